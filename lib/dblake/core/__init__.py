@@ -1,0 +1,1 @@
+"""Words both halves share: positions, names, schemas, windows, errors. Imports nothing of ours."""

@@ -1,0 +1,154 @@
+"""What capture asks of a database: one protocol, the same for PostgreSQL, MySQL and the memory twin.
+
+A source frames; it does not decode. It hands over Arrow rows in the shape of ``landing.columns.FRAMES`` and the few
+facts capture needs about them: where the log can be resumed, and which watermarks came by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from dblake.core.position import Position, ResumePoint
+from dblake.core.schema import TableSchema
+
+HEARTBEAT_ROW = 0
+"""The row of the watermark table that is updated so that an idle log moves; row n belongs to chunk reader n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One prerequisite: met, or what is wrong (``detail``) and the statement that mends it (``fix``)."""
+
+    check: str
+    ok: bool
+    detail: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSeen:
+    """An update of one row of the watermark table, as it came by in the log."""
+
+    reader: int
+    value: str
+    position: Position
+    txid: int | None
+    committed_at: int
+    """Microseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A stretch of log, in order. ``rows`` has the FRAMES columns and holds no watermark rows.
+
+    ``reached`` is where to resume once all of ``rows`` (and the watermarks) have landed. ``bytes`` counts payload.
+    """
+
+    rows: pa.Table
+    reached: ResumePoint
+    watermarks: tuple[WatermarkSeen, ...] = ()
+    bytes: int = 0
+
+
+class LogStream(Protocol):
+    """The log, from a resume point on. Not thread-safe, ``acknowledge`` and ``keep_alive`` included."""
+
+    def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
+        """The next piece: at most about ``max_bytes`` or ``max_rows``, else all that came within ``seconds``.
+
+        Returns as soon as a limit is reached; None if nothing came. Raises SourceError when the connection is gone
+        (whatever was read since the last piece is forgotten; open the stream again).
+        """
+
+    def acknowledge(self, point: ResumePoint) -> None:
+        """Tells the database that all up to ``point.token`` is safe with us and may be thrown away there."""
+
+    def keep_alive(self) -> None:
+        """Keeps the connection from timing out while nothing is read."""
+
+    def close(self) -> None:
+        """Ends the stream; the database keeps everything not acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """Which rows to read: after a key in key order, or the rows of given keys. Key values are canonical text."""
+
+    table: str
+    reader: int
+    low: str
+    limit: int
+    after: tuple[str, ...] | None = None
+    keys: tuple[tuple[str, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """What a chunk read turned out to be. ``last_key`` is None if it was empty.
+
+    ``low_seen`` is the reader's watermark row as the chunk's own snapshot saw it: anything but the request's ``low``
+    means that the rows were served by something that lags (a replica, a pooler, a proxy).
+    """
+
+    rows: int
+    last_key: tuple[str, ...] | None
+    schema: TableSchema
+    low_seen: str
+    snapshot: str | None = None
+    schema_changed: bool = False
+
+
+class ChunkReader(Protocol):
+    """One connection that writes watermarks and reads chunks, each in a transaction of its own; takes no locks."""
+
+    def mark(self, reader: int, value: str) -> None:
+        """One UPDATE of one row of the watermark table, committed on return."""
+
+    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
+        """Reads a chunk and hands its rows over as they come: undecoded payloads and their schema id.
+
+        Raises UnsupportedByName for a table without a primary key, SourceError if the connection is lost.
+        """
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Who the server is; a change of any field is another server or another life of its log."""
+
+    server: str
+    log: str
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """A database to capture from."""
+
+    name: str
+
+    def preflight(self) -> list[Check]:
+        """Every prerequisite, met or not."""
+
+    def identity(self) -> ServerIdentity:
+        """Who answers at the configured address."""
+
+    def tables(self) -> Sequence[TableSchema]:
+        """The captured tables as the catalogue has them now, those without a key included."""
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
+        """The log from ``resume`` on, or from the slot's own start if there is none.
+
+        Raises PositionLost, WrongServer or PrerequisitesNotMet by name rather than start anywhere else.
+        """
+
+    def open_reader(self) -> ChunkReader:
+        """A new connection for watermarks and chunks."""
+
+    def init_statements(self) -> list[str]:
+        """The statements a privileged user runs once: role, grants, watermark table, publication, slot."""

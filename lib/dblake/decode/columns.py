@@ -1,0 +1,42 @@
+"""What decoding makes of landing rows: the shape all payload formats are turned into.
+
+``key``, ``before`` and ``after`` are maps from column name to the source's own canonical text. **A column that is
+absent was not sent; a column whose value is null is NULL.** ``op`` is ``c`` create, ``u`` update, ``d`` delete,
+``t`` truncate, or ``r`` for a row a chunk read. An update that changes the key becomes ``d`` of the old key at
+``seq`` and ``c`` of the new one at ``seq + 1``. ``partial`` is true where ``after`` lacks columns of the schema.
+``undecoded`` names the columns whose bytes are no text in UTF-8: they stand as ``\\x`` and hex.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dblake.landing.columns import (
+    BATCH, CHUNK_ID, COMMITTED_AT, FORMAT, INCARNATION, KIND, LANDING, LAST_IN_TXN, LSN, PAYLOAD, SCHEMA_ID, SEQ,
+    TABLE, TXID,
+)
+
+OP, KEY, BEFORE, AFTER, PARTIAL, UNDECODED = "op", "key", "before", "after", "partial", "undecoded"
+CREATE, UPDATE, DELETE, READ, FILL, TRUNCATE = "c", "u", "d", "r", "f", "t"
+
+IMAGE = pa.map_(pa.string(), pa.string())
+
+#: The landing columns decoding reads, in the order in which it wants them.
+DECODER_INPUT = pa.schema(
+    [LANDING.field(n) for n in (BATCH, INCARNATION, LSN, SEQ, KIND, TABLE, SCHEMA_ID, TXID, COMMITTED_AT,
+                                LAST_IN_TXN, CHUNK_ID, FORMAT, PAYLOAD)]
+)
+
+#: What it returns; rows come in no particular order.
+DECODED = pa.schema(
+    [
+        *(LANDING.field(n) for n in (BATCH, INCARNATION, LSN, SEQ, TABLE)),
+        pa.field(OP, pa.string()),
+        pa.field(KEY, IMAGE),
+        pa.field(BEFORE, IMAGE),
+        pa.field(AFTER, IMAGE),
+        pa.field(PARTIAL, pa.bool_()),
+        pa.field(UNDECODED, pa.list_(pa.string())),
+        *(LANDING.field(n) for n in (SCHEMA_ID, TXID, COMMITTED_AT, LAST_IN_TXN, CHUNK_ID)),
+    ]
+)

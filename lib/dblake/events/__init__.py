@@ -1,0 +1,1 @@
+"""The product: every change and every dumped row of every table, once, in order. Append-only."""

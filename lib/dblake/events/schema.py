@@ -1,0 +1,87 @@
+"""The events table's columns. See ``decode.columns`` for what the images mean.
+
+Ordered by ``(incarnation, lsn, seq)``; no two events share a position. ``origin`` tells whether the log or a dump
+gave the event. ``op`` adds to decoding's letters ``f``, a fill: only the columns it supplies, which no event of the
+key in the chunk's window carried. A dumped row stands at its high watermark: ``lsn`` is the watermark's, ``seq`` the
+row's number in its chunk · 2, ``batch`` the landing batch that holds the high watermark.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType, BooleanType, LongType, MapType, StringType, StructField, StructType, TimestampType,
+)
+
+ORIGIN, LOG, DUMP = "origin", "log", "dump"
+POSITION = ("incarnation", "lsn", "seq")
+
+_IMAGE = MapType(StringType(), StringType(), valueContainsNull=True)
+
+EVENTS = StructType(
+    [
+        StructField("incarnation", LongType()),
+        StructField("lsn", LongType()),
+        StructField("seq", LongType()),
+        StructField("table", StringType()),
+        StructField("op", StringType()),
+        StructField("key", _IMAGE),
+        StructField("before", _IMAGE),
+        StructField("after", _IMAGE),
+        StructField("schema_id", StringType()),
+        StructField("txid", LongType()),
+        StructField("committed_at", TimestampType()),
+        StructField("last_in_txn", BooleanType()),
+        StructField(ORIGIN, StringType()),
+        StructField("chunk_id", StringType()),
+        StructField("batch", LongType()),
+        StructField("partial", BooleanType()),
+        StructField("undecoded", ArrayType(StringType())),
+    ]
+)
+
+#: Every version of every table's schema, from the position on at which the log first showed it.
+SCHEMAS = StructType(
+    [
+        StructField("schema_id", StringType()),
+        StructField("table", StringType()),
+        StructField("incarnation", LongType()),
+        StructField("lsn", LongType()),
+        StructField("seq", LongType()),
+        StructField(
+            "columns",
+            ArrayType(
+                StructType(
+                    [
+                        StructField("name", StringType()),
+                        StructField("type", StringType()),
+                        StructField("nullable", BooleanType()),
+                        StructField("key", LongType()),
+                    ]
+                )
+            ),
+        ),
+        StructField("primary_key", ArrayType(StringType())),
+        StructField("batch", LongType()),
+    ]
+)
+
+#: The ledger of chunk windows.
+WINDOWS = StructType(
+    [
+        StructField("chunk_id", StringType()),
+        StructField("dump_id", StringType()),
+        StructField("table", StringType()),
+        StructField("lease_epoch", LongType()),
+        StructField("incarnation", LongType()),
+        StructField("low_lsn", LongType()),
+        StructField("high_lsn", LongType()),
+        StructField("rows_read", LongType()),
+        StructField("rows_emitted", LongType()),
+        StructField("rows_dropped", LongType()),
+        StructField("rows_filled", LongType()),
+        StructField("status", StringType()),
+        StructField("reason", StringType()),
+        StructField("closed_at", TimestampType()),
+        StructField("batch", LongType()),
+    ]
+)

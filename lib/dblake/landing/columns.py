@@ -1,0 +1,60 @@
+"""The landing table's columns, written once for both halves.
+
+One row is one thing the source sent. ``payload`` holds its bytes as they came, ``format`` says how to read them:
+
+========== ===================== ================================================================================
+kind       format                payload
+========== ===================== ================================================================================
+row        pgoutput              one Insert, Update or Delete message
+truncate   pgoutput              the Truncate message; one landing row for each table in it
+message    pgoutput              a logical Message
+chunk      copy                  one line of COPY text, newline included
+schema     json                  ``TableSchema.to_json``, at the position from which it holds
+low, high  json                  ``landing.control``: the watermarks of a chunk
+heartbeat  (null)                nothing: the row's position is what counts
+========== ===================== ================================================================================
+
+``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
+their own: their ``lsn`` is that of the low watermark as far as capture has seen it (else null), their ``seq`` is the
+row's number in the chunk · 2.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+BATCH, LEASE_EPOCH = "batch", "lease_epoch"
+INCARNATION, LSN, SEQ = "incarnation", "lsn", "seq"
+KIND, TABLE, SCHEMA_ID, TXID = "kind", "table", "schema_id", "txid"
+COMMITTED_AT, LAST_IN_TXN, CHUNK_ID = "committed_at", "last_in_txn", "chunk_id"
+FORMAT, PAYLOAD, LANDED_AT = "format", "payload", "landed_at"
+
+ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
+LOW, CHUNK, HIGH, HEARTBEAT, MESSAGE = "low", "chunk", "high", "heartbeat", "message"
+
+PGOUTPUT, COPY, JSON = "pgoutput", "copy", "json"
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+#: What a source frames: all of landing but what the writer of a batch adds.
+FRAMES = pa.schema(
+    [
+        pa.field(INCARNATION, pa.int64()),
+        pa.field(LSN, pa.int64()),
+        pa.field(SEQ, pa.int64()),
+        pa.field(KIND, pa.string()),
+        pa.field(TABLE, pa.string()),
+        pa.field(SCHEMA_ID, pa.string()),
+        pa.field(TXID, pa.int64()),
+        pa.field(COMMITTED_AT, _TIME),
+        pa.field(LAST_IN_TXN, pa.bool_()),
+        pa.field(CHUNK_ID, pa.string()),
+        pa.field(FORMAT, pa.string()),
+        pa.field(PAYLOAD, pa.binary()),
+    ]
+)
+
+#: The landing table.
+LANDING = pa.schema(
+    [pa.field(BATCH, pa.int64()), pa.field(LEASE_EPOCH, pa.int64()), *FRAMES, pa.field(LANDED_AT, _TIME)]
+)
