@@ -11,6 +11,7 @@
     │   ├── WrongServer       78  the server is not the one landing was captured from
     │   └── UnsupportedByName 78  a table or log event that is refused by name
     ├── LandingError          78  the landing table cannot be read or written
+    │   ├── LandingUnavailable 75  a commit failed for a reason that may pass
     │   └── Fenced            75  another capture holds the lease or has written since
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
@@ -102,6 +103,12 @@ class LandingError(DblakeError):
     """The landing table cannot be read or written."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class LandingUnavailable(LandingError):
+    """A commit to landing failed for a reason that may pass: storage away, disk full."""
+
+    exit_code = ExitCode.TRY_AGAIN
 
 
 class Fenced(LandingError):

@@ -15,7 +15,7 @@ heartbeat  (null)                nothing: the row's position is what counts
 ========== ===================== ================================================================================
 
 ``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
-their own: their ``lsn`` is that of the low watermark as far as capture has seen it (else null), their ``seq`` is the
+their own: their ``lsn`` is null, their ``seq`` is the
 row's number in the chunk · 2.
 """
 

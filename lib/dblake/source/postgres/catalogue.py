@@ -1,0 +1,85 @@
+"""Schemas as PostgreSQL's catalogue has them: which columns a table sends, of which types, with which key.
+
+One query answers for all captured tables, or for one. The columns are those pgoutput sends, in its order: no dropped
+and no generated ones. Chunks select exactly these, so that both paths have one schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extensions import cursor
+
+from dblake.core.names import TableFilter, qualified
+from dblake.core.schema import Column, TableSchema
+
+_COLUMNS = """
+SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
+       format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       array_position(i.indkey::int2[], a.attnum)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE c.relkind IN ('r', 'p') AND {which}
+ORDER BY c.oid, a.attnum
+"""
+_ALL = """NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
+AND n.nspname <> 'information_schema' AND n.nspname <> %(watermark_schema)s"""
+
+
+@dataclass(frozen=True)
+class CatalogueTable:
+    """A table's schema, with the names and type numbers the log speaks of it by."""
+
+    oid: int
+    schema_name: str
+    table_name: str
+    schema: TableSchema
+    types: tuple[tuple[int, int], ...]
+    """``(type oid, type modifier)`` of each column."""
+
+
+def captured_tables(cur: cursor, wanted: TableFilter, watermark_schema: str) -> list[CatalogueTable]:
+    """All tables the patterns take in, by name."""
+    cur.execute(_COLUMNS.format(which=_ALL), {"watermark_schema": watermark_schema})
+    tables = _assemble(cur.fetchall())
+    return sorted((t for t in tables if wanted(t.schema_name, t.table_name)), key=lambda t: t.schema.table)
+
+
+def table_by_oid(cur: cursor, oid: int) -> CatalogueTable | None:
+    """One table as it is now, or None if it is gone."""
+    cur.execute(_COLUMNS.format(which="c.oid = %(oid)s"), {"oid": oid})
+    tables = _assemble(cur.fetchall())
+    return tables[0] if tables else None
+
+
+def type_names(cur: cursor, types: list[tuple[int, int]]) -> list[str]:
+    """How PostgreSQL spells types given by number."""
+    cur.execute(
+        "SELECT coalesce(format_type(t, m), 'unknown') FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS x(t, m, n)"
+        " ORDER BY n",
+        ([t for t, _ in types], [m for _, m in types]),
+    )
+    return [row[0] for row in cur.fetchall()]
+
+
+def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
+    by_oid: dict[int, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        by_oid.setdefault(row[0], []).append(row)
+    return [
+        CatalogueTable(
+            oid=oid,
+            schema_name=group[0][1],
+            table_name=group[0][2],
+            schema=TableSchema(
+                qualified(group[0][1], group[0][2]),
+                # int2vector counts from 0 and array_position keeps that; keys count from 1.
+                tuple(Column(r[3], r[6], r[7], None if r[8] is None else r[8] + 1) for r in group),
+            ),
+            types=tuple((r[4], r[5]) for r in group),
+        )
+        for oid, group in by_oid.items()
+    ]

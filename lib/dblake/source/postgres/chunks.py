@@ -1,0 +1,158 @@
+"""Chunk reads and watermarks: one autocommit connection that takes no locks.
+
+Each chunk is one short REPEATABLE READ transaction. Its snapshot is recorded with it, the reader's own watermark row
+is read back in it, and its rows come by COPY as the lines PostgreSQL writes, undecoded. Keys are ordered and compared
+by the database alone; the key to go on from is the one it returned, bound as a value of the column's own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+from psycopg2 import sql
+from psycopg2.extensions import connection, cursor
+
+from dblake.core.errors import SourceError, UnsupportedByName
+from dblake.core.names import split_qualified
+from dblake.core.schema import TableSchema
+from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.source.postgres import catalogue
+from dblake.source.postgres.connection import explained
+from dblake.source.postgres.settings import PostgresSettings
+
+_DELIVER_BYTES = 2 << 20
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+class PgChunkReader:
+    """See ChunkReader for the methods."""
+
+    def __init__(self, settings: PostgresSettings, conn: connection) -> None:
+        self._settings = settings
+        self._connection = conn
+        self._watermark_table = sql.Identifier(settings.watermark_schema, "watermark")
+
+    def mark(self, reader: int, value: str) -> None:
+        with explained(self._settings), self._connection.cursor() as cur:
+            cur.execute(
+                sql.SQL("UPDATE {} SET value = %s WHERE id = %s").format(self._watermark_table), (value, reader)
+            )
+            if cur.rowcount != 1:
+                raise SourceError(
+                    f"source {self._settings.name}: the watermark table has no row {reader}",
+                    next_step="run preflight --init, which puts it there",
+                )
+
+    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
+        with explained(self._settings), self._connection.cursor() as cur:
+            cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                return self._read(cur, request, deliver)
+            finally:
+                if not self._connection.closed:
+                    cur.execute("COMMIT")
+
+    def _read(self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
+        cur.execute(
+            sql.SQL("SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s)").format(
+                self._watermark_table
+            ),
+            (request.reader,),
+        )
+        snapshot, low_seen = cur.fetchone()
+        table = self._table(cur, request.table)
+        if not table.schema.primary_key:
+            raise UnsupportedByName(
+                f"table {request.table} has no primary key, so it cannot be dumped",
+                next_step="add a primary key; its changes are followed from the log meanwhile",
+            )
+        sink = _CopySink(table.schema.schema_id, deliver)
+        cur.copy_expert(self._select(table, request).as_string(cur), sink)
+        sink.flush()
+        again = catalogue.table_by_oid(cur, table.oid)
+        return ChunkRead(
+            rows=sink.rows,
+            last_key=_key_of(sink.last, table.schema) if sink.last else None,
+            schema=table.schema,
+            low_seen=low_seen,
+            snapshot=snapshot,
+            schema_changed=again is None or again.schema != table.schema,
+        )
+
+    def _table(self, cur: cursor, name: str) -> catalogue.CatalogueTable:
+        cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(name))
+        (oid,) = cur.fetchone()
+        table = catalogue.table_by_oid(cur, oid) if oid else None
+        if table is None:
+            raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
+        return table
+
+    @staticmethod
+    def _select(table: catalogue.CatalogueTable, request: ChunkRequest) -> sql.Composable:
+        columns = sql.SQL(", ").join(map(sql.Identifier, table.schema.names))
+        keys = sql.SQL(", ").join(map(sql.Identifier, table.schema.primary_key))
+        # Type names come from format_type, which quotes what must be quoted.
+        types = {c.name: sql.SQL(c.type) for c in table.schema.columns}
+
+        def row(values: Sequence[str]) -> sql.Composable:
+            parts = [
+                sql.SQL("CAST({} AS {})").format(sql.Literal(value), types[name])
+                for name, value in zip(table.schema.primary_key, values, strict=True)
+            ]
+            return sql.SQL("({})").format(sql.SQL(", ").join(parts))
+
+        if request.keys is not None:
+            where: sql.Composable = sql.SQL("WHERE ({}) IN ({})").format(
+                keys, sql.SQL(", ").join(row(k) for k in request.keys)
+            )
+        elif request.after is not None:
+            where = sql.SQL("WHERE ({}) > {}").format(keys, row(request.after))
+        else:
+            where = sql.SQL("")
+        return sql.SQL("COPY (SELECT {} FROM {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+            columns, sql.Identifier(table.schema_name, table.table_name), where, keys, sql.Literal(request.limit)
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _CopySink:
+    """What COPY writes to: psycopg2 calls ``write`` once a row, with the line and its newline."""
+
+    def __init__(self, schema_id: str, deliver: Callable[[pa.BinaryArray, str], None]) -> None:
+        self._schema_id = schema_id
+        self._deliver = deliver
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self.rows = 0
+        self.last = b""
+
+    def write(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._bytes >= _DELIVER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._lines:
+            self.last = self._lines[-1]
+            self.rows += len(self._lines)
+            self._deliver(pa.array(self._lines, pa.binary()), self._schema_id)
+            self._lines, self._bytes = [], 0
+
+
+def _key_of(line: bytes, schema: TableSchema) -> tuple[str, ...]:
+    values = line.decode().removesuffix("\n").split("\t")
+    return tuple(_unescape(values[schema.names.index(name)]) for name in schema.primary_key)
+
+
+def _unescape(text: str) -> str:
+    head, *rest = text.split("\\\\")
+    return "\\".join(_unescape_plain(part) for part in (head, *rest)) if "\\" in text else text
+
+
+def _unescape_plain(text: str) -> str:
+    first, *rest = text.split("\\")
+    return first + "".join(_ESCAPES.get(part[:1], part[:1]) + part[1:] for part in rest)

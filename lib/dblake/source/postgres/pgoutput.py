@@ -1,0 +1,121 @@
+"""The few pgoutput messages capture must understand: transactions, relations, truncates. Rows pass unread.
+
+Layouts are those of "Logical Replication Message Formats" in PostgreSQL's documentation, protocol version 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
+INSERT, UPDATE, DELETE = b"IUD"
+
+_BEGIN = struct.Struct(">cQqI")
+_COMMIT = struct.Struct(">cBQQq")
+_UNIX_OF_2000 = 946_684_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """``lsn`` is the commit record's, ``committed_at`` in microseconds since 1970, ``xid`` the 32-bit one."""
+
+    lsn: int
+    committed_at: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as the log names it; ``identity`` is set on those that identify rows in updates and deletes."""
+
+    name: str
+    type: int
+    modifier: int
+    identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the log describes it before the first row of it in a session, and after each change."""
+
+    oid: int
+    schema_name: str
+    table_name: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+def begin(payload: bytes) -> Begin:
+    """Reads a Begin message."""
+    _, lsn, committed_at, xid = _BEGIN.unpack_from(payload)
+    return Begin(lsn, committed_at + _UNIX_OF_2000, xid)
+
+
+def commit_end(payload: bytes) -> int:
+    """The LSN after the commit record: where the log goes on once this transaction is safe."""
+    end: int = _COMMIT.unpack_from(payload)[3]
+    return end
+
+
+def truncates(payload: bytes) -> list[bytes]:
+    """A Truncate message of several tables as one message for each, since landing has a row for each."""
+    return [b"T\0\0\0\1" + payload[5:6] + payload[at : at + 4] for at in range(6, len(payload), 4)]
+
+
+def relation(payload: bytes) -> Relation:
+    """Reads a Relation message."""
+    (oid,) = struct.unpack_from(">I", payload, 1)
+    schema_name, at = _string(payload, 5)
+    table_name, at = _string(payload, at)
+    identity = chr(payload[at])
+    (count,) = struct.unpack_from(">H", payload, at + 1)
+    at += 3
+    columns = []
+    for _ in range(count):
+        flags = payload[at]
+        name, at = _string(payload, at + 1)
+        type_oid, modifier = struct.unpack_from(">Ii", payload, at)
+        at += 8
+        columns.append(RelationColumn(name, type_oid, modifier, bool(flags & 1)))
+    # An empty namespace stands for pg_catalog.
+    return Relation(oid, schema_name or "pg_catalog", table_name, identity, tuple(columns))
+
+
+def watermark_row(payload: bytes) -> tuple[int, str]:
+    """The two values of the watermark table's new row in an Update message."""
+    at = 8 if payload[5:6] == b"N" else _after_old_row(payload) + 3
+    (length,) = struct.unpack_from(">I", payload, at + 1)
+    reader = int(payload[at + 5 : at + 5 + length])
+    at += 5 + length
+    (length,) = struct.unpack_from(">I", payload, at + 1)
+    return reader, payload[at + 5 : at + 5 + length].decode()
+
+
+def _after_old_row(payload: bytes) -> int:
+    (count,) = struct.unpack_from(">H", payload, 6)
+    at = 8
+    for _ in range(count):
+        at += 5 + struct.unpack_from(">I", payload, at + 1)[0] if payload[at : at + 1] == b"t" else 1
+    return at
+
+
+def _string(payload: bytes, at: int) -> tuple[str, int]:
+    end = payload.index(0, at)
+    return payload[at:end].decode(), end + 1
+
+
+def widen(xid: int, near: int) -> int:
+    """The 64-bit transaction id of a 32-bit one, as the one nearest to a 64-bit id known to be close."""
+    return near + ((xid - near + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+
+
+def lsn_number(text: str) -> int:
+    """PostgreSQL's ``16/B374D848`` as a number."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def lsn_text(number: int) -> str:
+    """A number as PostgreSQL writes an LSN."""
+    return f"{number >> 32:X}/{number & 0xFFFF_FFFF:X}"

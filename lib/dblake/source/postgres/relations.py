@@ -1,0 +1,90 @@
+"""Which table a log message means: from PostgreSQL's relation numbers to captured tables and their schemas.
+
+The log describes a table by names and type numbers only. The catalogue adds what it leaves out (the key, how types
+are spelled, what may be NULL); where the two disagree, because the catalogue has moved on, the log is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg2.extensions import cursor
+
+from dblake.core.errors import UnsupportedByName
+from dblake.core.names import TableFilter, qualified
+from dblake.core.schema import Column, TableSchema
+from dblake.source.postgres import catalogue
+from dblake.source.postgres.pgoutput import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a relation number stands for: a captured table, the watermark table, or a table nobody asked for."""
+
+    schema: TableSchema | None
+    is_watermark_table: bool = False
+
+
+class Relations:
+    """The relation numbers of one log stream."""
+
+    def __init__(self, cur: cursor, wanted: TableFilter, watermark_schema: str) -> None:
+        self._cursor = cur
+        self._wanted = wanted
+        self._watermark_schema = watermark_schema
+        self._messages: dict[int, bytes] = {}
+        self._known: dict[int, Captured] = {}
+
+    def __getitem__(self, oid: int) -> Captured:
+        return self._known[oid]
+
+    def knows(self, payload: bytes, relation: Relation) -> bool:
+        """True if a Relation message says nothing new, so that rows before and after it mean the same."""
+        return self._messages.get(relation.oid) == payload
+
+    def learn(self, payload: bytes, relation: Relation) -> Captured:
+        """Takes in a Relation message. What was known of the relation before is forgotten."""
+        self._known[relation.oid] = learned = self._resolve(relation)
+        self._messages[relation.oid] = payload
+        return learned
+
+    def _resolve(self, relation: Relation) -> Captured:
+        if relation.schema_name == self._watermark_schema:
+            return Captured(None, is_watermark_table=relation.table_name == "watermark")
+        if not self._wanted(relation.schema_name, relation.table_name):
+            return Captured(None)
+        found = catalogue.table_by_oid(self._cursor, relation.oid)
+        said = [(c.name, c.type, c.modifier) for c in relation.columns]
+        if found and [(n, *t) for n, t in zip(found.schema.names, found.types, strict=True)] == said:
+            table = TableSchema(qualified(relation.schema_name, relation.table_name), found.schema.columns)
+        else:
+            table = self._from_log(relation, found)
+        self._refuse_unidentifiable(relation, table)
+        return Captured(table)
+
+    def _from_log(self, relation: Relation, found: catalogue.CatalogueTable | None) -> TableSchema:
+        spelled = catalogue.type_names(self._cursor, [(c.type, c.modifier) for c in relation.columns])
+        if relation.replica_identity == "d":
+            keys = {name: n + 1 for n, name in enumerate(c.name for c in relation.columns if c.identity)}
+            if found and set(found.schema.primary_key) == set(keys):
+                keys = {name: n + 1 for n, name in enumerate(found.schema.primary_key)}
+        else:
+            keys = {name: n + 1 for n, name in enumerate(found.schema.primary_key)} if found else {}
+        nullable = {c.name: c.nullable for c in found.schema.columns} if found else {}
+        return TableSchema(
+            qualified(relation.schema_name, relation.table_name),
+            tuple(
+                Column(c.name, text, nullable.get(c.name, True), keys.get(c.name))
+                for c, text in zip(relation.columns, spelled, strict=True)
+            ),
+        )
+
+    @staticmethod
+    def _refuse_unidentifiable(relation: Relation, table: TableSchema) -> None:
+        identity = {c.name for c in relation.columns if c.identity}
+        if table.primary_key and relation.replica_identity == "i" and not set(table.primary_key) <= identity:
+            raise UnsupportedByName(
+                f"table {table.table}: its replica identity is an index that does not cover the primary key, so"
+                " updated and deleted rows cannot be identified",
+                next_step=f"ALTER TABLE {table.table} REPLICA IDENTITY DEFAULT",
+            )

@@ -1,0 +1,47 @@
+"""PostgreSQL as a Source: opens the log, the chunk readers and the checks over one set of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dblake.core.position import ResumePoint
+from dblake.core.schema import TableSchema
+from dblake.core.source import Check, ServerIdentity
+from dblake.source.postgres import catalogue
+from dblake.source.postgres.chunks import PgChunkReader
+from dblake.source.postgres.connection import connect, connect_replication, explained
+from dblake.source.postgres.log import PgLogStream
+from dblake.source.postgres.settings import PostgresSettings
+
+
+class PostgresSource:
+    """See Source for the methods."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self.name = settings.name
+
+    def identity(self) -> ServerIdentity:
+        conn = connect_replication(self._settings)
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                cur.execute("IDENTIFY_SYSTEM")
+                system, timeline, *_ = cur.fetchone()
+        finally:
+            conn.close()
+        return ServerIdentity(server=str(system), log=str(timeline))
+
+    def tables(self) -> Sequence[TableSchema]:
+        conn = connect(self._settings, purpose="tables")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
+        finally:
+            conn.close()
+        return [table.schema for table in found]
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> PgLogStream:
+        return PgLogStream(self._settings, connect(self._settings, purpose="catalogue"), resume, incarnation)
+
+    def open_reader(self) -> PgChunkReader:
+        return PgChunkReader(self._settings, connect(self._settings, purpose="chunks"))
