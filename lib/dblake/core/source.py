@@ -57,11 +57,16 @@ class LogPiece:
 class LogStream(Protocol):
     """The log, from a resume point on. Not thread-safe, ``acknowledge`` and ``keep_alive`` included."""
 
-    def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
-        """The next piece: at most about ``max_bytes`` or ``max_rows``, else all that came within ``seconds``.
+    @property
+    def start(self) -> ResumePoint:
+        """Where this stream began."""
 
-        Returns as soon as a limit is reached; None if nothing came. Raises SourceError when the connection is gone
-        (whatever was read since the last piece is forgotten; open the stream again).
+    def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
+        """The next piece: at most about ``max_bytes`` or ``max_rows``, else what came within ``seconds``.
+
+        A piece ends at a transaction's end unless a limit cuts it. None if no transaction ended in time. Raises
+        SourceError when the connection is gone (what was read since the last piece is forgotten; open the stream
+        again from that piece's ``reached``).
         """
 
     def acknowledge(self, point: ResumePoint) -> None:

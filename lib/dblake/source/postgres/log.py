@@ -24,7 +24,6 @@ from dblake.source.postgres.connection import connect_replication, explained
 from dblake.source.postgres.relations import Relations
 from dblake.source.postgres.settings import PostgresSettings
 
-_IDLE_SECONDS = 0.25
 _LOOK_EVERY = 256
 """Messages read between two looks at the limits and the clock."""
 
@@ -43,7 +42,8 @@ class PgLogStream:
             self._relations = Relations(cur, settings.wanted, settings.watermark_schema)
             cur.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
             self._txid_near = int(cur.fetchone()[0])
-        self._token = resume.token if resume else start
+        self._token = start
+        self.start = ResumePoint(incarnation, start, self._skip_to)
         self._connection = connect_replication(settings)
         self._start(start)
         self._run = frames.Run()
@@ -79,21 +79,16 @@ class PgLogStream:
 
     def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
         until = time.monotonic() + seconds
-        waited_until = time.monotonic() + max(seconds, _IDLE_SECONDS)
         with explained(self._settings):
             while True:
                 dry = self._read_some()
                 if self._bytes >= max_bytes or self._rows + len(self._run.messages) >= max_rows:
                     return self._cut(inside=True)
-                complete = self._token != self._cut_at
-                now = time.monotonic()
-                if complete and now >= until:
-                    return self._cut(inside=False)
-                if now >= waited_until:
-                    return None
+                left = until - time.monotonic()
+                if left <= 0:
+                    return self._cut(inside=False) if self._token != self._cut_at else None
                 if dry:
-                    wait = (until if complete else waited_until) - now
-                    select.select([self._connection], [], [], max(0.0, min(wait, _IDLE_SECONDS)))
+                    select.select([self._connection], [], [], left)
 
     def _read_some(self) -> bool:
         """Reads until the stream is dry or it is time to look at the limits; True if it is dry."""

@@ -1,0 +1,1 @@
+"""From a source to landing, in one light process: log and dumps side by side, undecoded, exactly once."""

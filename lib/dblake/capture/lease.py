@@ -1,0 +1,69 @@
+"""The right to be the one capture of a source.
+
+Without a coordinator a lock on a file next to the progress documents holds it: the kernel frees it when the process
+dies, however it dies. The lock keeps a second process from starting; what keeps it from *writing* is Delta's
+transaction identifier in landing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from dblake.core.errors import ConfigError, Fenced
+
+
+class Lease(Protocol):
+    """Held while capture runs."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def held(self) -> bool:
+        """False as soon as somebody else may hold it."""
+
+
+class LocalLease:
+    """A lease among the processes of one machine."""
+
+    def __init__(self, directory: Path, source: str) -> None:
+        self._path = directory / f"{source}.lease"
+        self._source = source
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"progress: the directory cannot be written: {error.strerror}",
+                next_step="set `progress` to a directory this user may write to",
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._file, 20).decode(errors="replace").strip()
+            os.close(self._file)
+            self._file = None
+            raise Fenced(
+                f"source {self._source}: another capture holds the lease (process {holder or 'unknown'})",
+                next_step="stop that process, or let it do the work",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def held(self) -> bool:
+        return self._file is not None

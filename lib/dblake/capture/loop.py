@@ -1,0 +1,287 @@
+"""The capture loop: reads the log, fills batches, lands them, and only then remembers and acknowledges.
+
+One pass of the loop never waits for a dump or a commit while the log has something to say. What a batch holds is
+acknowledged to the database after its commit has returned, and never beyond the last COMMIT landed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow.compute as pc
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from dblake.capture.batch import BatchBuilder, Filled
+from dblake.capture.commits import Committer
+from dblake.capture.dumps import DumpRunner
+from dblake.capture.lease import Lease
+from dblake.capture.progress import ProgressStore
+from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.capture.windows import Windows
+from dblake.core.errors import DblakeError, Fenced, SourceError, WrongServer
+from dblake.core.failpoints import failpoint
+from dblake.core.source import HEARTBEAT_ROW, ChunkReader, LogPiece, LogStream, ServerIdentity, Source
+from dblake.landing.columns import SCHEMA
+from dblake.landing.table import Landing
+
+_CHECK_SECONDS = 0.05
+_GRACE_SECONDS = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When capture ends by itself; without either it runs on until it is told to stop."""
+
+    caught_up: bool = False
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Landed:
+    """What this run has landed so far."""
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class Capture:
+    """One run of capture for one source."""
+
+    def __init__(
+        self,
+        source: Source,
+        open_landing: Callable[[], Landing],
+        store: ProgressStore,
+        lease: Lease,
+        settings: CaptureSettings,
+        dumps: DumpSettings,
+    ) -> None:
+        self._source, self._open_landing, self._store, self._lease = source, open_landing, store, lease
+        self._settings, self._dump_settings = settings, dumps
+        self._stop = threading.Event()
+        self._windows = Windows()
+        self.landed = Landed()
+
+    def stop(self) -> None:
+        """Asks the run to end at the next transaction's end. Safe in a signal handler."""
+        self._stop.set()
+
+    def run(self, until: Until) -> Landed:
+        """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture."""
+        with self._lease:
+            landing = self._open_landing()
+            server = self._identify(landing)
+            reached = landing.reached
+            epoch = reached.lease_epoch + 1 if reached else 1
+            resume = reached.resume if reached else None
+            incarnation = resume.incarnation if resume else 1
+            self._incarnation = incarnation
+            self._stream: LogStream = self._retrying()(self._source.open_log, resume, incarnation)
+            self._batches = BatchBuilder(
+                first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
+                resume=self._stream.start,
+                max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows,
+            )
+            self._commits = Committer(
+                landing, lease_epoch=epoch, server=server, per_second=self._settings.commits_per_second
+            )
+            self._dumps = DumpRunner(
+                self._source, self._store, self._batches, self._windows, self._dump_settings,
+                reconnect_seconds=self._settings.reconnect_seconds,
+            )
+            logger.info("capture of %s starts: lease epoch %d, batch %d", self._source.name, epoch, self._batches.number)
+            self._pulse: ChunkReader | None = None
+            self._next_heartbeat = 0.0
+            self._fence: str | None = None
+            self._fence_landed = False
+            try:
+                self._dumps.start()
+                self._loop(until)
+                self._finish()
+            finally:
+                self._dumps.close()
+                self._commits.close()
+                self._stream.close()
+                if self._pulse:
+                    self._pulse.close()
+        return self.landed
+
+    def _identify(self, landing: Landing) -> ServerIdentity:
+        server = self._retrying()(self._source.identity)
+        known = landing.reached.server if landing.reached else server
+        if (known.server, known.log) != (server.server, server.log):
+            raise WrongServer(
+                f"source {self._source.name}: the server that answers is not the server landing was captured from",
+                next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
+            )
+        return server
+
+    def _loop(self, until: Until) -> None:
+        ends = time.monotonic() + until.seconds if until.seconds is not None else float("inf")
+        grace = float("inf")
+        inside = False
+        while True:
+            piece = self._read(self._patience())
+            if piece:
+                inside = piece.reached.landed is not None
+                self._take_in(piece)
+            self._after_commit(wait_seconds=0.0)
+            self._start_commit()
+            if self._dumps.error:
+                raise self._dumps.error
+            now = time.monotonic()
+            if until.caught_up and self._caught_up():
+                return
+            if (self._stop.is_set() or now >= ends) and grace == float("inf"):
+                logger.info("capture of %s ends at the next transaction's end", self._source.name)
+                self._dumps.stop()
+                grace = now + _GRACE_SECONDS
+            if grace < float("inf"):
+                if now >= grace or (not inside and not self._dumps.reading):
+                    return
+            elif now >= self._next_heartbeat:
+                self._beat(str(uuid4()))
+
+    def _patience(self) -> float:
+        """How long the log may be read before this loop has something else to do."""
+        if self._commits.busy:
+            return _CHECK_SECONDS
+        if self._batches.rows:
+            return self._commits.due_in
+        return max(self._commits.due_in, _CHECK_SECONDS)
+
+    def _read(self, seconds: float) -> LogPiece | None:
+        try:
+            return self._stream.read(
+                max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows, seconds=seconds
+            )
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            self._reconnect(error)
+            return None
+
+    def _reconnect(self, error: SourceError) -> None:
+        logger.warning("%s; connecting again", error.what)
+        self._stream.close()
+        self._stream = self._retrying()(self._source.open_log, self._batches.resume, self._incarnation)
+
+    def _take_in(self, piece: LogPiece) -> None:
+        rows, closes, heartbeats = [], [], set()
+        if piece.rows.num_rows:
+            rows.append(piece.rows)
+            self._note_schemas(piece)
+        for mark in piece.watermarks:
+            row, closed = self._windows.saw(mark, self._batches.number)
+            if row is not None:
+                rows.append(row)
+            if closed:
+                closes.append(closed)
+            if mark.reader == HEARTBEAT_ROW:
+                heartbeats.add(mark.value)
+        self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
+
+    def _note_schemas(self, piece: LogPiece) -> None:
+        said = piece.rows.filter(pc.equal(piece.rows["kind"], SCHEMA))
+        if said.num_rows:
+            self._windows.log_says(dict(zip(said["table"].to_pylist(), said["schema_id"].to_pylist(), strict=True)))
+
+    def _start_commit(self) -> None:
+        """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full."""
+        while self._commits.busy and self._batches.full:
+            self._stream.keep_alive()
+            self._after_commit(wait_seconds=1.0)
+        if not self._batches.rows or self._commits.busy:
+            return
+        if self._batches.full or self._commits.due_in == 0.0:
+            self._submit()
+
+    def _submit(self) -> None:
+        if not self._lease.held():
+            raise Fenced("the lease was lost", next_step="another capture takes over; this one may be started again")
+        self._commits.submit(self._batches.take())
+
+    def _after_commit(self, *, wait_seconds: float) -> None:
+        batch = self._commits.landed(wait_seconds=wait_seconds)
+        if batch is None:
+            return
+        self.landed.batches += 1
+        self.landed.rows += batch.rows.num_rows
+        self.landed.bytes += batch.rows.nbytes
+        logger.debug("batch %d landed: %d rows", batch.number, batch.rows.num_rows)
+        for chunk in batch.closes:
+            self._dumps.landed(chunk)
+        if self._fence in batch.heartbeats:
+            self._fence_landed = True
+        failpoint("capture.before_acknowledge")
+        self._acknowledge(batch)
+        failpoint("capture.acknowledged")
+
+    def _acknowledge(self, batch: Filled) -> None:
+        try:
+            self._stream.acknowledge(batch.resume)
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            self._reconnect(error)
+
+    def _beat(self, value: str) -> None:
+        """Updates the heartbeat row, so that an idle log moves and the database can throw its past away."""
+        self._next_heartbeat = time.monotonic() + self._settings.heartbeat_seconds
+        try:
+            if self._pulse is None:
+                self._pulse = self._source.open_reader()
+            self._pulse.mark(HEARTBEAT_ROW, value)
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            logger.warning("no heartbeat: %s", error.what)
+            if self._pulse:
+                self._pulse.close()
+            self._pulse = None
+
+    def _caught_up(self) -> bool:
+        """True once no dump is queued and a heartbeat written after that has landed."""
+        if not self._dumps.idle:
+            self._fence = None
+        elif self._fence is None:
+            self._fence, self._fence_landed = str(uuid4()), False
+            self._beat(self._fence)
+            if self._pulse is None:
+                self._fence = None
+        return self._fence is not None and self._fence_landed
+
+    def _finish(self) -> None:
+        """Lands what has been read. Nothing is lost without this: the database still has it."""
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._commits.busy and time.monotonic() < deadline:
+            self._after_commit(wait_seconds=1.0)
+        if self._batches.rows and not self._commits.busy:
+            self._submit()
+            while self._commits.busy:
+                self._after_commit(wait_seconds=1.0)
+        logger.info(
+            "capture of %s ends: %d batches, %d rows landed",
+            self._source.name, self.landed.batches, self.landed.rows,
+        )
+
+    def _retrying(self) -> Retrying:
+        def told(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
+
+        return Retrying(
+            retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
+            wait=wait_exponential(multiplier=0.2, max=15),
+            stop=stop_after_delay(self._settings.reconnect_seconds),
+            before_sleep=told,
+            reraise=True,
+        )

@@ -1,0 +1,125 @@
+"""Which watermarks in the log are ours, and what their windows hold.
+
+A chunk is opened here before its low watermark is written and is closed by its high one. A watermark that belongs to
+no open chunk (of a capture that died, of somebody's own UPDATE) opens nothing and ends nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+
+from dblake.core.position import Position
+from dblake.core.source import HEARTBEAT_ROW, ChunkRead, WatermarkSeen
+from dblake.landing.columns import FRAMES, HEARTBEAT, HIGH, JSON, LOW
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd
+
+
+@dataclass(slots=True)
+class OpenChunk:
+    """A chunk between its low watermark and the landing of its high one. Its low watermark's value is its id."""
+
+    dump_id: str
+    table: str
+    number: int
+    after: tuple[str, ...] | None
+    chunk_id: str = field(default_factory=lambda: str(uuid4()))
+    high_value: str = field(default_factory=lambda: str(uuid4()))
+    read: ChunkRead | None = None
+    low: Position | None = None
+    first_batch: int | None = None
+    log_schema: str | None = None
+    """The schema the log gave its table since the low watermark, if it said anything."""
+    discarded: str | None = None
+
+    def traced(self, batch: int) -> None:
+        """Notes that something of the chunk goes into ``batch``."""
+        self.first_batch = batch if self.first_batch is None else min(self.first_batch, batch)
+
+
+class Windows:
+    """The open chunks of this process. Chunk readers open them, the log loop closes them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lows: dict[str, OpenChunk] = {}
+        self._highs: dict[str, OpenChunk] = {}
+
+    def open(self, chunk: OpenChunk) -> None:
+        """Makes the chunk's watermarks known; must come before they are written."""
+        with self._lock:
+            self._lows[chunk.chunk_id] = self._highs[chunk.high_value] = chunk
+
+    def forget(self, chunk: OpenChunk) -> None:
+        """Gives up a chunk whose high watermark may never come; if it does come, it ends nothing."""
+        with self._lock:
+            self._lows.pop(chunk.chunk_id, None)
+            self._highs.pop(chunk.high_value, None)
+
+    def log_says(self, schemas: dict[str, str]) -> None:
+        """Takes in the schema ids that the log has just given to tables, by table."""
+        with self._lock:
+            for chunk in self._highs.values():
+                if chunk.low is not None:
+                    chunk.log_schema = schemas.get(chunk.table, chunk.log_schema)
+
+    def saw(self, mark: WatermarkSeen, batch: int) -> tuple[pa.Table | None, OpenChunk | None]:
+        """The landing row of a watermark that came by, and the chunk if this was its high one."""
+        if mark.reader == HEARTBEAT_ROW:
+            return _row(mark, HEARTBEAT, None, None), None
+        with self._lock:
+            low = self._lows.pop(mark.value, None)
+            high = self._highs.pop(mark.value, None)
+        if low is not None:
+            low.low = mark.position
+            low.traced(batch)
+            return _row(mark, LOW, low, None), None
+        if high is None:
+            return None, None
+        end = _end(high, batch)
+        high.discarded = end.reason
+        return _row(mark, HIGH, high, end), high
+
+
+def _end(chunk: OpenChunk, batch: int) -> ChunkEnd:
+    chunk.traced(batch)
+    read, low, reason = chunk.read, chunk.low, chunk.discarded
+    if read is None or low is None:
+        reason = "the log shows its high watermark but not its low one"
+    elif read.low_seen != chunk.chunk_id:
+        reason = "the chunk was read elsewhere than its watermark was written"
+    elif read.schema_changed or chunk.log_schema not in (None, read.schema.schema_id):
+        reason = "schema changed in the window"
+    return ChunkEnd(
+        dump_id=chunk.dump_id,
+        number=chunk.number,
+        low_lsn=low.lsn if low else 0,
+        low_seq=low.seq if low else 0,
+        schema_id=read.schema.schema_id if read else "",
+        rows=read.rows if read else 0,
+        first_batch=chunk.first_batch or batch,
+        snapshot=read.snapshot if read else None,
+        status=DISCARDED if reason else CLOSED,
+        reason=reason,
+    )
+
+
+def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, end: ChunkEnd | None) -> pa.Table:
+    row = {
+        "incarnation": mark.position.incarnation,
+        "lsn": mark.position.lsn,
+        "seq": mark.position.seq,
+        "kind": kind,
+        "table": chunk.table if chunk else None,
+        "schema_id": chunk.read.schema.schema_id if chunk and chunk.read else None,
+        "txid": mark.txid,
+        "committed_at": mark.committed_at,
+        "last_in_txn": True,
+        "chunk_id": chunk.chunk_id if chunk else None,
+        "format": JSON if end else None,
+        "payload": end.to_json() if end else None,
+    }
+    return pa.Table.from_pylist([row], schema=FRAMES)
