@@ -1,0 +1,319 @@
+"""The configuration file: every key there is, with its meaning, its default and what it may hold.
+
+Read by jobs and pipelines; the stages receive values. Promise: what ``load_config`` returns is complete and possible,
+and whatever is not is a ConfigError that names the file, the line and the dotted key, never a secret. Secrets are
+references; they are looked up only when ``PasswordReference.read`` is called, so that jobs which never talk to the
+database run without them. Whether this version can talk to a kind of database is for the sources to say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator,
+)
+
+from dblake.core.errors import ConfigError
+from dblake.core.names import TableFilter
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}\Z")
+_DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
+_SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordReference:
+    """Where the password is, not what it is: an environment variable or a file. ``where`` is for messages."""
+
+    kind: Literal["env", "file"]
+    target: str
+    where: str
+
+    def read(self) -> SecretStr:
+        """The password as it is now. Raises ConfigError if the variable is unset or the file unreadable."""
+        if self.kind == "env":
+            value = os.environ.get(self.target)
+            if value is None:
+                raise ConfigError(
+                    f"{self.where}: the environment variable {self.target} is not set",
+                    next_step=f"export {self.target}",
+                )
+            return SecretStr(value)
+        try:
+            return SecretStr(Path(self.target).read_text(encoding="utf-8").rstrip("\r\n"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+            raise ConfigError(
+                f"{self.where}: the secret file {self.target} cannot be read: {reason}",
+                next_step="make it readable for the user this job runs as, or name another",
+            ) from None
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class SourceConfig(_Section):
+    """The database to capture from."""
+
+    name: str = Field(
+        pattern=_SOURCE_NAME,
+        description="Folder under the warehouse, one lease, one slot: a word of a-z, 0-9, _ and -, 40 at most.",
+    )
+    type: Literal["postgres", "mysql", "mariadb"] = Field(description="The kind of database.")
+    host: str = Field(min_length=1, description="The server itself, not a pooler or proxy in front of it.")
+    port: int = Field(0, ge=1, le=65535, description="5432 (PostgreSQL) or 3306 unless given.")
+    database: str = Field("", description="PostgreSQL only: the database whose tables are captured.")
+    user: str = Field(min_length=1, description="The capture role; `preflight --init` can create it.")
+    password: PasswordReference = Field(description="${env:NAME} or ${file:PATH}; a literal secret is refused.")
+    tls: Literal["verify", "require", "disable"] = Field(
+        "verify", description="verify the server's certificate, require encryption only, or disable it."
+    )
+    tables: tuple[str, ...] = Field(
+        strict=False, min_length=1,
+        description='Globs on schema.table, case-sensitive; "!" takes tables out; parts in double quotes are literal.',
+    )
+    watermark_schema: str = Field(
+        "dblake", min_length=1,
+        description="A schema (PostgreSQL) or database (MySQL) of its own; the table in it is `watermark`.",
+    )
+    slot: str = Field(
+        "", pattern=r"^([a-z0-9_]{1,63})?$",
+        description="PostgreSQL only: the replication slot, dblake_<name> unless given.",
+    )
+    publication: str = Field(
+        "", max_length=63, description="PostgreSQL only: the publication, dblake_<name> unless given."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_by_type(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        kind, name = given.get("type"), given.get("name")
+        if kind in _DEFAULT_PORTS:
+            filled.setdefault("port", _DEFAULT_PORTS[kind])
+        if kind == "postgres" and isinstance(name, str):
+            own = "dblake_" + name.replace("-", "_")
+            filled.setdefault("slot", own)
+            filled.setdefault("publication", own)
+        return filled
+
+    @field_validator("password", mode="before")
+    @classmethod
+    def _only_a_reference(cls, given: Any, info: ValidationInfo) -> PasswordReference:
+        match = _REFERENCE.match(given) if isinstance(given, str) else None
+        if not match:
+            raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
+        file = _File.of(info)
+        kind: Literal["env", "file"] = "env" if match[1] == "env" else "file"
+        target = match[2] if kind == "env" else file.beside(match[2])
+        return PasswordReference(kind, target, file.where("source.password"))
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns_can_be_read(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        TableFilter(list(given))
+        if all(pattern.startswith("!") for pattern in given):
+            raise ValueError('only takes tables out: at least one pattern must stand without "!"')
+        return given
+
+    @model_validator(mode="after")
+    def _keys_fit_the_type(self) -> SourceConfig:
+        if self.type == "postgres":
+            if not self.database:
+                raise ValueError("database is missing: PostgreSQL is captured one database at a time")
+        else:
+            alien = [key for key in ("database", "slot", "publication") if getattr(self, key)]
+            if alien:
+                raise ValueError(f"{' and '.join(alien)} only make sense for type postgres")
+        return self
+
+    def wants(self) -> TableFilter:
+        """Which tables are captured."""
+        return TableFilter(list(self.tables))
+
+
+class CaptureConfig(_Section):
+    """Source → landing."""
+
+    profile: Literal["default", "low_latency"] = Field(
+        "default", description="default commits at most once a second, low_latency 20 times."
+    )
+    max_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="A landing commit holds about this much payload.")
+    max_rows: int = Field(200_000, ge=1, description="A landing commit holds at most about so many rows.")
+    commits_per_second: float | None = Field(
+        None, gt=0, le=100, description="Landing commits a second at most; by profile unless given."
+    )
+    heartbeat_seconds: float = Field(
+        10.0, gt=0, description="How often the log is made to move, so that idle tables do not pin it."
+    )
+    redump: Literal["auto", "ask"] = Field(
+        "auto", description="Dump a table again by itself when it was rewritten without row events, or only say so."
+    )
+
+    @property
+    def commit_rate(self) -> float:
+        """Landing commits a second at most."""
+        return self.commits_per_second or {"default": 1.0, "low_latency": 20.0}[self.profile]
+
+
+class DumpConfig(_Section):
+    """How tables are read while the log runs."""
+
+    chunk_size: int = Field(10_000, ge=1, description="Rows a chunk.")
+    delay: float = Field(0.0, ge=0, description="Seconds between two chunks of one reader, to spare the database.")
+    readers: int = Field(1, ge=1, le=32, description="Chunk readers at work at once, each on its own connection.")
+
+
+class ReconcileConfig(_Section):
+    """Landing → events."""
+
+    max_bytes_per_trigger: str = Field(
+        "256m", pattern=r"^[1-9][0-9]*[kmg]$", description="About this much of landing is one micro-batch."
+    )
+    trigger_seconds: float = Field(5.0, ge=0, description="With --continuous: seconds between two micro-batches.")
+
+
+class StateConfig(_Section):
+    """Events → state."""
+
+    parallel: int = Field(4, ge=1, le=64, description="Tables merged at once.")
+    batches_per_step: int = Field(
+        1000, ge=1, description="Landing batches folded into one merge at most: larger is cheaper, smaller is fresher."
+    )
+    interval_seconds: float = Field(60.0, ge=0, description="With --continuous: seconds between two steps.")
+
+
+class Config(_Section):
+    """All that one source's pipeline needs to know."""
+
+    warehouse: str = Field(min_length=1, description="A path or URL that delta-rs and Spark both reach.")
+    progress: str = Field(
+        min_length=1, description="Capture's own notes and its lease: file:PATH or zookeeper://host:2181/path."
+    )
+    source: SourceConfig
+    capture: CaptureConfig = CaptureConfig()
+    dump: DumpConfig = DumpConfig()
+    reconcile: ReconcileConfig = ReconcileConfig()
+    state: StateConfig = StateConfig()
+
+    @field_validator("warehouse")
+    @classmethod
+    def _absolute(cls, given: str, info: ValidationInfo) -> str:
+        file = _File.of(info)
+        return given if "://" in given else file.beside(given)
+
+    @field_validator("progress")
+    @classmethod
+    def _a_place_we_know(cls, given: str, info: ValidationInfo) -> str:
+        file = _File.of(info)
+        if given.startswith("file:") and not given.startswith("file://") and given != "file:":
+            return "file:" + file.beside(given.removeprefix("file:"))
+        if re.match(r"zookeeper://[^/]+/.", given):
+            return given
+        raise ValueError("must be file:PATH or zookeeper://host:port/path")
+
+
+def load_config(path: Path) -> Config:
+    """Reads and checks a configuration file. Relative paths in it are relative to the file itself."""
+    file = _read(path)
+    try:
+        return Config.model_validate(file.content, context=file)
+    except ValidationError as error:
+        faults = [_fault(file, e) for e in error.errors(include_input=False, include_url=False)]
+        raise ConfigError("; ".join(faults), next_step="mend the file; conf/postgres.yaml shows every key") from None
+
+
+@dataclass(frozen=True)
+class _File:
+    """A parsed file, and the line each dotted key stands on."""
+
+    path: Path
+    content: dict[str, Any]
+    lines: dict[str, int]
+
+    @classmethod
+    def of(cls, info: ValidationInfo) -> _File:
+        """The file being checked; for a configuration made in code, the working folder stands for its folder."""
+        return info.context if isinstance(info.context, cls) else cls(Path("configuration"), {}, {})
+
+    def where(self, key: str) -> str:
+        """``file:line: key``, with the line of the nearest enclosing key if this one is not there."""
+        near = key
+        while near and near not in self.lines:
+            near = near.rpartition(".")[0]
+        return f"{self.path}:{self.lines[near]}: {key}" if near else f"{self.path}: {key}"
+
+    def beside(self, path: str) -> str:
+        """An absolute path; a relative one starts at this file's folder."""
+        return os.path.abspath(self.path.parent / Path(path).expanduser())
+
+
+def _read(path: Path) -> _File:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {reason}",
+            next_step="name a readable file with --conf; conf/postgres.yaml is one to start from",
+        ) from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"{path}: holds no keys", next_step="start from conf/postgres.yaml")
+        lines: dict[str, int] = {}
+        for key, line in _keys(root, ""):
+            if key in lines:
+                raise ConfigError(f"{path}:{line}: {key} stands there twice", next_step="remove one of them")
+            lines[key] = line
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        # Neither str(error) nor its snippet: they quote the line, which may hold a secret.
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}", next_step="mend that line") from None
+    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"{path}: not YAML", next_step="look for control characters or a wrong encoding") from None
+    return _File(path, content, lines)
+
+
+def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            dotted = f"{prefix}{key.value}"
+            yield dotted, key.start_mark.line + 1
+            yield from _keys(value, dotted + ".")
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield f"{prefix}{index}", value.start_mark.line + 1
+
+
+def _fault(file: _File, error: Any) -> str:
+    parts = [str(part) for part in error["loc"]]
+    where = file.where(".".join(parts))
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(parts[-1], _known_keys(parts[:-1]), n=1)
+        return f"{where} is not a key" + (f", did you mean {near[0]}?" if near else "")
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _known_keys(section: list[str]) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in section:
+        found = model.model_fields[part].annotation
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            return []
+        model = found
+    return list(model.model_fields)

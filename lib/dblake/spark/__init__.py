@@ -1,0 +1,1 @@
+"""What the right half needs of Spark itself: the session."""

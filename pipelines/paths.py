@@ -1,0 +1,58 @@
+"""Where everything of one source lies under the warehouse; written once, for both halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dblake.core.names import folder
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The tables of one source, as paths or URLs that delta-rs and Spark both reach."""
+
+    warehouse: str
+    source: str
+
+    @property
+    def root(self) -> str:
+        """The folder that holds everything of this source."""
+        return f"{self.warehouse.rstrip('/')}/{self.source}"
+
+    @property
+    def landing(self) -> str:
+        """What the source sent, undecoded: the seam between the halves."""
+        return f"{self.root}/landing"
+
+    @property
+    def schemas(self) -> str:
+        """Every version of every table's schema."""
+        return f"{self.root}/schemas"
+
+    @property
+    def events(self) -> str:
+        """Ordered, deduplicated changes."""
+        return f"{self.root}/events"
+
+    @property
+    def windows(self) -> str:
+        """The ledger of chunk windows."""
+        return f"{self.root}/windows"
+
+    @property
+    def frontier(self) -> str:
+        """Which version of each state table holds which position."""
+        return f"{self.root}/frontier"
+
+    @property
+    def states(self) -> str:
+        """The folder all state tables lie under."""
+        return f"{self.root}/state"
+
+    def state(self, schema: str, table: str) -> str:
+        """One row per key of one table."""
+        return f"{self.states}/{folder(schema)}/{folder(table)}"
+
+    def stream_checkpoint(self, stage: str) -> str:
+        """Spark's own checkpoint of a stage's stream; may be deleted, the tables know how far they are."""
+        return f"{self.root}/checkpoints/{stage}"
