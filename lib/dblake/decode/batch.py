@@ -1,0 +1,116 @@
+"""The decoder's one door: a batch of landing rows in, decoded rows out.
+
+First step right of landing: reconcile calls it for each Arrow batch that Spark hands over. Promises that every
+landing row it takes becomes one row or more, with its position, or that an error names the row. Which rows of
+landing to decode, and what their order means, is left to the caller; how bytes are read, to one module per format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.schema import TableSchema
+from dblake.decode import copy_text, pgoutput
+from dblake.decode.columns import (
+    AFTER, BEFORE, DECODED, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED,
+)
+from dblake.decode.payloads import Changes, Decoder, Payloads, refusal
+from dblake.landing import columns as landing
+from dblake.landing.columns import FORMAT, KIND, LAST_IN_TXN, SCHEMA_ID, SEQ
+
+#: Who reads what: a format that is added gets a module and a line here.
+DECODERS: Mapping[tuple[str, str], Decoder] = {
+    (landing.ROW, landing.PGOUTPUT): pgoutput.decode,
+    (landing.CHUNK, landing.COPY): copy_text.decode,
+}
+
+
+def decode(batch: pa.RecordBatch, schemas: Mapping[str, TableSchema]) -> pa.RecordBatch:
+    """Landing rows of kind ``row``, ``truncate`` and ``chunk`` as DECODED rows, in no particular order.
+
+    ``batch`` has the DECODER_INPUT columns, in any of Arrow's layouts for them. ``schemas`` are by schema id.
+    Raises ReconcileError for a row that cannot be decoded: another kind, an unknown schema, bytes out of format.
+    """
+    rows = batch.select(DECODER_INPUT.names).cast(DECODER_INPUT)
+    decoded = [part for run in _runs(rows) for part in _decode_run(run, schemas)]
+    if not decoded:
+        return pa.RecordBatch.from_pylist([], schema=DECODED)
+    return decoded[0] if len(decoded) == 1 else pa.concat_batches(decoded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Rows that have kind, format and schema in common."""
+
+    kind: str | None
+    format: str | None
+    schema_id: str | None
+    rows: pa.RecordBatch
+
+
+def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
+    """The rows, brought together by kind, format and schema; within a run in their own order."""
+    if rows.num_rows == 0:
+        return
+    code = np.zeros(rows.num_rows, np.int64)
+    for name in (KIND, FORMAT, SCHEMA_ID):
+        encoded = rows.column(name).dictionary_encode(null_encoding="encode")
+        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
+    if (code != code[0]).any():
+        order = np.argsort(code, kind="stable")
+        rows, code = rows.take(pa.array(order)), code[order]
+    starts = np.append(0, np.flatnonzero(np.diff(code)) + 1)
+    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        run = rows.slice(start, end - start)
+        kind, payload_format, schema_id = (run.column(name)[0].as_py() for name in (KIND, FORMAT, SCHEMA_ID))
+        yield _Run(kind, payload_format, schema_id, run)
+
+
+def _decode_run(run: _Run, schemas: Mapping[str, TableSchema]) -> Iterator[pa.RecordBatch]:
+    if run.kind == landing.TRUNCATE:
+        yield _decoded(run.rows, _truncates(run.rows.num_rows))
+        return
+    decoder = DECODERS.get((run.kind or "", run.format or ""))
+    if decoder is None:
+        raise refusal(
+            run.rows, 0, f"there is no decoder for rows of kind {run.kind}",
+            next_step="hand over rows of kind row, truncate and chunk only, or run a version that reads this format",
+        )
+    schema = schemas.get(run.schema_id or "")
+    if schema is None:
+        raise refusal(
+            run.rows, 0, f"the schema {run.schema_id} is not known",
+            next_step="look for its schema row in landing; without one, dump the table again",
+        )
+    for changes in decoder(Payloads.of(run.rows, schema)):
+        yield _decoded(run.rows, changes)
+
+
+def _truncates(count: int) -> Changes:
+    none = pa.nulls(count, IMAGE)
+    return Changes(
+        op=pa.repeat(TRUNCATE, count), key=none, before=none, after=none, partial=pa.repeat(False, count),
+        undecoded=pa.nulls(count, DECODED.field(UNDECODED).type),
+    )
+
+
+def _decoded(rows: pa.RecordBatch, changes: Changes) -> pa.RecordBatch:
+    """Changes with what landing says about their rows."""
+    facts = rows.select([name for name in DECODED.names if name in DECODER_INPUT.names])
+    if changes.row is not None and not np.array_equal(changes.row, np.arange(rows.num_rows)):
+        facts = facts.take(pa.array(changes.row))
+    columns = dict(zip(facts.schema.names, facts.columns, strict=True))
+    if changes.step is not None:
+        columns[SEQ] = pc.add(columns[SEQ], pa.array(changes.step))
+    if changes.closing is not None:
+        columns[LAST_IN_TXN] = pc.and_(columns[LAST_IN_TXN], pa.array(changes.closing))
+    columns |= {
+        OP: changes.op, KEY: changes.key, BEFORE: changes.before, AFTER: changes.after,
+        PARTIAL: changes.partial, UNDECODED: changes.undecoded,
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in DECODED.names], schema=DECODED)

@@ -1,0 +1,171 @@
+"""Rows of one table as text: where values lie in a buffer becomes keys and images.
+
+Between the formats, which find the values, and the maps, which events hold. Promises that each value is copied once
+by Arrow and checked once to be UTF-8, whatever the number of images made of it. What a missing value means is left
+to the formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.errors import ReconcileError
+from dblake.decode.columns import IMAGE
+from dblake.decode.payloads import Bytes, Index, Mask
+
+_BLOCK = 1024
+_MOST = 2**31 - 1
+
+
+def spans(data: Bytes, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
+    """A binary array whose element ``i`` lies between bound ``i`` and ``i + 1``. Bounds rise, so nothing is copied."""
+    if len(bounds) == 0:
+        return pa.array([], pa.binary())
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(np.ascontiguousarray(bounds)), pa.py_buffer(data)]
+    )
+
+
+def take(values: pa.Array, index: Index | Mask) -> pa.Array:
+    """Elements by number; the numbers are ours, so Arrow need not check them."""
+    return pc.take(values, pa.array(index.astype(np.int32, copy=False)), boundscheck=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows × columns of text. ``values`` holds the present cells row by row; NULL is a null among them.
+
+    ``undecoded`` marks cells that are no UTF-8 and stand as hex; None if there are none.
+    """
+
+    names: tuple[str, ...]
+    values: pa.StringArray
+    present: Mask
+    undecoded: Mask | None = None
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], raw: pa.BinaryArray, present: Mask) -> Grid:
+        """Takes in the bytes of the present cells, row by row."""
+        try:
+            return cls(names, raw.cast(pa.string()), present)
+        except pa.ArrowInvalid:
+            text, wrong = _hex_where_no_text(raw)
+            undecoded = np.zeros(present.shape, np.bool_)
+            undecoded[present] = wrong
+            return cls(names, text, present, undecoded)
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def image(self) -> pa.MapArray:
+        """Every row's present columns."""
+        keys = _tile(self.names, len(self))
+        if self.present.all():
+            ends = np.arange(len(self) + 1, dtype=np.int64) * len(self.names)
+        else:
+            keys = keys.filter(pa.array(self.present.ravel()))
+            ends = np.append(0, np.cumsum(self.present.sum(axis=1)))
+        return _map(ends, keys, self.values)
+
+    def key(self, columns: Sequence[int]) -> pa.MapArray:
+        """Every row's key, its columns in the order asked for; null if there are none. They must be present."""
+        if not columns:
+            return pa.nulls(len(self), IMAGE)
+        ends = np.arange(len(self) + 1, dtype=np.int64) * len(columns)
+        return _map(ends, _tile([self.names[c] for c in columns], len(self)), self._cells(columns))
+
+    def without(self, columns: Sequence[int]) -> Mask:
+        """Rows that lack one of these columns or have NULL in it."""
+        lacking = ~self.present[:, columns]
+        if self.values.null_count:
+            null = np.zeros(self.present.shape, np.bool_)
+            null[self.present] = self.values.is_null().to_numpy(zero_copy_only=False)
+            lacking |= null[:, columns]
+        return np.asarray(lacking.any(axis=1))
+
+    def differs(self, rows: Index, other: Grid, other_rows: Index, columns: Sequence[int]) -> Mask:
+        """Where rows of this grid and of another differ, byte for byte, in columns that both have."""
+        unequal = pc.not_equal(self._cells(columns, rows), other._cells(columns, other_rows))
+        out = unequal.to_numpy(zero_copy_only=False).reshape(len(rows), len(columns))
+        if self.undecoded is not None or other.undecoded is not None:
+            # Text that looks like the hex of other bytes is not equal to them.
+            out = out | (self._wrong(rows, columns) != other._wrong(other_rows, columns))
+        return np.asarray(out.any(axis=1))
+
+    def _wrong(self, rows: Index, columns: Sequence[int]) -> Mask:
+        if self.undecoded is None:
+            return np.zeros((len(rows), len(columns)), np.bool_)
+        return np.asarray(self.undecoded[rows][:, columns])
+
+    def _cells(self, columns: Sequence[int], rows: Index | None = None) -> pa.StringArray:
+        """Present cells of some columns, row by row, of all rows or some."""
+        picked = np.arange(len(self)) if rows is None else rows
+        cells = np.add.outer(picked * len(self.names), np.asarray(columns, np.int64)).ravel()
+        if not self.present.all():
+            cells = np.cumsum(self.present.ravel())[cells] - 1
+        return take(self.values, cells)
+
+
+def undecoded_names(names: tuple[str, ...], undecoded: Mask | None, rows: int) -> pa.ListArray:
+    """For each row the names of the columns that stand as hex, in column order; null where there are none."""
+    if undecoded is None or not undecoded.any():
+        return pa.nulls(rows, pa.list_(pa.string()))
+    counts = undecoded.sum(axis=1)
+    return pa.ListArray.from_arrays(
+        pa.array(np.append(0, np.cumsum(counts)).astype(np.int32)),
+        take(pa.array(names, pa.string()), np.nonzero(undecoded)[1]),
+        mask=pa.array(counts == 0),
+    )
+
+
+def with_nulls(raw: pa.BinaryArray, null: Mask) -> pa.BinaryArray:
+    """The same values, null where marked."""
+    if not null.any():
+        return raw
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(raw), [valid, *raw.buffers()[1:]])
+
+
+def _map(ends: Index, keys: pa.StringArray, items: pa.StringArray) -> pa.MapArray:
+    return pa.MapArray.from_arrays(pa.array(ends.astype(np.int32)), keys, items)
+
+
+def _tile(names: Sequence[str], times: int) -> pa.StringArray:
+    """The names over and over, laid out without touching them one by one."""
+    encoded = [n.encode() for n in names]
+    width = sum(map(len, encoded))
+    if width * times > _MOST or len(names) * times > _MOST:
+        raise ReconcileError(
+            f"the images of {times} rows of {len(names)} columns do not fit into one Arrow batch",
+            next_step="decode fewer rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch)",
+        )
+    starts = np.cumsum([0, *map(len, encoded)])[:-1]
+    offsets = np.append(np.add.outer(np.arange(times) * width, starts).ravel(), width * times).astype(np.int32)
+    data = b"".join(encoded) * times
+    return pa.StringArray.from_buffers(len(names) * times, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def _hex_where_no_text(raw: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
+    """Text, with hex for values that are not; only the blocks that hold such values are looked at one by one."""
+    wrong = np.zeros(len(raw), np.bool_)
+    for start in range(0, len(raw), _BLOCK):
+        block = raw.slice(start, _BLOCK)
+        try:
+            block.cast(pa.string())
+        except pa.ArrowInvalid:
+            wrong[start : start + len(block)] = [not _is_text(value) for value in block.to_pylist()]
+    as_hex = [b"\\x" + value.hex().encode() for value in raw.filter(pa.array(wrong)).to_pylist()]
+    return pc.replace_with_mask(raw, pa.array(wrong), pa.array(as_hex, pa.binary())).cast(pa.string()), wrong
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False

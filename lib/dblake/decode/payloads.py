@@ -1,0 +1,103 @@
+"""What the decoder of a payload format is given, and what it gives back.
+
+``batch`` sorts landing rows into runs of one kind, format and schema; each run reaches its format's decoder as
+``Payloads`` and comes back as ``Changes``. A decoder promises to read nothing but the payload bytes and to refuse,
+through ``Payloads.refusal``, whatever it does not understand; positions and transactions are left to ``batch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblake.core.errors import ReconcileError
+from dblake.core.schema import TableSchema
+from dblake.landing.columns import BATCH, CHUNK_ID, FORMAT, INCARNATION, LSN, PAYLOAD, SEQ, TABLE
+
+Bytes = npt.NDArray[np.uint8]
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_KEEP_AND_REPORT = "keep the landing table, which holds the bytes as they came, and report the format"
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """The payloads of landing rows of one format and one schema.
+
+    Row ``i`` is ``data[starts[i]:ends[i]]``; the rows follow one another without gaps and fill ``data``.
+    """
+
+    rows: pa.RecordBatch
+    schema: TableSchema
+    data: Bytes
+    starts: Index
+    ends: Index
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, schema: TableSchema) -> Payloads:
+        """A view of rows in the shape of DECODER_INPUT; copies no payload byte."""
+        column = rows.column(PAYLOAD)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise refusal(rows, row, "the payload is missing")
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+        begin, end = bounds[0], bounds[-1]
+        return cls(rows, schema, raw[begin:end], bounds[:-1] - begin, bounds[1:] - begin)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def refuse(self, wrong: Mask, what: str, *, rows: Index | None = None, next_step: str = _KEEP_AND_REPORT) -> None:
+        """Raises the refusal of the first wrong row; ``rows`` numbers the rows the mask is about."""
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise refusal(self.rows, first if rows is None else int(rows[first]), what, next_step=next_step)
+
+
+def refusal(rows: pa.RecordBatch, row: int, what: str, *, next_step: str = _KEEP_AND_REPORT) -> ReconcileError:
+    """The error that names a row of DECODER_INPUT by table, batch and position, never by its values."""
+
+    def fact(name: str) -> Any:
+        return rows.column(name)[row].as_py()
+
+    chunk = f"row {fact(SEQ)} of chunk {fact(CHUNK_ID)}" if fact(CHUNK_ID) is not None else ""
+    place = chunk or f"position {fact(INCARNATION)}/{fact(LSN)}/{fact(SEQ)}"
+    return ReconcileError(
+        f"table {fact(TABLE)}: {what}, in {fact(FORMAT)} at {place} in landing batch {fact(BATCH)}",
+        next_step=next_step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What payloads say, one entry per change.
+
+    ``row`` is the landing row a change came from, None if change ``i`` is that of row ``i`` throughout. ``step`` is
+    added to the row's ``seq``. ``closing`` is false for all but the last change of a landing row, which alone may end
+    a transaction; None if every change is its row's last.
+    """
+
+    op: pa.StringArray
+    key: pa.MapArray
+    before: pa.MapArray
+    after: pa.MapArray
+    partial: pa.BooleanArray
+    undecoded: pa.ListArray
+    row: Index | None = None
+    step: Index | None = None
+    closing: Mask | None = None
+
+
+class Decoder(Protocol):
+    """Decodes one payload format."""
+
+    def __call__(self, payloads: Payloads) -> Sequence[Changes]:
+        """All changes of the payloads, in any order. Raises ReconcileError for bytes it does not understand."""

@@ -1,0 +1,102 @@
+"""Batches as they come in practice: sliced, empty, in Spark's other layouts, of many tables at once, large."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dblake.decode.batch import decode
+from dblake.decode.columns import DECODED, DECODER_INPUT
+from dblake.source.memory.encode import copy_line, pgoutput_delete, pgoutput_insert, pgoutput_update
+from tests.unit.decode.landing_rows import batch_of, chunk_row, events_of, log_row, schema_of
+
+ITEM = schema_of("public.item", "id name", "id")
+WIDE = schema_of("public.wide", "a b c d", "d a")
+SCHEMAS = {s.schema_id: s for s in (ITEM, WIDE)}
+
+
+def test_no_rows() -> None:
+    decoded = decode(batch_of(), SCHEMAS)
+    assert decoded.num_rows == 0
+    assert decoded.schema == DECODED
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 8, 9])
+@pytest.mark.parametrize("kind", ["log", "chunk"])
+def test_slices(start: int, kind: str) -> None:
+    if kind == "log":
+        rows = [log_row(ITEM, pgoutput_insert(1, [str(n), None if n % 3 else "ü"]), lsn=n) for n in range(20)]
+    else:
+        rows = [chunk_row(ITEM, copy_line([str(n), None if n % 3 else "ü"]), lsn=n) for n in range(20)]
+    events = events_of(decode(batch_of(*rows).slice(start, 5), SCHEMAS))
+    assert [(e["lsn"], e["after"]) for e in events] == [
+        (n, [("id", str(n)), ("name", None if n % 3 else "ü")]) for n in range(start, start + 5)
+    ]
+
+
+def test_a_slice_of_slices_with_several_tables() -> None:
+    rows = [
+        log_row(WIDE if n % 2 else ITEM, pgoutput_insert(1, list("wxyz") if n % 2 else [str(n), "a"]), lsn=n)
+        for n in range(12)
+    ]
+    events = events_of(decode(batch_of(*rows).slice(2, 9).slice(3, 4), SCHEMAS))
+    assert [(e["lsn"], e["table"], e["key"]) for e in events] == [
+        (5, "public.wide", [("d", "z"), ("a", "w")]), (6, "public.item", [("id", "6")]),
+        (7, "public.wide", [("d", "z"), ("a", "w")]), (8, "public.item", [("id", "8")]),
+    ]
+
+
+def test_kinds_formats_tables_and_messages_mixed() -> None:
+    rows = [
+        chunk_row(ITEM, b"1\ta\n", lsn=1), log_row(WIDE, pgoutput_delete(1, ["1", None, None, "2"]), lsn=2),
+        log_row(ITEM, b"", kind="truncate", lsn=3), log_row(ITEM, pgoutput_insert(1, ["3", "c"]), lsn=4),
+        log_row(ITEM, pgoutput_update(1, ["5", "c"], ["3", None]), lsn=5), chunk_row(WIDE, b"1\t2\t3\t4\n", lsn=6),
+        log_row(ITEM, pgoutput_update(1, ["5", "d"]), lsn=7), log_row(ITEM, pgoutput_delete(1, ["5", "d"], "O"), lsn=8),
+    ]
+    assert [(e["lsn"], e["seq"], e["op"], e["key"]) for e in events_of(decode(batch_of(*rows), SCHEMAS))] == [
+        (1, 4, "r", [("id", "1")]), (2, 4, "d", [("d", "2"), ("a", "1")]), (3, 4, "t", None),
+        (4, 4, "c", [("id", "3")]), (5, 4, "d", [("id", "3")]), (5, 5, "c", [("id", "5")]),
+        (6, 4, "r", [("d", "4"), ("a", "1")]), (7, 4, "u", [("id", "5")]), (8, 4, "d", [("id", "5")]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("binary", "string"),
+    [(pa.large_binary(), pa.large_string()), (pa.binary_view(), pa.string_view()),
+     (pa.binary(), pa.dictionary(pa.int32(), pa.string()))],
+)
+def test_other_layouts_of_the_same_columns(binary: pa.DataType, string: pa.DataType) -> None:
+    rows = [
+        log_row(ITEM, pgoutput_insert(1, ["1", "a value that is longer than a view's inline room"])),
+        chunk_row(ITEM, b"2\tb\n"),
+    ]
+    plain = batch_of(*rows)
+    layouts = {pa.binary(): binary, pa.string(): string, pa.timestamp("us", "UTC"): pa.timestamp("us", "Europe/Berlin")}
+    other = plain.cast(pa.schema([pa.field(f.name, layouts.get(f.type, f.type)) for f in DECODER_INPUT]))
+    assert other.schema != plain.schema
+    assert decode(other, SCHEMAS).equals(decode(plain, SCHEMAS))
+
+
+def test_columns_in_another_order_and_more_of_them() -> None:
+    plain = batch_of(log_row(ITEM, pgoutput_insert(1, ["1", "a"])))
+    shuffled = pa.RecordBatch.from_arrays(
+        [*plain.columns[::-1], pa.array(["x"])], names=[*plain.schema.names[::-1], "landed_by"]
+    )
+    assert decode(shuffled, SCHEMAS).equals(decode(plain, SCHEMAS))
+
+
+def test_rows_beyond_one_block_keep_their_values() -> None:
+    count = 20_001
+    rows = batch_of(*(log_row(ITEM, pgoutput_insert(1, [str(n), "x" * (n % 7)]), lsn=n) for n in range(count)))
+    decoded = decode(rows, SCHEMAS)
+    assert decoded.column("after").to_pylist() == [[("id", str(n)), ("name", "x" * (n % 7))] for n in range(count)]
+
+
+def test_few_values_that_are_no_text_among_many() -> None:
+    count = 5_000
+    rows = batch_of(
+        *(chunk_row(ITEM, copy_line([str(n), b"\xe9" if n in (0, 1023, 1024, 4_999) else "é"])) for n in range(count))
+    )
+    decoded = decode(rows, SCHEMAS).to_pylist()
+    assert [(n, e["undecoded"], e["after"][1]) for n, e in enumerate(decoded) if e["after"] != [
+        ("id", str(n)), ("name", "é")]] == [(n, ["name"], ("name", "\\xe9")) for n in (0, 1023, 1024, 4_999)]
