@@ -1,0 +1,144 @@
+"""Capture's own small documents: which dumps are wanted, how far they are, how fast they may go.
+
+A document is a JSON object under a path such as ``dumps/requests/<id>.<table>``. Promises: a write is there whole or
+not at all, also after a crash; a document that cannot be read is an error by name, never an empty one. Nothing here is
+needed to know how far *landing* is: the landing table is its own checkpoint. What the documents mean is ``requests``'
+business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dblake.core.errors import ConfigError, LandingUnavailable
+
+_PATH = re.compile(r"[A-Za-z0-9_~][A-Za-z0-9_~.-]*(/[A-Za-z0-9_~][A-Za-z0-9_~.-]*)*\Z")
+_SUFFIX = ".json"
+
+Document = dict[str, Any]
+
+
+class ProgressStore(Protocol):
+    """Where documents are kept. All methods may be called by several processes at once."""
+
+    def read(self, path: str) -> Document | None:
+        """The document, or None if there is none. Raises ConfigError if it cannot be understood."""
+
+    def write(self, path: str, document: Document) -> None:
+        """Puts the document there, in place of what was there; durable on return."""
+
+    def list(self, prefix: str) -> Sequence[str]:
+        """The paths of all documents below ``prefix``, however deep, sorted."""
+
+    def delete(self, path: str) -> None:
+        """Removes the document; nothing happens if there is none."""
+
+
+class FileProgress:
+    """Documents as files under one directory of the machine capture runs on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self, path: str) -> Document | None:
+        file = self._file(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise _corrupt(file) from error
+        except OSError as error:
+            raise _unusable("read", error) from error
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise _corrupt(file) from error
+        if not isinstance(document, dict):
+            raise _corrupt(file)
+        return document
+
+    def write(self, path: str, document: Document) -> None:
+        file = self._file(path)
+        text = json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
+        try:
+            part = _part_beside(file)
+            try:
+                with os.fdopen(part[0], "wb") as out:
+                    out.write(text)
+                    out.flush()
+                    os.fsync(out.fileno())
+                part[1].replace(file)
+            except BaseException:
+                part[1].unlink(missing_ok=True)
+                raise
+            _sync_directory(file.parent)
+        except OSError as error:
+            raise _unusable("written", error) from error
+
+    def list(self, prefix: str) -> Sequence[str]:
+        top = self._directory / _checked(prefix)
+        return sorted(
+            file.relative_to(self._directory).as_posix().removesuffix(_SUFFIX) for file in top.rglob(f"*{_SUFFIX}")
+        )
+
+    def delete(self, path: str) -> None:
+        file = self._file(path)
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable("written", error) from error
+
+    def _file(self, path: str) -> Path:
+        return self._directory / (_checked(path) + _SUFFIX)
+
+
+def open_progress(url: str, source: str) -> ProgressStore:
+    """The documents of one source at a ``progress`` URL. Sources may share the URL, never a document."""
+    if url.startswith("file:"):
+        return FileProgress(Path(url.removeprefix("file:")) / _checked(source))
+    scheme = url.partition(":")[0]
+    raise ConfigError(
+        f"progress: this version cannot keep its documents in {scheme}", next_step="set `progress` to file:PATH"
+    )
+
+
+def _checked(path: str) -> str:
+    if not _PATH.match(path):
+        raise ValueError(f"not a document path: {path}")
+    return path
+
+
+def _part_beside(file: Path) -> tuple[int, Path]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Hidden, and without the suffix: a part left by a crash is no document.
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.stem[:40]}.", suffix=".part", dir=file.parent)
+    return descriptor, Path(name)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _corrupt(file: Path) -> ConfigError:
+    return ConfigError(
+        f"progress: the document {file} is not what was written there",
+        next_step="delete that file; landing has all that is needed, only the dump it belongs to starts again",
+    )
+
+
+def _unusable(verb: str, error: OSError) -> LandingUnavailable | ConfigError:
+    what = f"progress: the directory cannot be {verb}: {error.strerror}"
+    if isinstance(error, (PermissionError, NotADirectoryError)):
+        return ConfigError(what, next_step="set `progress` to a directory this user may write to")
+    return LandingUnavailable(what, next_step="see to the disk it is on; then run again")
