@@ -63,17 +63,11 @@ def _local_settings(master: str) -> dict[str, str]:
 
 
 def _what_submit_would_pass() -> dict[str, str]:
-    jars = sorted((Path(sys.prefix) / "jars").glob("*.jar"))
+    """The Delta jars; and where Spark finds our spark-defaults.conf, log4j2.properties and Python."""
+    os.environ["SPARK_CONF_DIR"] = str(_HOME / "conf")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    folder = Path(sys.prefix) / "jars"
+    jars = sorted(map(str, folder.glob("*.jar")))
     if not jars:
-        raise ConfigError(
-            f"no Delta jars in {Path(sys.prefix) / 'jars'}", next_step="run ./spark-submit.sh setup --dev once"
-        )
-    log4j = (_HOME / "conf" / "log4j2.properties").as_uri()
-    lines = (_HOME / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
-    pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
-    return {
-        "spark.master": "local[*]",
-        **{key: value.strip() for key, value in pairs},
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
-    }
+        raise ConfigError(f"no Delta jars in {folder}", next_step="run ./spark-submit.sh setup once")
+    return {"spark.master": "local[*]", "spark.jars": ",".join(jars)}

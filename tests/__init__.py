@@ -1,0 +1,1 @@
+"""Tests. Folders are kinds of test; see CONTRIBUTING.md."""

@@ -1,0 +1,1 @@
+"""Servers and builders that tests of several kinds use."""

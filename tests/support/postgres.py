@@ -1,0 +1,83 @@
+"""PostgreSQL for tests: one server for the whole run, a database of its own for each test.
+
+``postgres`` is the server, with logical replication on; ``database`` an empty database in it, gone after the test
+together with the slots in it. A test that stops servers or changes their settings starts an ``EmbeddedPostgres`` of
+its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dblake.source.postgres.embedded import EmbeddedPostgres
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database a test has for itself. All as superuser."""
+
+    server: EmbeddedPostgres
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn(self.name)
+
+    def connect(self) -> Any:
+        """A connection in autocommit; the test closes it or the database's end does."""
+        return self.server.connect(self.name)
+
+    def run(self, *statements: str) -> None:
+        """Each statement in a transaction of its own."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()
+
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(query, parameters)
+                found: list[tuple[Any, ...]] = cursor.fetchall()
+                return found
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """The run's server. Not synced to disk: a test never survives a crash of the machine."""
+    folder = tmp_path_factory.mktemp("postgres")
+    with EmbeddedPostgres(folder / "data", settings={"fsync": "off", "max_connections": "200"}) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """A fresh database on the run's server."""
+    name = f"test_{next(_numbers)}"
+    control = postgres.connect()
+    with control.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        yield Database(postgres, name)
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", (name,)
+        )
+        cursor.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
+        )
+        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    control.close()
+
+
