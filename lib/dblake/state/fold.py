@@ -1,0 +1,129 @@
+"""Events of one table → one row per key: what the table looks like once they have all happened, in order.
+
+Reads frames of ``events.schema.EVENTS``, returns frames a merge can apply: the columns of the shape, typed,
+``_incarnation, _lsn, _seq`` of the newest event, ``_deleted``, ``_lossy`` and ``_unknown``: the columns none of the
+events supplied, whose value only the state can tell. Promise: the result is the same whether events are folded at
+once or in steps. The rules:
+
+- ``c`` and ``r`` are the whole row: a column they lack is NULL, never what it was before. ``d`` is the whole row too:
+  a tombstone, with nothing left but its key.
+- ``u`` and ``f`` supply the columns they carry; the others keep what is known.
+- ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows only the state knows are the
+  merge's to bury.
+
+The fold is SQL text, because the live and history views must be text and must not say it a second time. Values are
+typed last, once per key. What cannot be typed is NULL and named in ``_lossy``.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from pyspark.sql import DataFrame
+
+from dblake.core.position import Position
+from dblake.events.keys import key_sql
+from dblake.spark.types import TEXT, read_sql
+from dblake.state.shape import Shape
+from dblake.state.spelling import EVENT_AT, identifier, literal, position, texts
+
+
+def fold(events: DataFrame, shape: Shape, *, whole: bool, truncated_at: Position | None) -> DataFrame:
+    """Folds the events of one table.
+
+    ``whole``: every event but the deletes carries its whole row, all of one schema. ``truncated_at``: the newest
+    truncate among the events. Both are found by ``steps.summary``.
+    """
+    voided = None if truncated_at is None else position(truncated_at)
+    name = f"fold_{uuid.uuid4().hex}"
+    events.createTempView(name)
+    try:
+        return events.sparkSession.sql(fold_sql(shape, name, whole=whole, truncated_at=voided))
+    finally:
+        events.sparkSession.catalog.dropTempView(name)
+
+
+def fold_sql(shape: Shape, events: str, *, whole: bool, truncated_at: str | None) -> str:
+    """The fold as a SELECT from the relation ``events``; ``truncated_at`` is SQL for a position, which may be NULL."""
+    if not shape.primary_key:
+        return typed_sql(shape, _appended(shape, events))
+    rows = keyed_sql(shape, events, truncated_at)
+    return typed_sql(shape, _newest(shape, rows) if whole else _resolved(shape, rows), truncated_at=truncated_at)
+
+
+def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
+    """Row events with ``_key`` and ``_at``; one from before the truncate becomes a delete at the truncate."""
+    rows = (
+        f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
+        f"CASE WHEN op <> 'd' THEN after END AS after, undecoded FROM {events} WHERE op <> 't'"
+    )
+    if truncated_at is None:
+        return rows
+    return (
+        f"SELECT _key, key, IF(_at < _t, _t, _at) AS _at, IF(_at < _t, 'd', op) AS op, "
+        f"IF(_at < _t, NULL, after) AS after, IF(_at < _t, NULL, undecoded) AS undecoded "
+        f"FROM (SELECT *, {truncated_at} AS _t FROM ({rows}))"
+    )
+
+
+def carried(column: str) -> str:
+    """SQL: does this event say what the column holds?"""
+    return f"(op IN ('c', 'r', 'd') OR map_contains_key(after, {literal(column)}))"
+
+
+def cell(shape: Shape, column: str) -> str:
+    """SQL for what an event says of a column: its text ``v``, and ``hex`` if that stands for bytes that are no text."""
+    image = "key" if column in shape.primary_key else "after"
+    return (
+        f"named_struct('v', {image}[{literal(column)}], "
+        f"'hex', coalesce(array_contains(undecoded, {literal(column)}), false))"
+    )
+
+
+def typed_sql(shape: Shape, cells: str, *, truncated_at: str | None = None, extra: tuple[str, ...] = ()) -> str:
+    """Rows with a cell ``c0, c1, …`` for each column (NULL where unknown) → the columns of the shape, typed."""
+    named = list(enumerate(shape.columns))
+    typed = [f"{read_sql(c.type, f'c{i}.v')} AS t{i}" for i, c in named]
+    lost = [
+        f"IF(c{i}.hex{'' if c.type == TEXT else f' OR (t{i} IS NULL AND c{i}.v IS NOT NULL)'}, {literal(c.name)}, NULL)"
+        for i, c in named
+    ]
+    absent = [f"IF(c{i} IS NULL, {literal(c.name)}, NULL)" for i, c in named if c.name not in shape.primary_key]
+    unknown = f"array_compact(array({', '.join(absent)}))" if absent and shape.primary_key else texts([])
+    if truncated_at is not None:
+        unknown = f"IF(({truncated_at}) IS NULL, {unknown}, {texts([])})"
+    columns = [f"t{i} AS {identifier(c.name)}" for i, c in named]
+    head = ["_key", "_at.incarnation AS _incarnation", "_at.lsn AS _lsn", "_at.seq AS _seq", "_deleted",
+            f"array_compact(array({', '.join(lost)})) AS _lossy", f"{unknown} AS _unknown", *extra]
+    return f"SELECT {', '.join(head + columns)} FROM (SELECT *, {', '.join(typed)} FROM ({cells}))"
+
+
+def _newest(shape: Shape, rows: str) -> str:
+    """Every image is whole, so the newest event of a key says it all."""
+    cells = [f"IF({carried(c.name)} OR {c.name in shape.primary_key}, {cell(shape, c.name)}, NULL) AS c{i}"
+             for i, c in enumerate(shape.columns)]
+    return (
+        f"SELECT _key, _at, op = 'd' AS _deleted, {', '.join(cells)} FROM ("
+        f"SELECT *, row_number() OVER (PARTITION BY _key ORDER BY _at DESC) AS place FROM ({rows})) WHERE place = 1"
+    )
+
+
+def _resolved(shape: Shape, rows: str) -> str:
+    """Some images are partial: each column comes from the newest event that carries it."""
+    cells = [
+        f"max_by({cell(shape, c.name)}, _at)"
+        + ("" if c.name in shape.primary_key else f" FILTER (WHERE {carried(c.name)})") + f" AS c{i}"
+        for i, c in enumerate(shape.columns)
+    ]
+    return (
+        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = 'd' AS _deleted, {', '.join(cells)} FROM ({rows}) GROUP BY _key"
+    )
+
+
+def _appended(shape: Shape, events: str) -> str:
+    """Without a key there is nothing to fold: every row created is a row."""
+    cells = [f"{cell(shape, c.name)} AS c{i}" for i, c in enumerate(shape.columns)]
+    return (
+        f"SELECT CAST(NULL AS STRING) AS _key, {EVENT_AT} AS _at, false AS _deleted, {', '.join(cells)} "
+        f"FROM {events} WHERE op = 'c'"
+    )

@@ -1,0 +1,98 @@
+"""The columns of one state table: what its schemas say, in Spark's types.
+
+Built from all versions of a table's schema up to some landing batch. Promise: a shape can be a Delta table, and what
+cannot (names that differ only in case, names of our own columns, a key or a type that changed beyond repair) is a
+StateError that names the table and the column. A column dropped at the source stays in the shape, after the newest
+schema's columns, so that the state table keeps its last values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dblake.core.errors import StateError
+from dblake.core.schema import TableSchema
+from dblake.spark.types import holds, spark_type
+
+#: Our own columns; they come first in the table, where Delta keeps statistics.
+OWN = {
+    "_key": "STRING", "_incarnation": "BIGINT", "_lsn": "BIGINT", "_seq": "BIGINT", "_deleted": "BOOLEAN",
+    "_lossy": "ARRAY<STRING>",
+}
+REBUILD = "if the change is meant, remove the table's folder under state/ and dump the table again; " \
+          "the next state run rebuilds it from events"
+
+
+@dataclass(frozen=True, slots=True)
+class StateColumn:
+    """One column: its name at the source and its Spark type. ``dropped`` says the newest schema has it no more."""
+
+    name: str
+    type: str
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The source's columns of one state table. ``primary_key`` is empty for a table that is only appended to."""
+
+    table: str
+    columns: tuple[StateColumn, ...]
+    primary_key: tuple[str, ...]
+
+    @property
+    def current(self) -> tuple[StateColumn, ...]:
+        """The columns of the newest schema."""
+        return tuple(c for c in self.columns if not c.dropped)
+
+
+def shape_of(versions: Sequence[TableSchema]) -> Shape:
+    """The shape after these versions of a table's schema, oldest first."""
+    newest = versions[-1]
+    columns = [StateColumn(c.name, spark_type(c.type)) for c in newest.columns]
+    known = {c.name for c in columns}
+    for schema in reversed(versions[:-1]):
+        gone = [c for c in schema.columns if c.name not in known]
+        columns += [StateColumn(c.name, spark_type(c.type), dropped=True) for c in gone]
+        known |= {c.name for c in gone}
+    _refuse_clashes(newest.table, columns)
+    return Shape(newest.table, tuple(columns), newest.primary_key)
+
+
+def fitted(shape: Shape, existing: Mapping[str, str]) -> Shape:
+    """The shape with the types a state table that is already there has or must grow to.
+
+    ``existing`` maps its columns to their types. Where one of the two types holds all values of the other, it is the
+    wider of them; else StateError.
+    """
+    return replace(shape, columns=tuple(_fit(shape.table, c, existing.get(c.name)) for c in shape.columns))
+
+
+def _fit(table: str, column: StateColumn, existing: str | None) -> StateColumn:
+    if existing is None or holds(column.type, existing):
+        return column
+    if holds(existing, column.type):
+        return replace(column, type=existing)
+    raise StateError(
+        f"table {table}, column {column.name}: its type became {column.type}, state has {existing}",
+        next_step=REBUILD,
+    )
+
+
+def _refuse_clashes(table: str, columns: list[StateColumn]) -> None:
+    seen: dict[str, str] = {}
+    for column in columns:
+        folded = column.name.lower()
+        if folded in OWN:
+            raise StateError(
+                f"table {table}, column {column.name}: state tables have a column of their own by that name",
+                next_step="rename the column, or take the table out of source.tables",
+            )
+        if folded in seen:
+            raise StateError(
+                f"table {table}, columns {seen[folded]} and {column.name}: a Delta table cannot hold names that "
+                "differ only in case",
+                next_step="rename one of them, or take the table out of source.tables",
+            )
+        seen[folded] = column.name

@@ -1,0 +1,204 @@
+"""Events → state: finds what is new by looking, folds it in steps, and notes after each where state has got to.
+
+How far a table is stands in the table itself, so a run that died goes on where it was and does nothing twice. After
+each step one row of ``frontier`` says which version of every state table holds which position: cut between two landing
+batches, it is what lets many tables be read as of one point. A table that cannot take its events stays behind, by
+name, in the results and in ``frontier.behind``, and is tried again by every later run; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from deltalake import DeltaTable
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
+
+from dblake.core.errors import StateError
+from dblake.core.names import split_qualified
+from dblake.core.position import Position
+from dblake.core.schema import Column, TableSchema
+from dblake.state.merge import merge
+from dblake.state.shape import shape_of
+from dblake.state.steps import Slice, Step, newer, steps, summary
+from dblake.state.table import progress
+from pipelines.paths import Paths
+
+logger = logging.getLogger(__name__)
+
+FRONTIER = StructType(
+    [
+        StructField("at", TimestampType()),
+        StructField("batch", LongType()),
+        StructField("incarnation", LongType()),
+        StructField("lsn", LongType()),
+        StructField("seq", LongType()),
+        StructField("versions", MapType(StringType(), LongType())),
+        StructField("behind", MapType(StringType(), LongType())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """What a run did to one table: how many events it folded in, up to which batch, or why it could not."""
+
+    table: str
+    batch: int
+    events: int
+    error: StateError | None = None
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The newest row of ``frontier``: all of state holds ``batch``, but for the tables ``behind`` (at their own)."""
+
+    batch: int = 0
+    position: Position | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    behind: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A table's schema as it came with a landing batch."""
+
+    batch: int
+    schema: TableSchema
+
+
+def run_state(
+    spark: SparkSession, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
+    until_batch: int | None = None,
+) -> list[TableResult]:
+    """Folds all events there are (up to ``until_batch``) into state; one result for each table touched."""
+    if not DeltaTable.is_deltatable(paths.events):
+        return []
+    results: dict[str, TableResult] = {}
+    for done in _advance(spark, paths, parallel, batches_per_step, until_batch):
+        for result in done:
+            before = results.get(result.table)
+            events = result.events + (before.events if before else 0)
+            results[result.table] = TableResult(result.table, result.batch, events, result.error)
+    return [results[table] for table in sorted(results)]
+
+
+def read_frontier(spark: SparkSession, paths: Paths) -> Frontier:
+    """Where state has got to."""
+    if not DeltaTable.is_deltatable(paths.frontier):
+        return Frontier()
+    row = spark.read.format("delta").load(paths.frontier).orderBy("batch", "at", ascending=False).first()
+    if row is None:
+        return Frontier()
+    return Frontier(row["batch"], Position(row["incarnation"], row["lsn"], row["seq"]), row["versions"], row["behind"])
+
+
+def read_schemas(spark: SparkSession, paths: Paths) -> dict[str, list[SchemaVersion]]:
+    """All versions of every table's schema, oldest first."""
+    found: dict[str, list[SchemaVersion]] = {}
+    rows = spark.read.format("delta").load(paths.schemas).orderBy("table", "incarnation", "lsn", "seq").collect()
+    for row in rows:
+        columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
+        found.setdefault(row["table"], []).append(SchemaVersion(row["batch"], TableSchema(row["table"], columns)))
+    return found
+
+
+def _advance(
+    spark: SparkSession, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
+) -> Iterator[list[TableResult]]:
+    frontier = read_frontier(spark, paths)
+    # Who removes a state table's folder wants it rebuilt.
+    gone = {t: 0 for t in frontier.versions if not DeltaTable.is_deltatable(_state_path(paths, t))}
+    behind = {**frontier.behind, **gone}
+    events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
+    if until_batch is not None:
+        events = events.where(events["batch"] <= until_batch)
+    plan = steps(summary(events, frontier.batch, batches_per_step).collect())
+    schemas = read_schemas(spark, paths) if plan else {}
+    for step in plan:
+        run = _StepRun(spark, paths, step, frontier, behind, schemas)
+        with ThreadPoolExecutor(parallel, thread_name_prefix="state") as pool:
+            results = list(pool.map(run.fold_in, step.slices))
+        frontier = run.note(results)
+        behind = dict(frontier.behind)
+        yield results
+
+
+@dataclass(frozen=True)
+class _StepRun:
+    """One step: each slice on its own, then the frontier."""
+
+    spark: SparkSession
+    paths: Paths
+    step: Step
+    before: Frontier
+    behind: Mapping[str, int]
+    schemas: Mapping[str, list[SchemaVersion]]
+
+    @property
+    def batch(self) -> int:
+        return max(self.step.batch, self.before.batch)
+
+    def fold_in(self, part: Slice) -> TableResult:
+        """Brings one table up to the step's batch."""
+        path, app = _state_path(self.paths, part.table), _app(self.paths)
+        known = progress(path, app)
+        done = known.batch or 0 if known else 0
+        if part.table not in self.behind:
+            done = max(done, self.before.batch)
+        # A session of its own: MERGE takes its transaction identifier from session settings.
+        session = self.spark.newSession()
+        # Delta's readers outside Spark overflow on Spark's default, INT96, beyond the year 2262.
+        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        events = session.read.format("delta").load(self.paths.events)
+        events = events.where(
+            (events["table"] == part.table) & (events["batch"] > done) & (events["batch"] <= self.batch)
+        )
+        try:
+            merge(events, path, shape_of(self._versions(part.table)), app=app, batch=self.batch, whole=part.whole,
+                  truncated_at=part.truncated_at)
+        except StateError as error:
+            logger.error("%s", error)
+            return TableResult(part.table, done, 0, error)
+        return TableResult(part.table, self.batch, part.events)
+
+    def note(self, results: list[TableResult]) -> Frontier:
+        """Appends the frontier row of this step: a step done again adds a row that says the same."""
+        failed = {r.table: r.batch for r in results if r.error}
+        tried = {r.table for r in results}
+        versions = {t: v for t, v in self.before.versions.items() if t not in tried}
+        for table in tried - failed.keys():
+            now = progress(_state_path(self.paths, table), _app(self.paths))
+            if now is not None:
+                versions[table] = now.version
+        behind = {t: b for t, b in self.behind.items() if t not in tried} | failed
+        position = max(self.step.position, self.before.position or self.step.position)
+        row = Row(at=datetime.now(UTC), batch=self.batch, incarnation=position.incarnation, lsn=position.lsn,
+                  seq=position.seq, versions=versions, behind=behind)
+        (
+            self.spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(self.paths.frontier)
+        )
+        logger.info("state reached batch %d, position %s: %d tables, %d events", self.batch, position, len(tried),
+                    sum(r.events for r in results))
+        return Frontier(self.batch, position, versions, behind)
+
+    def _versions(self, table: str) -> list[TableSchema]:
+        versions = [v.schema for v in self.schemas.get(table, []) if v.batch <= self.batch]
+        if not versions:
+            raise StateError(
+                f"table {table}: events refer to a schema that is not in the schemas table",
+                next_step="run reconcile from the start for this source",
+            )
+        return versions
+
+
+def _state_path(paths: Paths, table: str) -> str:
+    return paths.state(*split_qualified(table))
+
+
+def _app(paths: Paths) -> str:
+    return f"state/{paths.source}"

@@ -1,0 +1,78 @@
+"""A small warehouse to fill with events and schemas by hand, and to fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dblake.core.schema import Column, TableSchema
+from dblake.events.schema import EVENTS, SCHEMAS
+from pipelines.paths import Paths
+from pipelines.state import TableResult, run_state
+
+Image = dict[str, str | None]
+
+
+def table_schema(table: str, *columns: str) -> TableSchema:
+    """``"id integer key"``, ``"note text"``; key columns in the order of the key."""
+    found, keys = [], 0
+    for text in columns:
+        name, _, kind = text.partition(" ")
+        if kind.endswith(" key"):
+            keys += 1
+            found.append(Column(name, kind.removesuffix(" key"), False, keys))
+        else:
+            found.append(Column(name, kind))
+    return TableSchema(table, tuple(found))
+
+
+class Lake:
+    """One source's tables. Every event is ``(lsn, op, key, after)``; its batch is given once for a group."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.paths = Paths(str(root), "shop")
+
+    def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
+        row = (schema.schema_id, schema.table, 1, lsn, 0,
+               [(c.name, c.type, c.nullable, c.key) for c in schema.columns], list(schema.primary_key), batch)
+        self.spark.createDataFrame([row], SCHEMAS).write.format("delta").mode("append").save(self.paths.schemas)
+
+    def frame(self, schema: TableSchema, batch: int, events: Sequence[tuple[object, ...]]) -> DataFrame:
+        rows = []
+        for lsn, op, key, after, *undecoded in events:
+            image = {"r": "dump", "f": "dump"}.get(str(op), "log")
+            assert isinstance(lsn, int) and (after is None or isinstance(after, dict))
+            partial = op in "cur" and after is not None and set(after) != set(schema.names)
+            keys = None if key is None else dict(zip(schema.primary_key, key if isinstance(key, tuple) else (key,),
+                                                     strict=True))
+            rows.append((1, lsn, 0, schema.table, op, keys, None, after, schema.schema_id, 700, when(lsn), True, image,
+                         None, batch, partial, undecoded[0] if undecoded else []))
+        return self.spark.createDataFrame(rows, EVENTS)
+
+    def land(self, schema: TableSchema, batch: int, *events: tuple[object, ...]) -> None:
+        self.append([self.frame(schema, batch, events)])
+
+    def append(self, frames: Sequence[DataFrame]) -> None:
+        reduce(DataFrame.union, frames).write.format("delta").mode("append").save(self.paths.events)
+
+    def fold(self, **options: int) -> list[TableResult]:
+        return run_state(self.spark, self.paths, parallel=2, **options)
+
+    def state(self, schema: str, table: str) -> DataFrame:
+        return self.spark.read.format("delta").load(self.paths.state(schema, table))
+
+
+def when(lsn: int) -> datetime:
+    """Transaction ``lsn`` commits that many minutes after midnight."""
+    return datetime(2024, 1, 1, lsn // 60, lsn % 60, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path)
