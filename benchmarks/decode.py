@@ -1,6 +1,6 @@
 """Decoding speed on one core: pgoutput messages and COPY lines of a five-column row, beside a row-by-row decoder.
 
-``python benchmarks/decode.py 400000`` prints rows per second of both, maps included, and their ratio.
+``PYTHONPATH=lib:. python benchmarks/decode.py 400000`` prints rows per second of both, maps included, and their ratio.
 """
 
 from __future__ import annotations
