@@ -120,7 +120,9 @@ def run_job(command: click.Command) -> NoReturn:
     signal.signal(signal.SIGTERM, stop)
     code: int
     try:
-        result = command.main(prog_name=f"./spark-submit.sh {command.name}", standalone_mode=False)
+        # Not command.main: it has endings of its own for Ctrl-C and for a reader that goes away.
+        with command.make_context(f"./spark-submit.sh {command.name}", sys.argv[1:]) as context:
+            result = command.invoke(context)
         code = result if isinstance(result, int) else ExitCode.DONE
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the one place where every ending is given its exit code
@@ -133,8 +135,8 @@ def _ending(job: str, error: BaseException) -> int:
     """Says on stderr how the job ended and returns the exit code."""
     if isinstance(error, _Stopped):
         return ExitCode.DONE
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else ExitCode.DONE
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         _say(job, "interrupted")
         return _INTERRUPTED

@@ -1,0 +1,1 @@
+"""Tests that need neither a server nor a JVM."""

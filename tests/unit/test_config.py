@@ -1,0 +1,198 @@
+"""Configuration files: what is accepted, and what each kind of mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from dblake.config import CaptureConfig, Config, load_config
+from dblake.core.errors import ConfigError, ExitCode
+
+CONF = Path(__file__).parents[2] / "conf"
+SECRET = "hunter2-very-secret"
+
+COMPLETE = """\
+warehouse: ./warehouse
+progress: file:./progress
+source:
+  name: shop-eu
+  type: postgres
+  host: 127.0.0.1
+  database: shop
+  user: dblake
+  password: ${env:SHOP_PASSWORD}
+  tables: ["public.*", "!public.audit_*"]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "dblake.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def message(file: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert caught.value.exit_code is ExitCode.CONFIGURATION
+    assert caught.value.next_step
+    assert SECRET not in str(caught.value)
+    return str(caught.value).replace(f"{file}:", "").replace(str(file), "FILE")
+
+
+def test_defaults_and_paths(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, COMPLETE))
+    assert config.warehouse == f"{tmp_path}/warehouse"
+    assert config.progress == f"file:{tmp_path}/progress"
+    assert config.source.port == 5432
+    assert config.source.tls == "verify"
+    assert config.source.watermark_schema == "dblake"
+    assert (config.source.slot, config.source.publication) == ("dblake_shop_eu", "dblake_shop_eu")
+    assert (config.dump.chunk_size, config.dump.delay, config.dump.readers) == (10_000, 0.0, 1)
+    assert (config.capture.profile, config.capture.max_bytes, config.capture.max_rows) == ("default", 16777216, 200_000)
+    wants = config.source.wants()
+    assert [wants("public", t) for t in ("orders", "audit_log")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "expected"),
+    [
+        ("warehouse: s3://bucket/lake", "warehouse", "s3://bucket/lake"),
+        ("warehouse: /data/lake", "warehouse", "/data/lake"),
+        ("progress: file:/data/progress", "progress", "file:/data/progress"),
+        ("progress: zookeeper://a:2181,b:2181/dblake?session_timeout=5", "progress",
+         "zookeeper://a:2181,b:2181/dblake?session_timeout=5"),
+    ],
+)  # fmt: skip
+def test_places_that_are_kept(tmp_path: Path, given: str, key: str, expected: str) -> None:
+    lines = [given if line.startswith(f"{key}:") else line for line in COMPLETE.splitlines()]
+    assert getattr(load_config(write(tmp_path, "\n".join(lines))), key) == expected
+
+
+@pytest.mark.parametrize(
+    ("capture", "rate"),
+    [
+        (CaptureConfig(), 1.0),
+        (CaptureConfig(profile="low_latency"), 20.0),
+        (CaptureConfig(profile="low_latency", commits_per_second=5.0), 5.0),
+    ],
+)
+def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
+    assert capture.commit_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("  host: 127.0.0.1\n", "", "3: source.host is missing"),
+        ("user: dblake", "user: dblake\n  usr: x", "9: source.usr is not a key, did you mean user?"),
+        ("progress: file:./progress", "progres: file:./progress", "2: progres is not a key, did you mean progress?"),
+        ("host: 127.0.0.1", "host: 127", "6: source.host: Input should be a valid string"),
+        ("host: 127.0.0.1", 'host: h\n  port: "5432"', "7: source.port: Input should be a valid integer"),
+        ("type: postgres", "type: oracle", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
+        ("name: shop-eu", "name: ../shop", "4: source.name: String should match pattern"),
+        ("name: shop-eu", "name: Shop", "4: source.name: String should match pattern"),
+        ("${env:SHOP_PASSWORD}", SECRET, "9: source.password: must be a reference"),
+        ("${env:SHOP_PASSWORD}", f"x${{env:{SECRET}}}", "9: source.password: must be a reference"),
+        ("${env:SHOP_PASSWORD}", "12345", "9: source.password: must be a reference"),
+        ('"public.*", ', '"public", ', "10: source.tables: not a schema.table pattern: public"),
+        ('"public.*", ', "", '10: source.tables: only takes tables out: at least one pattern must stand without "!"'),
+        ('["public.*", "!public.audit_*"]', "[]", "10: source.tables: Tuple should have at least 1 item"),
+        ("  database: shop\n", "", "3: source: database is missing: PostgreSQL is captured one database at a time"),
+        ("type: postgres", "type: mysql", "3: source: database only make sense for type postgres"),
+        ("file:./progress", "redis://here", "2: progress: must be file:PATH or zookeeper://host:port/path"),
+        ("file:./progress", "'file:'", "2: progress: must be file:PATH or zookeeper://host:port/path"),
+        ("  user: dblake", "  user: dblake\n  user: dblake", "9: source.user stands there twice"),
+        ("${env:SHOP_PASSWORD}", f"[{SECRET}", "10: not YAML: "),
+        ("file:./progress", "file:./progress\ncapture: {profile: fast}",
+         "3: capture.profile: Input should be 'default' or 'low_latency'"),
+        ("file:./progress", "file:./progress\ndump: {chunk_size: 0}",
+         "3: dump.chunk_size: Input should be greater than or equal to 1"),
+        ("file:./progress", "file:./progress\nreconcile: {max_bytes_per_trigger: lots}",
+         "3: reconcile.max_bytes_per_trigger: String should match pattern"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_their_line(tmp_path: Path, was: str, becomes: str, told: str) -> None:
+    assert was in COMPLETE
+    assert told in message(write(tmp_path, COMPLETE.replace(was, becomes, 1)))
+
+
+def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    told = message(write(tmp_path, COMPLETE.replace("  user: dblake\n", "").replace("shop-eu", "Shop")))
+    assert "source.user is missing" in told
+    assert "4: source.name" in told
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- a\n- list\n"])
+def test_a_file_without_keys(tmp_path: Path, text: str) -> None:
+    assert message(write(tmp_path, text)).startswith(" holds no keys")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    told = message(tmp_path / "none.yaml")
+    assert told.startswith("the configuration file FILE cannot be read: No such file or directory")
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "dblake.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "not text in UTF-8" in message(tmp_path / "dblake.yaml")
+
+
+def test_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(write(tmp_path, COMPLETE))
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    password = config.source.password.read()
+    assert password.get_secret_value() == SECRET
+    assert SECRET not in repr(password) + repr(config) + config.model_dump_json(exclude={"source": {"password"}})
+
+
+def test_password_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET + "\n", encoding="utf-8")
+    file = write(tmp_path, COMPLETE.replace("${env:SHOP_PASSWORD}", "${file:./secret}"))
+    assert load_config(file).source.password.read().get_secret_value() == SECRET
+
+
+def test_the_file_loads_without_its_secret_which_is_missed_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOP_PASSWORD", raising=False)
+    file = write(tmp_path, COMPLETE)
+    reference = load_config(file).source.password
+    with pytest.raises(ConfigError) as caught:
+        reference.read()
+    assert str(caught.value) == (
+        f"{file}:9: source.password: the environment variable SHOP_PASSWORD is not set. Next: export SHOP_PASSWORD"
+    )
+
+
+def test_an_unreadable_secret_file(tmp_path: Path) -> None:
+    file = write(tmp_path, COMPLETE.replace("${env:SHOP_PASSWORD}", "${file:./secret}"))
+    with pytest.raises(ConfigError, match=r":9: source\.password: the secret file .*/secret cannot be read: No such"):
+        load_config(file).source.password.read()
+
+
+@pytest.mark.parametrize("file", sorted(CONF.glob("*.yaml")), ids=lambda f: f.name)
+def test_the_files_we_ship_load(file: Path) -> None:
+    assert load_config(file).source.name == "shop"
+
+
+def test_postgres_yaml_has_every_key_with_its_default() -> None:
+    shown = yaml.safe_load((CONF / "postgres.yaml").read_text(encoding="utf-8"))
+    assert set(shown) == set(Config.model_fields)
+    for section in ("source", "capture", "dump", "reconcile", "state"):
+        model = Config.model_fields[section].annotation
+        assert isinstance(model, type) and issubclass(model, BaseModel)
+        assert set(shown[section]) == set(model.model_fields), section
+        if section != "source":
+            assert shown[section] == model().model_dump(), section
+
+
+def test_every_key_is_described() -> None:
+    for section in ("source", "capture", "dump", "reconcile", "state"):
+        model = Config.model_fields[section].annotation
+        assert isinstance(model, type) and issubclass(model, BaseModel)
+        for name, field in model.model_fields.items():
+            assert field.description, f"{section}.{name}"

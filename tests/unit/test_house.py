@@ -1,0 +1,74 @@
+"""The repository itself: its links resolve, and nothing in it is true on one machine only."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+FOLDERS = ("jobs", "pipelines", "lib", "conf", "tests", "benchmarks", "docs", ".ci")
+TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".conf", ".properties", ".sh", ".sql", ""}
+
+FILES = sorted(
+    file
+    for place in (HOME.glob("*"), *((HOME / folder).rglob("*") for folder in FOLDERS))
+    for file in place
+    if file.is_file() and file.suffix in TEXT and "__pycache__" not in file.parts
+)
+
+# Somebody's folders, somebody's package mirror, an address out of a lab.
+ONE_MACHINE = re.compile(
+    r"(?<![\w.$}])/(?:work|root|home|Users|mnt)/\w|artifa[c]tory|\bn[e]xus\b|jf[r]og|--index[-]url|https?://[^/\s]*/simple\b"
+    r"|\b(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}\b"
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(HOME))
+
+
+def own_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if ONE_MACHINE.search(line)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("cd /" + "home/ann/dblake", True),
+        ("cp /" + "work/x .", True),
+        ("host: 192" + ".168.1.7", True),
+        ("pip install --index" + "-url x", True),
+        ("warehouse: s3://bucket/home/x", False),
+        ("below /root: that user", False),
+        ("version 10.2", False),
+    ],
+)
+def test_what_counts_as_one_machines(line: str, found: bool) -> None:
+    assert bool(own_lines(line)) is found
+
+
+def test_nothing_is_true_on_one_machine_only() -> None:
+    assert HOME / "spark-submit.sh" in FILES
+    assert {name(f): lines for f in FILES if (lines := own_lines(f.read_text(encoding="utf-8")))} == {}
+
+
+@pytest.mark.parametrize("page", [f for f in FILES if f.suffix == ".md"], ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = [t for t in LINK.findall(text) if "://" not in t and not t.startswith("mailto:")]
+    missing = []
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's names of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
