@@ -53,7 +53,7 @@ class Landed:
 
 
 class Capture:
-    """One run of capture for one source."""
+    """One run of capture for one source. Ends at a transaction's end once ``stop`` is set."""
 
     def __init__(
         self,
@@ -63,16 +63,13 @@ class Capture:
         lease: Lease,
         settings: CaptureSettings,
         dumps: DumpSettings,
+        stop: threading.Event,
     ) -> None:
         self._source, self._open_landing, self._store, self._lease = source, open_landing, store, lease
         self._settings, self._dump_settings = settings, dumps
-        self._stop = threading.Event()
+        self._stop = stop
         self._windows = Windows()
         self.landed = Landed()
-
-    def stop(self) -> None:
-        """Asks the run to end at the next transaction's end. Safe in a signal handler."""
-        self._stop.set()
 
     def run(self, until: Until) -> Landed:
         """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture."""
@@ -145,7 +142,7 @@ class Capture:
                 self._dumps.stop()
                 grace = now + _GRACE_SECONDS
             if grace < float("inf"):
-                if now >= grace or (not inside and not self._dumps.reading):
+                if now >= grace or (not inside and not self._dumps.busy):
                     return
             elif now >= self._next_heartbeat:
                 self._beat(str(uuid4()))

@@ -113,8 +113,8 @@ class ChunkReader(Protocol):
     def mark(self, reader: int, value: str) -> None:
         """One UPDATE of one row of the watermark table, committed on return."""
 
-    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
-        """Reads a chunk and hands its rows over as they come: undecoded payloads and their schema id.
+    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
+        """Reads a chunk and hands its rows over as they come: undecoded payloads and their schema.
 
         Raises UnsupportedByName for a table without a primary key, SourceError if the connection is lost.
         """

@@ -44,7 +44,7 @@ class PgChunkReader:
                     next_step="run preflight --init, which puts it there",
                 )
 
-    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
+    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with explained(self._settings), self._connection.cursor() as cur:
             cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -53,7 +53,7 @@ class PgChunkReader:
                 if not self._connection.closed:
                     cur.execute("COMMIT")
 
-    def _read(self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, str], None]) -> ChunkRead:
+    def _read(self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         cur.execute(
             sql.SQL("SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s)").format(
                 self._watermark_table
@@ -67,7 +67,7 @@ class PgChunkReader:
                 f"table {request.table} has no primary key, so it cannot be dumped",
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
-        sink = _CopySink(table.schema.schema_id, deliver)
+        sink = _CopySink(table.schema, deliver)
         cur.copy_expert(self._select(table, request).as_string(cur), sink)
         sink.flush()
         again = catalogue.table_by_oid(cur, table.oid)
@@ -121,8 +121,8 @@ class PgChunkReader:
 class _CopySink:
     """What COPY writes to: psycopg2 calls ``write`` once a row, with the line and its newline."""
 
-    def __init__(self, schema_id: str, deliver: Callable[[pa.BinaryArray, str], None]) -> None:
-        self._schema_id = schema_id
+    def __init__(self, schema: TableSchema, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> None:
+        self._schema = schema
         self._deliver = deliver
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -139,7 +139,7 @@ class _CopySink:
         if self._lines:
             self.last = self._lines[-1]
             self.rows += len(self._lines)
-            self._deliver(pa.array(self._lines, pa.binary()), self._schema_id)
+            self._deliver(pa.array(self._lines, pa.binary()), self._schema)
             self._lines, self._bytes = [], 0
 
 

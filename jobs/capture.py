@@ -1,0 +1,33 @@
+"""Source → landing: follows the log and carries out queued dumps."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dblake.capture.loop import Until
+from dblake.config import Config
+from pipelines.capture import run_capture
+from pipelines.cli import job_options, run_job, stop_requested
+
+
+@click.command("capture")
+@job_options
+@click.option("--until-caught-up", is_flag=True, help="End once all there is now, queued dumps included, has landed.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was landed as one JSON object.")
+def capture(config: Config, until_caught_up: bool, seconds: float | None, as_json: bool) -> None:
+    """Follow the database's log into landing, and carry out queued dumps beside it.
+
+    Runs on until SIGTERM unless told otherwise; ends at a transaction's end. Started again, it goes on exactly after
+    the last row landed.
+    """
+    with stop_requested() as stop:
+        landed = run_capture(config, Until(caught_up=until_caught_up, seconds=seconds), stop)
+    facts = {"batches": landed.batches, "rows": landed.rows, "bytes": landed.bytes}
+    click.echo(json.dumps(facts) if as_json else f"landed {landed.rows:,} rows in {landed.batches:,} batches")
+
+
+if __name__ == "__main__":
+    run_job(capture)
