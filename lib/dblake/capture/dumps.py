@@ -1,8 +1,8 @@
 """Dumps beside the log: one thread that reads the queued tables chunk by chunk.
 
 For each chunk: low watermark, the rows, high watermark (DBLog, algorithm 1, steps 2 to 4), without pausing the log.
-The next chunk is read before the last one's high watermark has landed, a few at a time; progress is saved only for
-chunks whose window has landed, in order, so a crash costs the chunks under way and nothing else.
+The next chunk, of the same table or the next, is read before the last one's high watermark has landed; progress is
+saved only for chunks whose window has landed, in order, so a crash costs the chunks under way and nothing else.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
 
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.progress import ProgressStore
@@ -26,9 +34,11 @@ from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest, Source
 
-_AHEAD = 4
-"""Chunks read whose windows have not landed yet."""
+_AHEAD = 64
+"""Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
 _LOOK_SECONDS = 0.25
+_QUEUE_SECONDS = 2.0
+"""How old the known queue of dumps may get; looking costs two documents a table."""
 _MOST_DISCARDS = 10
 """So many chunks discarded in a row mean that the table cannot be dumped as things are."""
 _READER = 1
@@ -45,6 +55,7 @@ class _Reading:
     number: int
     under_way: deque[OpenChunk] = field(default_factory=deque)
     exhausted: bool = False
+    wanted: Control = Control.RUN
     discards: int = 0
 
 
@@ -62,6 +73,9 @@ class DumpRunner:
         self._stop = threading.Event()
         self._closed = threading.Event()
         self._reader: ChunkReader | None = None
+        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._queue: deque[DumpTask] = deque()
+        self._looked = float("-inf")
         self.idle = False
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dumps", daemon=True)
@@ -94,52 +108,65 @@ class DumpRunner:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                task = next(iter(pending(self._store)), None)
-                # Looked at by the log loop, which takes two looks at it with a heartbeat between them.
-                self.idle = task is None
-                if task is None:
-                    self._stop.wait(_LOOK_SECONDS)
+            while not self._closed.is_set():
+                reading = self._next_reading()
+                self.idle = reading is None and not self._readings
+                if reading is not None:
+                    self._read_chunk(reading)
+                    self._take_landed(wait=0.0)
+                elif self._stop.is_set() and not self._readings:
+                    return
                 else:
-                    self._dump(task)
+                    self._take_landed(wait=_LOOK_SECONDS)
         except Closed:
             pass
         except BaseException as error:  # noqa: BLE001 - the log loop raises it in its own thread
             self.error = error
 
-    def _dump(self, task: DumpTask) -> None:
-        """One table, until it is done, failed, paused or cancelled, or capture stops."""
+    def _next_reading(self) -> _Reading | None:
+        """The table to read the next chunk of; None if there is none, or enough is under way."""
+        self._close_books()
+        if self._stop.is_set() or sum(len(r.under_way) for r in self._readings.values()) >= _AHEAD:
+            return None
+        for reading in self._readings.values():
+            if reading.wanted is Control.RUN and not reading.exhausted:
+                reading.wanted = control(self._store, reading.task)
+                if reading.wanted is Control.RUN:
+                    return reading
+        task = self._next_task()
+        if task is None:
+            return None
         logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
         reading = _Reading(save_progress(self._store, task.running()), after=task.last_key, number=task.chunks + 1)
-        while not self._closed.is_set():
-            wanted = Control.RUN if reading.exhausted else control(self._store, reading.task)
-            if not self._stop.is_set() and wanted is Control.RUN and not reading.exhausted \
-                    and len(reading.under_way) < _AHEAD:
-                try:
-                    self._read_chunk(reading)
-                except UnsupportedByName as error:
-                    self._fail(reading, error.what)
-                    return
-                self._take_landed(reading, wait=0.0)
-            elif reading.under_way:
-                self._take_landed(reading, wait=_LOOK_SECONDS)
-            else:
-                self._leave(reading, wanted)
-                return
-            if reading.discards >= _MOST_DISCARDS:
-                self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
-                return
+        self._readings[task.id, task.table] = reading
+        return reading
 
-    def _leave(self, reading: _Reading, wanted: Control) -> None:
-        if reading.exhausted:
-            done = save_progress(self._store, reading.task.done())
-            logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
-        elif wanted is Control.PAUSE:
-            save_progress(self._store, reading.task.paused())
+    def _next_task(self) -> DumpTask | None:
+        if not self._queue and time.monotonic() - self._looked >= (_QUEUE_SECONDS if self._readings else 0):
+            self._queue.extend(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
+            self._looked = time.monotonic()
+        while self._queue:
+            task = self._queue.popleft()
+            if control(self._store, task) is Control.RUN:
+                return task
+        return None
+
+    def _close_books(self) -> None:
+        """Ends the tables of which nothing is under way and nothing more is to be read."""
+        for key, reading in list(self._readings.items()):
+            if reading.under_way or not (self._stop.is_set() or reading.exhausted or reading.wanted is not Control.RUN):
+                continue
+            del self._readings[key]
+            if reading.exhausted:
+                done = save_progress(self._store, reading.task.done())
+                logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
+            elif reading.wanted is Control.PAUSE:
+                save_progress(self._store, reading.task.paused())
 
     def _fail(self, reading: _Reading, why: str) -> None:
         logger.error("dump %s of %s failed: %s", reading.task.id, reading.task.table, why)
         save_progress(self._store, reading.task.failed(why))
+        self._readings.pop((reading.task.id, reading.task.table), None)
 
     def _read_chunk(self, reading: _Reading) -> None:
         slow = throttle(self._store)
@@ -147,9 +174,16 @@ class DumpRunner:
         keys, last_requested = self._next_keys(reading, limit)
         retry = Retrying(
             retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
-            wait=wait_exponential(multiplier=0.2, max=15), stop=stop_after_delay(self._reconnect_seconds), reraise=True,
+            wait=wait_exponential(multiplier=0.2, max=15),
+            stop=stop_after_delay(self._reconnect_seconds) | stop_when_event_set(self._closed),
+            sleep=sleep_using_event(self._closed),
+            reraise=True,
         )
-        chunk = retry(self._read_once, reading, limit, keys)
+        try:
+            chunk = retry(self._read_once, reading, limit, keys)
+        except UnsupportedByName as error:
+            self._fail(reading, error.what)
+            return
         assert chunk.read is not None
         reading.under_way.append(chunk)
         reading.number += 1
@@ -192,7 +226,7 @@ class DumpRunner:
             failpoint("dump.chunk_read")
             self._reader.mark(_READER, chunk.high_value)
             failpoint("dump.high_written")
-        except SourceError:
+        except BaseException:
             self._windows.forget(chunk)
             if self._reader:
                 self._reader.close()
@@ -200,13 +234,14 @@ class DumpRunner:
             raise
         return chunk
 
-    def _take_landed(self, reading: _Reading, *, wait: float) -> None:
-        """Saves progress for the chunks whose windows have landed; goes back to a chunk that was discarded."""
+    def _take_landed(self, *, wait: float) -> None:
+        """Saves progress for a chunk whose window has landed; goes back to it if it was discarded."""
         try:
             chunk = self._landed.get(timeout=wait) if wait else self._landed.get_nowait()
         except queue.Empty:
             return
-        if not reading.under_way or chunk is not reading.under_way[0]:
+        reading = self._readings.get((chunk.dump_id, chunk.table))
+        if reading is None or not reading.under_way or chunk is not reading.under_way[0]:
             return  # read after a chunk that was discarded: its rows count, but it is read once more
         reading.under_way.popleft()
         if chunk.discarded:
@@ -214,6 +249,8 @@ class DumpRunner:
             reading.under_way.clear()
             reading.after, reading.number, reading.exhausted = chunk.after, chunk.number, False
             reading.discards += 1
+            if reading.discards >= _MOST_DISCARDS:
+                self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
             return
         reading.discards = 0
         failpoint("dump.before_progress")

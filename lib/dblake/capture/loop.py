@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pyarrow.compute as pc
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
 
 from dblake.capture.batch import BatchBuilder, Filled
 from dblake.capture.commits import Committer
@@ -94,7 +102,7 @@ class Capture:
                 self._source, self._store, self._batches, self._windows, self._dump_settings,
                 reconnect_seconds=self._settings.reconnect_seconds,
             )
-            logger.info("capture of %s starts: lease epoch %d, batch %d", self._source.name, epoch, self._batches.number)
+            logger.info("capture of %s starts: lease epoch %d", self._source.name, epoch)
             self._pulse: ChunkReader | None = None
             self._next_heartbeat = 0.0
             self._fence: str | None = None
@@ -278,7 +286,8 @@ class Capture:
         return Retrying(
             retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
             wait=wait_exponential(multiplier=0.2, max=15),
-            stop=stop_after_delay(self._settings.reconnect_seconds),
+            stop=stop_after_delay(self._settings.reconnect_seconds) | stop_when_event_set(self._stop),
+            sleep=sleep_using_event(self._stop),
             before_sleep=told,
             reraise=True,
         )

@@ -63,10 +63,7 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """How far it is. Counts chunks and rows whose windows have landed; ``last_key`` ends the last of them.
-
-    ``began_after`` is the position before which this generation of the table's rows knows of no change, as text.
-    """
+    """How far it is. Counts chunks and rows whose windows have landed; ``last_key`` ends the last of them."""
 
     id: str
     table: str
@@ -74,7 +71,6 @@ class DumpProgress:
     chunks: int = 0
     rows: int = 0
     last_key: Key | None = None
-    began_after: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
     error: str | None = None
@@ -117,12 +113,9 @@ class DumpTask:
         """After which key the next chunk starts; None at the table's start."""
         return self.progress.last_key
 
-    def running(self, began_after: str | None = None) -> DumpTask:
-        """Started, or gone on with; what was noted at the first start is kept."""
-        then = self.progress
-        return self._moved(
-            state=State.RUNNING, started_at=then.started_at or _now(), began_after=then.began_after or began_after
-        )
+    def running(self) -> DumpTask:
+        """Started, or gone on with; the time of the first start is kept."""
+        return self._moved(state=State.RUNNING, started_at=self.progress.started_at or _now())
 
     def landed(self, rows: int, last_key: Key | None) -> DumpTask:
         """One more chunk's window has landed."""

@@ -13,7 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
@@ -24,10 +31,11 @@ from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, KIND, LANDING, 
 _METADATA = "dblake"
 _ONE_FILE = 1 << 40
 _HISTORY_STEP = 50
+# Readers prune by these; statistics of payloads would only cost.
+_PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, CHUNK_ID)
 _CONFIGURATION = {
     "delta.appendOnly": "true",
-    # Readers prune by these; statistics of payloads would only cost.
-    "delta.dataSkippingStatsColumns": ",".join((BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, CHUNK_ID)),
+    "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",

@@ -48,12 +48,17 @@ class PgChunkReader:
         with explained(self._settings), self._connection.cursor() as cur:
             cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                return self._read(cur, request, deliver)
-            finally:
-                if not self._connection.closed:
-                    cur.execute("COMMIT")
+                chunk = self._read(cur, request, deliver)
+                cur.execute("COMMIT")
+                return chunk
+            except BaseException:
+                # In the middle of a COPY nothing else can be said on this connection.
+                self._connection.close()
+                raise
 
-    def _read(self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
+    def _read(
+        self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
+    ) -> ChunkRead:
         cur.execute(
             sql.SQL("SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s)").format(
                 self._watermark_table

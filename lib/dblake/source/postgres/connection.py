@@ -50,7 +50,7 @@ _PERMANENT = (
     ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
     ("database \"", "the database cannot be used", "correct source.database"),
     ("permission denied", "the role lacks a privilege", "run preflight, which names it with its GRANT"),
-    ("must be superuser or replication role", "the role has no REPLICATION", "run preflight, which names the ALTER ROLE"),
+    ("replication role", "the role has no REPLICATION", "run preflight, which names the ALTER ROLE"),
 )
 
 

@@ -31,7 +31,9 @@ _LOOK_EVERY = 256
 class PgLogStream:
     """A started replication stream. Opens the slot on construction; see LogStream for the methods."""
 
-    def __init__(self, settings: PostgresSettings, conn: connection, resume: ResumePoint | None, incarnation: int) -> None:
+    def __init__(
+        self, settings: PostgresSettings, conn: connection, resume: ResumePoint | None, incarnation: int
+    ) -> None:
         self._settings = settings
         self._incarnation = incarnation
         self._sql = conn
