@@ -151,10 +151,11 @@ class Throttle:
 
 
 def queue_dump(store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None) -> str:
-    """Asks for a dump of ``tables`` in this order; returns its id, which sorts by time."""
+    """Asks for a dump of ``tables`` in this order, or of some rows of each; returns its id, which sorts by time."""
     now = datetime.now(UTC)
     dump_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}-{secrets.token_hex(2)}"
-    wanted = None if keys is None else tuple(keys)
+    # Progress is the last key done, so none may come twice.
+    wanted = None if keys is None else tuple(dict.fromkeys(keys))
     for number, table in enumerate(tables, start=1):
         _write_request(store, DumpRequest(dump_id, table, number, _text(now), wanted))
     return dump_id

@@ -1,0 +1,148 @@
+"""The prerequisites of the captured tables themselves: that they are there, may be read, and identify their rows.
+
+A thousand tables give as many findings as one: each names the tables it is about, its statement mends them all.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from psycopg2 import sql
+
+from dblake.core.names import TableFilter, qualified
+from dblake.source.postgres import statements
+from dblake.source.postgres.finding import Finding, named
+from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.survey import Identity, Survey, Table
+
+#: Column names of state tables' own.
+_RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy"})
+
+
+def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
+    """What the facts mean for the captured tables."""
+    yield _patterns(facts, settings)
+    yield _column_names(facts.tables)
+    yield from _unlogged(facts.unlogged)
+    yield from _privileges(facts.tables, settings)
+    yield _replica_identity(facts)
+    yield _toasted_identity(facts)
+    yield _primary_key(facts, settings)
+
+
+def _patterns(facts: Survey, settings: PostgresSettings) -> Finding:
+    everything = [qualified(s, t) for s, t in facts.names]
+    idle = [p for p in settings.patterns if not any(TableFilter([p.removeprefix("!")])(s, t) for s, t in facts.names)]
+    if not idle:
+        return Finding("tables", ok=bool(facts.tables), detail="" if facts.tables else "the patterns leave no table",
+                       fix="correct source.tables")
+    near = sorted({n for p in idle for n in difflib.get_close_matches(p.removeprefix("!"), everything, n=2)})
+    return Finding(
+        "tables", ok=False, detail=f"no table matches {named(idle)}",
+        fix="correct source.tables, or create the tables" + (f"; there is {named(near)}" if near else ""),
+    )
+
+
+def _column_names(tables: Sequence[Table]) -> Finding:
+    bad = []
+    for table in tables:
+        seen: set[str] = set()
+        for name in table.columns.names:
+            if name.lower() in _RESERVED or name.lower() in seen:
+                bad.append((table, name))
+            seen.add(name.lower())
+    return Finding(
+        "column_names", ok=not bad,
+        detail="a state table cannot hold a second column by this name, in whatever case: "
+        + named([f"{t.qualified}.{c}" for t, c in bad]) if bad else "",
+        fix=statements.script(
+            sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
+                sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(f"{c.strip('_')}_2")
+            ) for t, c in bad
+        ),
+    )
+
+
+def _unlogged(tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    yield Finding(
+        "unlogged_tables",
+        detail=f"not captured, since they write no log: {named([qualified(*t) for t in tables])}" if tables else "",
+        fix=statements.script(sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(*t)) for t in tables),
+    )
+
+
+def _privileges(tables: Sequence[Table], settings: PostgresSettings) -> Iterator[Finding]:
+    closed = sorted({t.schema for t in tables if not t.may_use_schema})
+    yield Finding(
+        "schema_privileges", ok=not closed,
+        detail=f"role {settings.user} may not use schema {named(closed)}" if closed else "",
+        fix=statements.grant_usage(settings, closed),
+    )
+    unread = [t for t in tables if not t.may_select]
+    yield Finding(
+        "table_privileges", ok=not unread,
+        detail=f"role {settings.user} may not read {named([t.qualified for t in unread])}" if unread else "",
+        fix=statements.grant_select(settings, unread),
+    )
+    hidden = [t.qualified for t in tables if t.rows_hidden]
+    yield Finding(
+        "row_security", ok=not hidden,
+        detail=f"row security hides rows from chunks but not from the log: {named(hidden)}" if hidden else "",
+        fix=statements.alter_role(settings, "BYPASSRLS"),
+    )
+
+
+def _replica_identity(facts: Survey) -> Finding:
+    wrong: list[tuple[Identity, str]] = []
+    for table in facts.tables:
+        if not table.columns.primary_key:
+            continue
+        root = table.identities[0]
+        for identity in table.identities:
+            lax = identity.kind == "i" and not identity.index_covers_key
+            # The log says of a partition's old rows that they are whole if its root's are.
+            short = root.kind == "f" and identity.kind != "f"
+            if not identity.present or lax or short:
+                wrong.append((identity, "FULL" if short or not identity.key_serves else "DEFAULT"))
+    names = [qualified(identity.schema, identity.name) for identity, _ in wrong]
+    return Finding(
+        "replica_identity", ok=not wrong,
+        detail=f"updated and deleted rows cannot be identified by their primary key: {named(names)}" if wrong else "",
+        fix=statements.script(statements.set_identity(*w) for w in wrong),
+    )
+
+
+def _toasted_identity(facts: Survey) -> Finding:
+    version = facts.server.version
+    wrong = [
+        i for t in facts.tables for i in t.identities if i.toastable and i.kind != "f" and t.columns.primary_key
+    ] if version < 130007 or 140000 <= version < 140003 else []
+    return Finding(
+        "toasted_identity", ok=not wrong,
+        detail="this server leaves unchanged key values stored out of line out of the log: "
+        + named([qualified(i.schema, i.name) for i in wrong]) + "; 13.7 and 14.3 mend it" if wrong else "",
+        fix=statements.script(statements.set_identity(i, "FULL") for i in wrong),
+    )
+
+
+def _primary_key(facts: Survey, settings: PostgresSettings) -> Finding:
+    keyless = [t for t in facts.tables if not t.columns.primary_key]
+    publication = facts.publication
+    published = [t for t in keyless if publication and publication.holds(t.oid, t.schema_oid)]
+    failing = [t for t in published if not t.publishable]
+    left_out = [t for t in keyless if not t.publishable and t not in published]
+    said = {
+        "no primary key, so followed from the log and not dumped": [t for t in keyless if t not in left_out],
+        "their UPDATE and DELETE FAIL at the source, being published without replica identity": failing,
+        "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE"
+        " would fail at the source": left_out,
+    }
+    fixes = [statements.set_identity(i, "FULL") for t in failing + left_out for i in t.identities if not i.present]
+    if left_out and publication:
+        fixes.append(statements.add_tables(settings, left_out))
+    return Finding(
+        "primary_key",
+        detail="; ".join(f"{what}: {named([t.qualified for t in tables])}" for what, tables in said.items() if tables),
+        fix=statements.script(fixes),
+    )

@@ -1,0 +1,123 @@
+"""The statements that prepare a PostgreSQL database for capture, as preflight advises and ``--init`` runs them.
+
+Every name is quoted, whatever it is made of. Which statements a database needs is for ``preflight`` and ``init``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from psycopg2 import sql
+
+from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.survey import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
+
+
+def create_role(settings: PostgresSettings, password: sql.Composable) -> sql.Composable:
+    """The capture role: no superuser, nothing but LOGIN and REPLICATION."""
+    return sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}").format(sql.Identifier(settings.user), password)
+
+
+def alter_role(settings: PostgresSettings, attribute: str) -> sql.Composable:
+    """Gives or takes a role attribute such as REPLICATION or NOSUPERUSER."""
+    return sql.SQL("ALTER ROLE {} " + attribute).format(sql.Identifier(settings.user))
+
+
+def grant_connect(settings: PostgresSettings) -> sql.Composable:
+    """Leave to connect to the database."""
+    return _grant("CONNECT", sql.SQL("DATABASE {}").format(sql.Identifier(settings.database)), settings)
+
+
+def grant_usage(settings: PostgresSettings, schemas: Iterable[str]) -> sql.Composable:
+    """Leave to name what is in the schemas."""
+    names = sql.SQL(", ").join(map(sql.Identifier, sorted(set(schemas))))
+    return _grant("USAGE", sql.SQL("SCHEMA {}").format(names), settings)
+
+
+def grant_select(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
+    """Leave to read the tables' chunks."""
+    return _grant("SELECT", sql.SQL("TABLE {}").format(_names(tables)), settings)
+
+
+def create_watermark_schema(settings: PostgresSettings) -> sql.Composable:
+    """The schema of the watermark table."""
+    return sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(settings.watermark_schema))
+
+
+def create_watermark_table(settings: PostgresSettings) -> sql.Composable:
+    """The watermark table."""
+    return sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, value varchar(36))").format(watermark_table(settings))
+
+
+def move_watermark_table(settings: PostgresSettings) -> sql.Composable:
+    """Moves a table that stands in the watermark table's place out of its way."""
+    return sql.SQL("ALTER TABLE {} RENAME TO {}").format(
+        watermark_table(settings), sql.Identifier(f"{WATERMARK_TABLE}_before")
+    )
+
+
+def insert_watermark_rows(settings: PostgresSettings) -> sql.Composable:
+    """The watermark table's rows; those that are there stay."""
+    return sql.SQL(
+        "INSERT INTO {} (id, value) SELECT id, '' FROM generate_series({}, {}) AS id ON CONFLICT DO NOTHING"
+    ).format(watermark_table(settings), sql.Literal(WATERMARK_ROWS[0]), sql.Literal(WATERMARK_ROWS[-1]))
+
+
+def grant_watermarks(settings: PostgresSettings) -> sql.Composable:
+    """Leave to write watermarks and to read them back."""
+    return _grant("SELECT, UPDATE", sql.SQL("TABLE {}").format(watermark_table(settings)), settings)
+
+
+def create_publication(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
+    """The publication of the tables and of the watermark table."""
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(settings.publication), _names(tables, watermark_table(settings))
+    )
+
+
+def add_tables(settings: PostgresSettings, tables: Sequence[Table], *, watermarks: bool = False) -> sql.Composable:
+    """Takes tables, and maybe the watermark table, into the publication."""
+    more = [watermark_table(settings)] if watermarks else []
+    return _alter_publication(settings, "ADD TABLE {}", _names(tables, *more))
+
+
+def drop_tables(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
+    """Takes tables out of the publication."""
+    return _alter_publication(settings, "DROP TABLE {}", _names(tables))
+
+
+def set_publication(settings: PostgresSettings, options: str) -> sql.Composable:
+    """Changes options of the publication."""
+    return _alter_publication(settings, f"SET ({options})")
+
+
+def create_slot(settings: PostgresSettings) -> sql.Composable:
+    """The slot. PostgreSQL makes it only in a transaction that has written nothing."""
+    return sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput')").format(sql.Literal(settings.slot))
+
+
+def set_identity(table: Identity, kind: str) -> sql.Composable:
+    """Changes what a table logs of old rows: DEFAULT or FULL."""
+    return sql.SQL("ALTER TABLE {} REPLICA IDENTITY " + kind).format(sql.Identifier(table.schema, table.name))
+
+
+def watermark_table(settings: PostgresSettings) -> sql.Identifier:
+    """The watermark table's name."""
+    return sql.Identifier(settings.watermark_schema, WATERMARK_TABLE)
+
+
+def script(statements: Iterable[sql.Composable]) -> sql.Composable:
+    """Several statements as one text, a line each."""
+    return sql.SQL("\n").join(sql.SQL("{};").format(s) for s in statements)
+
+
+def _grant(privileges: str, what: sql.Composable, settings: PostgresSettings) -> sql.Composable:
+    return sql.SQL("GRANT " + privileges + " ON {} TO {}").format(what, sql.Identifier(settings.user))
+
+
+def _alter_publication(settings: PostgresSettings, action: str, *names: sql.Composable) -> sql.Composable:
+    return sql.SQL("ALTER PUBLICATION {} " + action).format(sql.Identifier(settings.publication), *names)
+
+
+def _names(tables: Sequence[Table], *more: sql.Composable) -> sql.Composable:
+    return sql.SQL(", ").join([*(sql.Identifier(t.schema, t.name) for t in tables), *more])
