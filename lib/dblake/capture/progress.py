@@ -68,15 +68,15 @@ class FileProgress:
         file = self._file(path)
         text = json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
         try:
-            part = _part_beside(file)
+            descriptor, part = _part_beside(file)
             try:
-                with os.fdopen(part[0], "wb") as out:
+                with os.fdopen(descriptor, "wb") as out:
                     out.write(text)
                     out.flush()
                     os.fsync(out.fileno())
-                part[1].replace(file)
+                part.replace(file)
             except BaseException:
-                part[1].unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
                 raise
             _sync_directory(file.parent)
         except OSError as error:
@@ -139,6 +139,6 @@ def _corrupt(file: Path) -> ConfigError:
 
 def _unusable(verb: str, error: OSError) -> LandingUnavailable | ConfigError:
     what = f"progress: the directory cannot be {verb}: {error.strerror}"
-    if isinstance(error, (PermissionError, NotADirectoryError)):
+    if isinstance(error, (PermissionError, NotADirectoryError, FileExistsError)):
         return ConfigError(what, next_step="set `progress` to a directory this user may write to")
     return LandingUnavailable(what, next_step="see to the disk it is on; then run again")

@@ -32,16 +32,21 @@ def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Findin
 
 
 def _patterns(facts: Survey, settings: PostgresSettings) -> Finding:
-    everything = [qualified(s, t) for s, t in facts.names]
-    idle = [p for p in settings.patterns if not any(TableFilter([p.removeprefix("!")])(s, t) for s, t in facts.names)]
-    if not idle:
-        return Finding("tables", ok=bool(facts.tables), detail="" if facts.tables else "the patterns leave no table",
-                       fix="correct source.tables")
-    near = sorted({n for p in idle for n in difflib.get_close_matches(p.removeprefix("!"), everything, n=2)})
-    return Finding(
-        "tables", ok=False, detail=f"no table matches {named(idle)}",
-        fix="correct source.tables, or create the tables" + (f"; there is {named(near)}" if near else ""),
-    )
+    def idle(pattern: str) -> bool:
+        return not any(TableFilter([pattern.removeprefix("!")])(s, t) for s, t in facts.names)
+
+    missed = [p for p in settings.patterns if not p.startswith("!") and idle(p)]
+    if missed:
+        everything = [qualified(s, t) for s, t in facts.names]
+        near = sorted({n for p in missed for n in difflib.get_close_matches(p, everything, n=2, cutoff=0.8)})
+        return Finding(
+            "tables", ok=False, detail=f"no table matches {named(missed)}",
+            fix="correct source.tables, or create the tables" + (f"; there is {named(near)}" if near else ""),
+        )
+    if not facts.tables:
+        return Finding("tables", ok=False, detail="the patterns leave no table", fix="correct source.tables")
+    in_vain = [p for p in settings.patterns if p.startswith("!") and idle(p)]
+    return Finding("tables", detail=f"nothing to take out for {named(in_vain)}" if in_vain else "")
 
 
 def _column_names(tables: Sequence[Table]) -> Finding:
