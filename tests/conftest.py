@@ -16,7 +16,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
     place = tmp_path_factory.mktemp("spark")
     session = spark_session(
-        "tests", **{"spark.master": "local[2]", "spark.sql.warehouse.dir": str(place), "spark.local.dir": str(place)}
+        "tests", **{"spark.master": "local[2]", "spark.local.dir": str(place)}
     )
     yield session
     session.stop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -59,7 +60,10 @@ def _jars() -> list[str]:
 
 
 def _local_settings(master: str) -> dict[str, str]:
-    """One machine: as many shuffle partitions as cores, no UI, no look-up of the machine's own name."""
+    """One machine: as many shuffle partitions as cores, no UI, no look-up of the machine's own name.
+
+    Tables are paths here; the folder Spark makes for tables by name stays empty, and out of the working folder.
+    """
     cores = master.partition("[")[2].rstrip("]").partition(",")[0]
     count = int(cores) if cores.isdigit() else (os.cpu_count() or 1) if cores == "*" else 1
     return {
@@ -67,4 +71,5 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "dblake-spark-warehouse"),
     }
