@@ -7,8 +7,10 @@ run with the same settings. What depends on the master is decided here, and only
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -62,8 +64,11 @@ def _jars() -> list[str]:
 def _local_settings(master: str) -> dict[str, str]:
     """One machine: as many shuffle partitions as cores, no UI, no look-up of the machine's own name.
 
-    Tables are paths here; the folder Spark makes for tables by name stays empty, and out of the working folder.
+    Tables are paths here. The folder Spark makes for schemas by name holds nothing worth keeping; it goes with us
+    instead of staying in the folder the job was started in.
     """
+    by_name = tempfile.mkdtemp(prefix="dblake-spark-")
+    atexit.register(shutil.rmtree, by_name, ignore_errors=True)
     cores = master.partition("[")[2].rstrip("]").partition(",")[0]
     count = int(cores) if cores.isdigit() else (os.cpu_count() or 1) if cores == "*" else 1
     return {
@@ -71,5 +76,5 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "dblake-spark-warehouse"),
+        "spark.sql.warehouse.dir": by_name,
     }
