@@ -182,9 +182,12 @@ run_tests() {
     need_packages requirements-dev.txt
     need_spark
     cd "$home"
-    "$python" -m ruff check .
-    "$python" -m mypy
-    exec "$python" -m pytest "$@"
+    # All three are told whatever the others say, and pytest's closing line comes last.
+    local code=0
+    "$python" -m ruff check . || code=$?
+    "$python" -m mypy || code=$?
+    "$python" -m pytest "$@" || code=$?
+    exit "$code"
 }
 
 job=${1:-}
