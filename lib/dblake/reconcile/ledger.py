@@ -1,0 +1,55 @@
+"""The ledger of chunk windows: what became of every chunk, for those who ask whether a dump is whole.
+
+Beside the path, after the events. Promises one row for each high watermark, and one for each low watermark whose
+capture lost its lease before the high one came. The counts are those of the events that stand; reading them is left
+to the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, functions as F
+
+from dblake.decode.columns import FILL, READ
+from dblake.landing.control import DISCARDED
+from dblake.reconcile.windows import Ending, WatermarkRow
+
+ORPHANED = "orphaned"
+
+Written = Mapping[tuple[str, int], tuple[int, int]]
+"""How many rows and fills of a chunk stand, by chunk id and batch of its high watermark."""
+
+
+def written(events: DataFrame) -> DataFrame:
+    """``chunk_id, batch, rows, fills`` of dumped events."""
+    return events.groupBy("chunk_id", "batch").agg(
+        F.count_if(F.col("op") == READ).alias("rows"), F.count_if(F.col("op") == FILL).alias("fills")
+    )
+
+
+def ledger_rows(ended: Iterable[Ending], stand: Written, orphans: Mapping[WatermarkRow, int]) -> list[dict[str, Any]]:
+    """WINDOWS rows. ``orphans`` has low watermarks with the batch at which a later lease epoch showed them dead."""
+    rows = []
+    for ending in ended:
+        row, end = ending.row, ending.end
+        emitted, filled = stand.get((row.chunk_id, row.batch), (0, 0))
+        rows.append(_row(row) | {
+            "dump_id": end.dump_id, "low_lsn": end.low_lsn, "high_lsn": row.lsn, "rows_read": end.rows,
+            "rows_emitted": emitted, "rows_dropped": end.rows - emitted - filled, "rows_filled": filled,
+            "status": end.status, "reason": end.reason, "closed_at": row.committed_at, "batch": row.batch,
+        })
+    for low, batch in orphans.items():
+        rows.append(_row(low) | {
+            "low_lsn": low.lsn, "rows_emitted": 0, "rows_filled": 0, "status": DISCARDED, "reason": ORPHANED,
+            "batch": batch,
+        })
+    return rows
+
+
+def _row(watermark: WatermarkRow) -> dict[str, Any]:
+    return {
+        "chunk_id": watermark.chunk_id, "table": watermark.table, "lease_epoch": watermark.lease_epoch,
+        "incarnation": watermark.incarnation,
+    }

@@ -1,0 +1,156 @@
+"""Chunk windows: what the watermarks of landing say, and which log rows lie in which window.
+
+Second step of reconcile. Promises that a window is bound by its lease epoch, table and chunk id, has all the rows its
+chunk read, and takes in exactly the rows for which ``ChunkWindow.holds``. What that means for the chunk's rows is
+``dedupe``'s business.
+
+Within a micro-batch a window goes by its number, written as text into the ``chunk_id`` column of the rows that belong
+to it: decoding passes that column on, and no two windows share it whatever the chunks are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, functions as F
+
+from dblake.core.errors import WindowInvariantBroken
+from dblake.core.position import Position
+from dblake.core.window import ChunkWindow
+from dblake.landing.columns import CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SEQ, TABLE, TXID
+from dblake.landing.control import CLOSED, ChunkEnd
+
+WINDOW = "window"
+_OWN = [WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH, INCARNATION, "low_lsn", "low_seq", "high_lsn", "high_seq", "xmax", "xip",
+        "batch", TXID, "committed_at"]
+_TYPES = {WINDOW: pa.string(), CHUNK_ID: pa.string(), TABLE: pa.string(), "xip": pa.list_(pa.int64()),
+          "committed_at": LANDING.field("committed_at").type}
+WINDOWS = pa.schema([pa.field(name, _TYPES.get(name, pa.int64())) for name in _OWN])
+
+ChunkName = tuple[str, str, int]
+"""Chunk id, table and lease epoch: what binds chunk rows and watermarks to one window."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRow:
+    """A ``low`` or ``high`` row of landing."""
+
+    batch: int
+    lease_epoch: int
+    incarnation: int
+    lsn: int
+    seq: int
+    kind: str
+    table: str
+    txid: int | None
+    committed_at: datetime | None
+    chunk_id: str
+    payload: bytes | None
+
+    @property
+    def chunk(self) -> ChunkName:
+        """What the chunk is bound by."""
+        return self.chunk_id, self.table, self.lease_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A high watermark with what capture says of its chunk; ``window`` is None if the chunk was discarded."""
+
+    row: WatermarkRow
+    end: ChunkEnd
+    window: ChunkWindow | None
+
+
+def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
+    """What the ``high`` rows among these say. Raises WindowInvariantBroken for one that contradicts itself."""
+    found: dict[ChunkName, Ending] = {}
+    for row in (r for r in rows if r.kind == HIGH):
+        if row.chunk in found:
+            raise _broken(row, "has two high watermarks")
+        end = ChunkEnd.from_json(row.payload or b"")
+        window = None
+        if end.status == CLOSED:
+            if end.first_batch > row.batch:
+                raise _broken(row, f"says it began in batch {end.first_batch}, after its high watermark")
+            try:
+                high = Position(row.incarnation, row.lsn, row.seq)
+                window = end.window(chunk_id=row.chunk_id, table=row.table, lease_epoch=row.lease_epoch, high=high)
+            except ValueError as error:
+                raise _broken(row, f"is inside out: {error}") from None
+        found[row.chunk] = Ending(row, end, window)
+    return list(found.values())
+
+
+def unanswered(rows: Iterable[WatermarkRow], answered: Iterable[ChunkName]) -> list[WatermarkRow]:
+    """The low watermarks among these that no high one answered."""
+    done = set(answered)
+    lows = {row.chunk: row for row in rows if row.kind == LOW and row.chunk not in done}
+    return list(lows.values())
+
+
+def require_rows(closing: Iterable[Ending], found: Mapping[ChunkName, int]) -> None:
+    """Raises WindowInvariantBroken for a chunk of which landing has more or fewer rows than were read."""
+    for ending in closing:
+        count = found.get(ending.row.chunk, 0)
+        if count != ending.end.rows:
+            raise _broken(ending.row, f"read {ending.end.rows} rows, but landing has {count} of them")
+
+
+def windows_table(closing: Sequence[Ending]) -> pa.Table:
+    """The closing windows as rows, numbered."""
+    rows = []
+    for number, ending in enumerate(closing):
+        window, row = ending.window, ending.row
+        if window is None:
+            raise ValueError(f"chunk {row.chunk_id} was discarded")
+        rows.append({
+            WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, LEASE_EPOCH: row.lease_epoch,
+            INCARNATION: row.incarnation, "low_lsn": window.low.lsn, "low_seq": window.low.seq,
+            "high_lsn": window.high.lsn, "high_seq": window.high.seq,
+            "xmax": window.snapshot.xmax if window.snapshot else None,
+            "xip": list(window.snapshot.xip) if window.snapshot else [],
+            "batch": row.batch, TXID: row.txid, "committed_at": row.committed_at,
+        })
+    return pa.Table.from_pylist(rows, schema=WINDOWS)
+
+
+def in_window(rows: DataFrame, windows: DataFrame) -> DataFrame:
+    """Log rows of landing, once for each window that holds them, with the window's number for ``chunk_id``.
+
+    This is ``ChunkWindow.holds``. A row's events share its answer: a watermark stands alone in its transaction.
+    """
+    window = F.broadcast(windows.select(
+        WINDOW, *(F.col(name).alias(f"w_{name}") for name in (TABLE, INCARNATION)),
+        F.struct(F.col("low_lsn").alias(LSN), F.col("low_seq").alias(SEQ)).alias("w_low"),
+        F.struct(F.col("high_lsn").alias(LSN), F.col("high_seq").alias(SEQ)).alias("w_high"),
+        F.col("xmax").alias("w_xmax"), F.col("xip").alias("w_xip"),
+    ))
+    position = F.struct(LSN, SEQ)
+    unseen = (F.col(TXID) >= F.col("w_xmax")) | F.array_contains("w_xip", F.col(TXID))
+    held = (
+        (F.col(TABLE) == F.col("w_table")) & (F.col(INCARNATION) == F.col("w_incarnation"))
+        & (position <= F.col("w_high")) & ((position > F.col("w_low")) | unseen)
+    )
+    return rows.join(window, held, "inner").select(*_renumbered(rows))
+
+
+def of_window(chunk_rows: DataFrame, windows: DataFrame) -> DataFrame:
+    """Chunk rows of landing that belong to one of the windows, with the window's number for ``chunk_id``."""
+    bound = F.broadcast(windows.select(WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH))
+    return chunk_rows.join(bound, [CHUNK_ID, TABLE, LEASE_EPOCH], "inner").select(*_renumbered(chunk_rows))
+
+
+def _renumbered(rows: DataFrame) -> list[Column]:
+    return [F.col(WINDOW).alias(CHUNK_ID) if name == CHUNK_ID else F.col(name) for name in rows.columns]
+
+
+def _broken(row: WatermarkRow, what: str) -> WindowInvariantBroken:
+    at = Position(row.incarnation, row.lsn, row.seq)
+    return WindowInvariantBroken(
+        f"chunk {row.chunk_id} of {row.table} (lease epoch {row.lease_epoch}, high watermark {at}) {what}",
+        next_step="report this with the landing rows of the chunk; landing was written wrongly or edited by hand",
+    )

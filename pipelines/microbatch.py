@@ -1,0 +1,206 @@
+"""One micro-batch of reconcile: from the numbers of new landing batches to rows appended to three tables.
+
+The heart's composition: which rows of landing each pure function of ``dblake.reconcile`` gets, and in which order the
+tables take what comes of it: schemas, events, ledger, each once for a landing batch. Dying between any two of them is
+mended by ``catch_up``. When micro-batches come, and of which batches, is left to ``pipelines.reconcile``.
+
+Rows are read from the landing table by batch number and not from the stream's own frame, which has no columns to
+prune: every action on it would read all payloads again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from pyspark.sql import Column as Expression, DataFrame, SparkSession, functions as F
+
+from dblake.core.errors import LandingGap
+from dblake.core.failpoints import failpoint
+from dblake.core.schema import Column, TableSchema
+from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE, TXID
+from dblake.reconcile.decode import decoded, touched
+from dblake.reconcile.dedupe import evictors, survivors
+from dblake.reconcile.ledger import ledger_rows, written
+from dblake.reconcile.order import dump_events, in_order, log_events
+from dblake.reconcile.survey import SchemaRow, Survey, read_survey, survey
+from dblake.reconcile.windows import (
+    Ending, WatermarkRow, endings, in_window, of_window, require_rows, unanswered, windows_table,
+)
+from pipelines.paths import Paths
+from pipelines.tables import AppendTable
+
+logger = logging.getLogger(__name__)
+
+_LOG = f"{KIND} IN ('{ROW}', '{TRUNCATE}')"
+
+
+class Reconciler:
+    """What stays the same from one micro-batch of a source to the next."""
+
+    def __init__(self, spark: SparkSession, paths: Paths) -> None:
+        application = f"reconcile/{paths.source}"
+        self._spark = spark
+        self._landing = paths.landing
+        self._schemas = AppendTable(spark, paths.schemas, application, SCHEMAS, ("table", "batch"))
+        self._events = AppendTable(
+            spark, paths.events, application, EVENTS,
+            ("incarnation", "lsn", "seq", "table", "op", "txid", "committed_at", "chunk_id", "batch"),
+        )
+        self._ledger = AppendTable(spark, paths.windows, application, WINDOWS, ("table", "lease_epoch", "batch"))
+        for table in (self._schemas, self._events, self._ledger):
+            table.make()
+        self._known: dict[str, TableSchema] = {}
+        self._epoch: tuple[int, int | None] | None = None
+
+    def done(self) -> int:
+        """The newest landing batch whose events are appended."""
+        return self._events.done()
+
+    def catch_up(self) -> None:
+        """Appends what a run that died, or a table that was removed, left out beside the events. Do this first."""
+        done = self.done()
+        for table, append in ((self._schemas, self._append_schemas), (self._ledger, self._append_ledger)):
+            behind = table.done()
+            if behind < done:
+                append(read_survey(survey(self._batches(behind + 1, done)).collect()), behind, done)
+        for row in self._schemas.rows().collect():
+            columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
+            self._known[row["schema_id"]] = TableSchema(row["table"], columns)
+
+    def reconcile(self, last: int) -> None:
+        """Takes all batches after those done up to ``last``. Raises LandingGap if landing does not hold them."""
+        done = self.done()
+        if last <= done:
+            return
+        new = self._batches(done + 1, last)
+        found = read_survey(survey(new).collect())
+        missing = set(range(done + 1, last + 1)) - found.epochs.keys()
+        if missing:
+            raise LandingGap(
+                f"landing lacks {ranges(missing)}; events reach batch {done}",
+                next_step="bring landing back from a backup; if the batches are gone, remove this source's tables and "
+                          "dump all again",
+            )
+        self._append_schemas(found, done, last)
+        failpoint("reconcile.schemas_appended")
+        self._append_events(new, found, done, last)
+        failpoint("reconcile.events_appended")
+        self._append_ledger(found, done, last)
+        failpoint("reconcile.ledger_appended")
+        logger.info("reconciled batches %d to %d", done + 1, last)
+
+    def _batches(self, first: int, last: int) -> DataFrame:
+        landing = self._spark.read.format("delta").load(self._landing)
+        return landing.where(F.col(BATCH).between(first, last))
+
+    def _append_schemas(self, found: Survey, done: int, last: int) -> None:
+        self._known |= {row.schema.schema_id: row.schema for row in found.schemas}
+        # Schemas run ahead of events if a run died between the two.
+        rows = [_schema_row(row) for row in found.schemas if row.batch > max(done, self._schemas.done())]
+        if rows:
+            self._schemas.append(self._spark.createDataFrame(rows, SCHEMAS), last)
+        else:
+            self._schemas.append_nothing(last)
+
+    def _append_events(self, new: DataFrame, found: Survey, done: int, last: int) -> None:
+        closing = [ending for ending in endings(found.watermarks) if ending.window]
+        if not closing and not found.log_rows:
+            self._events.append_nothing(last)
+            return
+        events = log_events(decoded(new.where(_LOG), self._known))
+        if closing:
+            events = events.unionByName(self._dumped(new, found, closing, done))
+        self._events.append(in_order(events), last)
+
+    def _dumped(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
+        """The events of the chunks that close, with what earlier batches hold for them read back from landing."""
+        windows = self._spark.createDataFrame(windows_table(closing))
+        spans = [ending.window for ending in closing if ending.window]
+        first = min(window.first_batch for window in spans)
+        counted = Counter(found.chunk_rows)
+        chunk_rows = new.where(F.col(KIND) == CHUNK)
+        if first <= done:
+            ids = [window.chunk_id for window in spans if window.first_batch <= done]
+            earlier = self._batches(first, done).where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
+            counted.update(read_survey(survey(earlier).collect()).chunk_rows)
+            chunk_rows = chunk_rows.unionByName(earlier)
+        require_rows(closing, counted)
+
+        tables = sorted({window.table for window in spans})
+        log = new.where(_LOG).where(F.col(TABLE).isin(tables))
+        reach: Expression = F.col(BATCH) >= first
+        oldest = [window.snapshot.xmin for window in spans if window.snapshot]
+        if oldest:
+            # What a chunk's snapshot could not see may have landed long before it; file statistics skip the rest.
+            reach = reach | (F.col(TXID) >= min(oldest))
+        if done and (oldest or first <= done):
+            log = log.unionByName(self._batches(1, done).where(_LOG).where(F.col(TABLE).isin(tables) & reach))
+        inside = in_window(log, windows)
+        emptied = inside.where(F.col(KIND) == TRUNCATE).select(CHUNK_ID).distinct()
+        evicting = evictors(touched(inside.where(F.col(KIND) == ROW), self._known))
+        rows = decoded(of_window(chunk_rows, windows), self._known)
+        return dump_events(survivors(rows, evicting, emptied), windows)
+
+    def _append_ledger(self, found: Survey, done: int, last: int) -> None:
+        ended = endings(found.watermarks)
+        orphans = self._orphans(found, ended, done)
+        if not ended and not orphans:
+            self._ledger.append_nothing(last)
+            return
+        stand = {}
+        if ended:
+            of_chunks = self._events.rows().where(
+                F.col(BATCH).between(done + 1, last) & F.col(CHUNK_ID).isin([ending.row.chunk_id for ending in ended])
+            )
+            stand = {(row[CHUNK_ID], row[BATCH]): (row["rows"], row["fills"]) for row in written(of_chunks).collect()}
+        rows = ledger_rows(ended, stand, orphans)
+        self._ledger.append(self._spark.createDataFrame(rows, WINDOWS), last)
+
+    def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
+        """Low watermarks whose lease epoch ended in these batches before a high one came, with the batch it did in."""
+        if not found.epochs:
+            return {}
+        before, newest = self._epoch_of(done), max(found.epochs.values())
+        self._epoch = max(found.epochs), newest
+        lows = list(found.watermarks)
+        answered = {ending.row.chunk for ending in ended}
+        if before is not None and before < newest:
+            # Those of yet earlier epochs were told when this one began.
+            of_epoch = self._batches(1, done).where((F.col(LEASE_EPOCH) == before) & (F.col(KIND) == LOW))
+            lows += read_survey(survey(of_epoch).collect()).watermarks
+            told = self._ledger.rows().where(F.col(LEASE_EPOCH) == before)
+            answered |= {(row[CHUNK_ID], row[TABLE], before) for row in told.select(CHUNK_ID, TABLE).collect()}
+        orphans = {}
+        for low in unanswered(lows, answered):
+            later = [batch for batch, epoch in found.epochs.items() if epoch > low.lease_epoch]
+            if later:
+                orphans[low] = min(later)
+        return orphans
+
+    def _epoch_of(self, batch: int) -> int | None:
+        """The lease epoch of the batch before these; None if there is none."""
+        if self._epoch is None or self._epoch[0] != batch:
+            row = self._batches(batch, batch).select(LEASE_EPOCH).first()
+            self._epoch = batch, row[LEASE_EPOCH] if row else None
+        return self._epoch[1]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Batch numbers for a message: ``batches 4 to 9, 12``."""
+    spans = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        span = [number for _, number in run]
+        spans.append(f"{span[0]} to {span[-1]}" if len(span) > 1 else f"{span[0]}")
+    plural = len(spans) > 1 or "to" in spans[0]
+    return f"{'batches' if plural else 'batch'} {', '.join(spans)}"
+
+
+def _schema_row(row: SchemaRow) -> tuple[object, ...]:
+    schema = row.schema
+    columns = [(c.name, c.type, c.nullable, c.key) for c in schema.columns]
+    return (schema.schema_id, schema.table, row.incarnation, row.lsn, row.seq, columns, list(schema.primary_key),
+            row.batch)

@@ -1,0 +1,59 @@
+"""Append-only Delta tables as reconcile's pipeline sees them: made once, appended to once for each landing batch.
+
+Every append carries the number of the newest landing batch in it, as a Delta transaction identifier. So a table
+itself says how far it is, whatever became of a stream checkpoint, and Delta refuses what was appended before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTable:
+    """One table. ``application`` is its transaction identifier, ``prune_by`` the columns readers prune files by."""
+
+    spark: SparkSession
+    path: str
+    application: str
+    columns: StructType
+    prune_by: tuple[str, ...]
+
+    def make(self) -> None:
+        """Makes the table if there is none."""
+        if not DeltaTable.is_deltatable(self.path):
+            names = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in self.columns)
+            self.spark.sql(
+                f"CREATE TABLE IF NOT EXISTS delta.`{self.path}` ({names}) USING delta "
+                f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{','.join(self.prune_by)}')"
+            )
+
+    def done(self) -> int:
+        """The newest landing batch appended; 0 before the first."""
+        return newest_batch(self.path, self.application)
+
+    def append(self, rows: DataFrame, batch: int) -> None:
+        """Appends the rows that ``batch`` is the newest batch of; nothing happens if that was done before."""
+        rows.write.format("delta").mode("append").options(txnAppId=self.application, txnVersion=batch).save(self.path)
+
+    def append_nothing(self, batch: int) -> None:
+        """Notes that the batches up to ``batch`` hold nothing for this table: a commit without a file or a job."""
+        table = DeltaTable(self.path)
+        # Never backwards: delta-rs refuses the commit if anybody else has moved this number on since the line above.
+        if (table.transaction_version(self.application) or 0) < batch:
+            noted = CommitProperties(app_transactions=[Transaction(self.application, batch)])
+            table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+
+    def rows(self) -> DataFrame:
+        """The table as it is now."""
+        return self.spark.read.format("delta").load(self.path)
+
+
+def newest_batch(path: str, application: str) -> int:
+    """The landing batch that a table's newest append (or landing's newest commit) carries; 0 if none does."""
+    # delta-rs reads a table's log in milliseconds; for Spark the same is a job.
+    return DeltaTable(path).transaction_version(application) or 0

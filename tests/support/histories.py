@@ -1,0 +1,367 @@
+"""Random histories of a database with PostgreSQL's habits, and the landing a capture would make of them.
+
+The habits that break chunk windows are all here: transactions that straddle watermarks, transaction ids that do not
+follow commit order, commits that are in the log before they are visible (rows stay locked until then), snapshots that
+miss them, key changes, updates that leave out an unchanged value, truncates, captures that die and leave orphans, two
+readers at once, dumps of single keys, and batches cut anywhere. A history is a list of steps, four small numbers each;
+a step that makes no sense where it stands does nothing, so every list is a history and any part of one is too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from dblake.core.position import Position
+from dblake.core.schema import Column, TableSchema
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd
+from tests.model.dblog import ChunkRow, High, Key, Low
+from tests.support.landed import Change, Thing
+
+Step = tuple[int, int, int, int]
+Row = dict[str, str | None]
+
+_KEYS: dict[str, list[Key]] = {
+    "plain": [("",), ("a",), ("A",), ('["a"',), ("é\t",), ("\\N",)],
+    "pair": [("", ""), ("a", "b"), ('a","b', ""), ("a", 'b"'), ("b", "a"), ("ä", "\n")],
+}
+_WEIGHTS = {"write": 10, "commit": 6, "rollback": 1, "reveal": 4, "low": 5, "read": 5, "high": 5, "ship": 5,
+            "arrive": 3, "cut": 3, "crash": 1}
+_STEPS = [name for name, weight in _WEIGHTS.items() for _ in range(weight)]
+BATCHES_A_LEASE = 3
+"""Captures die in every third batch, so that histories side by side agree on the lease epoch of a batch."""
+
+STEP_NUMBERS = (len(_STEPS), 12, 12, 12)
+
+
+def random_steps(seed: int, length: int = 120) -> list[Step]:
+    """The history of a seed."""
+    random = Random(seed)
+    return [
+        (random.randrange(STEP_NUMBERS[0]), random.randrange(12), random.randrange(12), random.randrange(12))
+        for _ in range(random.randrange(length // 2, length))
+    ]
+
+
+def tables(tag: str) -> dict[str, TableSchema]:
+    """A table with a text key and one with a composite key; ``big`` is what updates may leave out."""
+    rest = (Column("v", "text"), Column("big", "text"))
+    plain = TableSchema(f"{tag}.plain", (Column("id", "text", False, 1), *rest))
+    # The key's order is not the columns'.
+    pair = TableSchema(f"{tag}.pair", (Column("k2", "text", False, 2), *rest, Column("k1", "text", False, 1)))
+    return {table.table: table for table in (plain, pair)}
+
+
+@dataclass
+class _Txn:
+    xid: int
+    rows: dict[tuple[str, Key], Row | None] = field(default_factory=dict)
+    truncated: set[str] = field(default_factory=set)
+    changes: list[Change] = field(default_factory=list)
+
+
+@dataclass
+class _Chunk:
+    chunk_id: str
+    table: str
+    dump_id: str
+    keys: tuple[Key, ...] | None
+    after: Key | None
+    lease_epoch: int
+    low_lsn: int
+    rows: list[ChunkRow] | None = None
+    count: int = 0
+    snapshot: str = ""
+    end_key: Key | None = None
+    first_batch: int | None = None
+    discard: bool = False
+
+
+@dataclass
+class _Mark:
+    """A watermark's transaction in the log."""
+
+    kind: str
+    chunk: _Chunk
+    lsn: int
+    xid: int
+
+
+@dataclass
+class _Reader:
+    """``dumps`` are still to be read: table, keys (None: all), last chunk key."""
+
+    dumps: list[tuple[str, tuple[Key, ...] | None, Key | None]]
+    chunk: _Chunk | None = None
+
+
+class World:
+    """The database, its log, a capture with two readers, and the landing so far."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.tables = tables(tag)
+        self._plain, self._pair = self.tables
+        self._xid, self._lsn, self._value = 100, 0, 0
+        self._last_completed = 100
+        self._slots: list[_Txn | None] = [None, None, None]
+        self._unseen: list[_Txn] = []
+        self._log: list[Change | _Mark] = []
+        self._chunks = 0
+        self.visible: dict[tuple[str, Key], Row] = {}
+        for table, keys in ((self._plain, _KEYS["plain"]), (self._pair, _KEYS["pair"])):
+            for key in keys[::2] + keys[1:2]:
+                self.visible[table, key] = self._row(table, key)
+        dumps = [
+            [(self._plain, None, None), (self._pair, None, None)],
+            [(self._pair, None, None), (self._plain, (("a",), ("é\t",)), None)],
+        ]
+        self._readers = [_Reader(list(queue)) for queue in dumps]
+        self.landing: list[Thing] = []
+        self._epoch, self._batch, self._shipped, self._doomed = 1, 1, 0, False
+        self._durable = (0, 0, [list(queue) for queue in dumps])
+        self._landed_dumps = [list(queue) for queue in dumps]
+
+    # -- the database ----------------------------------------------------------------------------------------------
+
+    def _row(self, table: str, key: Key) -> Row:
+        self._value += 2
+        names = self.tables[table].primary_key
+        return dict(zip(names, key, strict=True)) | {"v": f"v{self._value}", "big": f"big{self._value}"}
+
+    def _running(self) -> list[_Txn]:
+        return [txn for txn in self._slots if txn] + self._unseen
+
+    def _blocked(self, txn: _Txn, table: str, key: Key) -> bool:
+        others = [other for other in self._running() if other is not txn]
+        return any((table, key) in other.rows or table in other.truncated for other in others)
+
+    def _sees(self, txn: _Txn, table: str, key: Key) -> Row | None:
+        if (table, key) in txn.rows:
+            return txn.rows[table, key]
+        return None if table in txn.truncated else self.visible.get((table, key))
+
+    def write(self, a: int, b: int, c: int) -> None:
+        slot, table = a % 3, (self._plain, self._pair)[b % 2]
+        keys = _KEYS["plain" if table == self._plain else "pair"]
+        key, other, action = keys[c % 6], keys[(c + b // 2 + 1) % 6], (a // 3 + b + c) % 12
+        txn = self._slots[slot] or _Txn(self._xid + 1)
+        if self._blocked(txn, table, key):
+            return
+        row = self._sees(txn, table, key)
+        change = Change(0, 0, Position(1, 0, len(txn.changes) * 2), txn.xid, table, "")
+        if action == 11 and c % 3 == 0:
+            if any(at[0] == table for other in self._running() if other is not txn for at in other.rows):
+                return
+            txn.truncated.add(table)
+            txn.rows = {at: None if at[0] == table else row for at, row in txn.rows.items()}
+            change = replace(change, op="t")
+        elif row is None:
+            made = self._row(table, key)
+            if b == 3:
+                made["big"] = None
+            txn.rows[table, key] = made
+            change = replace(change, op="c", key=key, after=made)
+        elif action in (0, 1):
+            txn.rows[table, key] = None
+            change = replace(change, op="d", key=key)
+        else:
+            new = self._row(table, key)
+            if action < 8:
+                new["big"] = row["big"]
+            sent = {name: value for name, value in new.items() if name != "big" or value != row["big"]}
+            if action in (2, 9) and not self._blocked(txn, table, other) and self._sees(txn, table, other) is None:
+                names = self.tables[table].primary_key
+                renamed = dict(zip(names, other, strict=True))
+                txn.rows[table, key], txn.rows[table, other] = None, new | renamed
+                change = replace(change, op="u", key=other, old_key=key, after=sent | renamed)
+            else:
+                txn.rows[table, key] = new
+                change = replace(change, op="u", key=key, after=sent)
+        if self._slots[slot] is None:
+            self._xid += 1
+            self._slots[slot] = txn
+        txn.changes.append(change)
+
+    def commit(self, a: int, b: int, c: int) -> None:
+        txn = self._slots[a % 3]
+        if txn is None:
+            return
+        self._slots[a % 3] = None
+        lsn = self._next_lsn()
+        self._log += [replace(change, position=Position(1, lsn, change.position.seq)) for change in txn.changes]
+        self._unseen.append(txn)
+        if b % 2:
+            self._reveal(txn)
+
+    def rollback(self, a: int, b: int, c: int) -> None:
+        txn = self._slots[a % 3]
+        if txn is not None:
+            self._slots[a % 3] = None
+            self._last_completed = max(self._last_completed, txn.xid)
+
+    def reveal(self, a: int, b: int, c: int) -> None:
+        if self._unseen:
+            self._reveal(self._unseen[a % len(self._unseen)])
+
+    def _reveal(self, txn: _Txn) -> None:
+        self._unseen.remove(txn)
+        self._last_completed = max(self._last_completed, txn.xid)
+        self.visible = {at: row for at, row in self.visible.items() if at[0] not in txn.truncated}
+        for at, row in txn.rows.items():
+            self.visible.pop(at, None)
+            if row is not None:
+                self.visible[at] = row
+
+    def _next_lsn(self) -> int:
+        self._lsn += 10
+        return self._lsn
+
+    def _snapshot(self) -> str:
+        running = [txn.xid for txn in self._running()]
+        xmax = self._last_completed + 1
+        return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in sorted(running) if x < xmax)}"
+
+    def _mark(self, kind: str, chunk: _Chunk) -> int:
+        # The watermark's own transaction is visible at once: it waits for nobody.
+        self._xid += 1
+        self._last_completed = max(self._last_completed, self._xid)
+        self._log.append(_Mark(kind, chunk, self._next_lsn(), self._xid))
+        return self._lsn
+
+    # -- the capture -----------------------------------------------------------------------------------------------
+
+    def low(self, a: int, b: int, c: int) -> None:
+        number = a % 2
+        reader = self._readers[number]
+        if reader.chunk is None and reader.dumps:
+            self._chunks += 1
+            table, keys, after = reader.dumps[0]
+            chunk = _Chunk(f"{self.tag}-{self._chunks}", table, f"{self.tag}-{number}", keys, after, self._epoch, 0)
+            chunk.low_lsn = self._mark("low", chunk)
+            reader.chunk = chunk
+
+    def read(self, a: int, b: int, c: int) -> None:
+        chunk = self._readers[a % 2].chunk
+        if chunk is None or chunk.rows is not None or any(chunk.table in txn.truncated for txn in self._running()):
+            return
+        chunk.snapshot = self._snapshot()
+        wanted = sorted(
+            key for table, key in self.visible
+            if table == chunk.table and (chunk.after is None or key > chunk.after)
+            and (chunk.keys is None or key in chunk.keys)
+        )
+        limit = b % 3 + 1
+        chunk.end_key = wanted[limit - 1] if len(wanted) > limit else None
+        chunk.rows = [
+            ChunkRow(0, chunk.lease_epoch, chunk.table, chunk.chunk_id, number, key, self.visible[chunk.table, key])
+            for number, key in enumerate(wanted[:limit])
+        ]
+        chunk.count = len(chunk.rows)
+
+    def high(self, a: int, b: int, c: int) -> None:
+        reader = self._readers[a % 2]
+        chunk = reader.chunk
+        if chunk is None or chunk.rows is None:
+            return
+        self._mark("high", chunk)
+        chunk.discard = b == 0 and c < 6
+        if not chunk.discard:
+            reader.dumps = _after(reader.dumps, chunk)
+        reader.chunk = None
+
+    def arrive(self, a: int, b: int, c: int) -> None:
+        chunk = self._readers[a % 2].chunk
+        if chunk is not None and chunk.rows:
+            self._arrive(chunk, b % 3 + 1)
+
+    def _arrive(self, chunk: _Chunk, count: int) -> None:
+        rows, chunk.rows = (chunk.rows or [])[:count], (chunk.rows or [])[count:]
+        self.landing += [replace(row, batch=self._batch) for row in rows]
+        if rows:
+            chunk.first_batch = chunk.first_batch or self._batch
+
+    def ship(self, a: int, b: int, c: int) -> None:
+        for entry in self._log[self._shipped : self._shipped + 2 * a + 1]:
+            self._shipped += 1
+            if isinstance(entry, Change):
+                self.landing.append(replace(entry, batch=self._batch, lease_epoch=self._epoch))
+            elif entry.chunk.lease_epoch == self._epoch:
+                self._land_mark(entry)
+
+    def _land_mark(self, mark: _Mark) -> None:
+        chunk, at = mark.chunk, Position(1, mark.lsn)
+        if mark.kind == "high":
+            self._arrive(chunk, chunk.count)
+        chunk.first_batch = chunk.first_batch or self._batch
+        if mark.kind == "low":
+            self.landing.append(Low(self._batch, self._epoch, chunk.table, chunk.chunk_id, at))
+            return
+        status, reason = (DISCARDED, "tried") if chunk.discard else (CLOSED, None)
+        end = ChunkEnd(chunk.dump_id, 0, chunk.low_lsn, 0, self.tables[chunk.table].schema_id, chunk.count,
+                       chunk.first_batch, chunk.snapshot, status, reason)
+        self.landing.append(High(self._batch, self._epoch, chunk.table, chunk.chunk_id, at, mark.xid, end))
+        if not chunk.discard:
+            number = int(chunk.dump_id.rpartition("-")[2])
+            self._landed_dumps[number] = _after(self._landed_dumps[number], chunk)
+
+    def cut(self, a: int, b: int, c: int) -> None:
+        self._cut()
+
+    def _cut(self) -> None:
+        if self._doomed:
+            self._crash()
+        elif self.landing and self.landing[-1].batch == self._batch:
+            self._batch += 1
+            self._durable = (len(self.landing), self._shipped, [list(d) for d in self._landed_dumps])
+            self._doomed = self._batch % BATCHES_A_LEASE == 0
+
+    def crash(self, a: int, b: int, c: int) -> None:
+        if self._doomed:
+            self._crash()
+
+    def _crash(self) -> None:
+        """The batch in hand is lost; the next capture resumes after the last one landed, with a new lease."""
+        landed, self._shipped, dumps = self._durable
+        del self.landing[landed:]
+        self._landed_dumps = [list(queue) for queue in dumps]
+        for reader, queue in zip(self._readers, dumps, strict=True):
+            reader.chunk, reader.dumps = None, list(queue)
+        self._epoch += 1
+        self._doomed = False
+
+    def finish(self) -> None:
+        """All transactions end and are seen, all dumps are read, all of the log lands."""
+        for slot in range(3):
+            self.commit(slot, 1, 0)
+        while self._unseen:
+            self.reveal(0, 0, 0)
+        self.crash(0, 0, 0)
+        for number, reader in enumerate(self._readers):
+            while reader.dumps or reader.chunk:
+                for step in (self.low, self.read, self.high):
+                    step(number, 1, 6)
+        self.ship(len(self._log), 1, 0)
+        self._cut()
+
+
+def _after(
+    dumps: list[tuple[str, tuple[Key, ...] | None, Key | None]], chunk: _Chunk
+) -> list[tuple[str, tuple[Key, ...] | None, Key | None]]:
+    """What is left to dump once a chunk is done."""
+    return [(chunk.table, chunk.keys, chunk.end_key), *dumps[1:]] if chunk.end_key is not None else dumps[1:]
+
+
+def play(steps: Iterable[Step], tag: str = "h") -> World:
+    """The world after these steps, brought to an end."""
+    world = World(tag)
+    for kind, a, b, c in steps:
+        getattr(world, _STEPS[kind % len(_STEPS)])(a, b, c)
+    world.finish()
+    return world
+
+
+def side_by_side(worlds: Sequence[World]) -> list[Thing]:
+    """Many histories in one landing table, batch by batch."""
+    return sorted((thing for world in worlds for thing in world.landing), key=lambda thing: thing.batch)
