@@ -172,7 +172,7 @@ class DumpConfig(_Section):
 
     chunk_size: int = Field(10_000, ge=1, description="Rows a chunk.")
     delay: float = Field(0.0, ge=0, description="Seconds between two chunks of one reader, to spare the database.")
-    readers: int = Field(1, ge=1, le=32, description="Chunk readers at work at once, each on its own connection.")
+    readers: int = Field(1, ge=1, le=8, description="Chunk readers at work at once, each on its own connection.")
 
 
 class ReconcileConfig(_Section):

@@ -154,6 +154,3 @@ class Source(Protocol):
 
     def open_reader(self) -> ChunkReader:
         """A new connection for watermarks and chunks."""
-
-    def init_statements(self) -> list[str]:
-        """The statements a privileged user runs once: role, grants, watermark table, publication, slot."""

@@ -17,7 +17,7 @@ from dblake.core.schema import Column, TableSchema
 _COLUMNS = """
 SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
        format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
-       array_position(i.indkey::int2[], a.attnum)
+       array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -39,6 +39,8 @@ class CatalogueTable:
     schema: TableSchema
     types: tuple[tuple[int, int], ...]
     """``(type oid, type modifier)`` of each column."""
+    partitioned: bool
+    """True for the root of partitions, whose rows are theirs; a plain table has rows of its own only."""
 
 
 def captured_tables(cur: cursor, wanted: TableFilter, watermark_schema: str) -> list[CatalogueTable]:
@@ -76,10 +78,11 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
             table_name=group[0][2],
             schema=TableSchema(
                 qualified(group[0][1], group[0][2]),
-                # int2vector counts from 0 and array_position keeps that; keys count from 1.
+                # A slice of an int2vector starts at 0 and array_position keeps that; keys count from 1.
                 tuple(Column(r[3], r[6], r[7], None if r[8] is None else r[8] + 1) for r in group),
             ),
             types=tuple((r[4], r[5]) for r in group),
+            partitioned=group[0][9] == "p",
         )
         for oid, group in by_oid.items()
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extensions import connection, cursor
@@ -73,7 +74,13 @@ class PgChunkReader:
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
         sink = _CopySink(table.schema, deliver)
-        cur.copy_expert(self._select(table, request).as_string(cur), sink)
+        try:
+            cur.copy_expert(self._select(table, request).as_string(cur), sink)
+        except psycopg2.DataError as error:
+            raise UnsupportedByName(
+                f"table {request.table}: a key asked for is no value of its column's type",
+                next_step="correct --keys and start the dump again",
+            ) from error
         sink.flush()
         again = catalogue.table_by_oid(cur, table.oid)
         return ChunkRead(
@@ -115,8 +122,10 @@ class PgChunkReader:
             where = sql.SQL("WHERE ({}) > {}").format(keys, row(request.after))
         else:
             where = sql.SQL("")
-        return sql.SQL("COPY (SELECT {} FROM {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
-            columns, sql.Identifier(table.schema_name, table.table_name), where, keys, sql.Literal(request.limit)
+        # The log names a table's own rows by it, and those of tables that inherit from it by theirs.
+        only = sql.SQL("" if table.partitioned else "ONLY ")
+        return sql.SQL("COPY (SELECT {} FROM {}{} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+            columns, only, sql.Identifier(table.schema_name, table.table_name), where, keys, sql.Literal(request.limit)
         )
 
     def close(self) -> None:

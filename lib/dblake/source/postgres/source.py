@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ServerIdentity
+from dblake.core.source import ServerIdentity
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, connect_replication, explained
 from dblake.source.postgres.log import PgLogStream
+from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
 
 
@@ -20,6 +21,9 @@ class PostgresSource:
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self.name = settings.name
+
+    def preflight(self) -> list[Check]:
+        return preflight(self._settings)
 
     def identity(self) -> ServerIdentity:
         conn = connect_replication(self._settings)
