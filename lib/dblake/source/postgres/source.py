@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import ServerIdentity
+from dblake.core.source import Check, ServerIdentity
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, connect_replication, explained
