@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +64,14 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         yield server
 
 
-@pytest.fixture
-def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """A fresh database on the run's server."""
+@contextmanager
+def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database that goes again, with the slots in it."""
     name = f"test_{next(_numbers)}"
-    control = postgres.connect()
+    control = server.connect()
     with control.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name}")
-        yield Database(postgres, name)
+        yield Database(server, name)
         cursor.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", (name,)
         )
@@ -81,3 +82,8 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     control.close()
 
 
+@pytest.fixture
+def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """A fresh database on the run's server."""
+    with fresh_database(postgres) as database:
+        yield database

@@ -1,1 +1,1 @@
-"""A database in memory: the twin of the real sources, for tests and for the quickstart of a reader of the code."""
+"""A database in memory: the twin of the real sources, for tests and for trying capture without a database."""

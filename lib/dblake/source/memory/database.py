@@ -1,0 +1,360 @@
+"""A database in one process's memory: tables, transactions, and the log they leave.
+
+It has PostgreSQL's habits, those that break chunk windows first: a commit is in the log before it is visible and its
+rows stay locked until then, transaction ids do not follow commit order, updates leave out values they did not touch.
+Promises the same log for the same calls. Nothing waits for a lock: whoever meets one is refused at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from dblake.core.names import qualified
+from dblake.core.schema import Column, TableSchema
+from dblake.source.memory.encode import (
+    UNCHANGED, Value, pgoutput_delete, pgoutput_insert, pgoutput_truncate, pgoutput_update,
+)
+
+Key = tuple[str, ...]
+Row = dict[str, str | None]
+
+_NUMBERS = ("smallint", "integer", "bigint", "numeric")
+_WATERMARK_ROWS = 9
+_MICROSECONDS_OF_2024 = 1_704_067_200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """One message of a transaction. ``row`` is the new row of an update, None for anything else."""
+
+    schema: TableSchema
+    payload: bytes
+    truncate: bool = False
+    row: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTransaction:
+    """A committed transaction as the log has it. ``lsn`` is its commit record's place, ``end`` the place after it."""
+
+    lsn: int
+    end: int
+    txid: int
+    committed_at: int
+    changes: tuple[LoggedChange, ...]
+
+
+@dataclass(slots=True)
+class Slot:
+    """How far the log was confirmed, and whether a stream holds it."""
+
+    confirmed: int
+    taken: bool = False
+
+
+@dataclass
+class _Table:
+    oid: int
+    schema: TableSchema
+    toasted: frozenset[str]
+    rows: dict[Key, Row] = field(default_factory=dict)
+
+    def identity(self, row: Row) -> Key | None:
+        return tuple(row[name] or "" for name in self.schema.primary_key) or None
+
+    def order(self, key: Key) -> tuple[Decimal | str, ...]:
+        types = {c.name: c.type for c in self.schema.columns}
+        return tuple(
+            Decimal(text) if types[name].startswith(_NUMBERS) else text
+            for name, text in zip(self.schema.primary_key, key, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a statement sees of a table at one moment."""
+
+    schema: TableSchema
+    rows: Sequence[tuple[Key, Row]]
+    snapshot: str
+    watermarks: Mapping[str, str | None]
+    locked: bool
+
+
+class MemoryDatabase:
+    """The server. Safe to use from several threads; ``changed`` is notified whenever the log grows or breaks off."""
+
+    def __init__(self, *, server: str = "memory", first_txid: int = 5 << 32, watermark_schema: str = "dblake") -> None:
+        self.server, self.life = server, "1"
+        self.watermark_table = qualified(watermark_schema, "watermark")
+        self.changed = threading.Condition()
+        self.log: list[LoggedTransaction] = []
+        self.connections = 1
+        self.end = 0x1000
+        self._tables: dict[str, _Table] = {}
+        self._running: list[MemoryTransaction] = []
+        self._next_txid, self._last_ended = first_txid, first_txid - 1
+        self._next_row = 0
+        self._lagging: dict[str, Sight] | None = None
+        watermark = (Column("id", "integer", False, 1), Column("value", "character varying(36)"))
+        self.create_table(TableSchema(self.watermark_table, watermark))
+        with self.begin() as setup:
+            for number in range(_WATERMARK_ROWS):
+                setup.insert(self.watermark_table, {"id": str(number), "value": ""})
+        self.slot: Slot | None = Slot(self.end)
+        self.log.clear()
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def create_table(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
+        """A new table. Updates do not send ``toasted`` columns unless they set them."""
+        with self.changed:
+            self._tables[schema.table] = _Table(16384 + len(self._tables), schema, frozenset(toasted))
+
+    def alter_table(self, schema: TableSchema, fill: Row | None = None) -> None:
+        """Gives a table other columns; ``fill`` has the values of new ones in rows that are there. Not logged."""
+        with self.changed:
+            table = self._tables[schema.table]
+            if any(key[0] == schema.table for txn in self._running for key in txn.writes):
+                raise ValueError(f"table {schema.table} is locked by a transaction")
+            table.schema = schema
+            blank = dict.fromkeys(schema.names) | (fill or {})
+            table.rows = {key: {n: row.get(n, blank[n]) for n in schema.names} for key, row in table.rows.items()}
+
+    def schemas(self) -> list[TableSchema]:
+        """All tables by name, without the watermark table."""
+        with self.changed:
+            return [t.schema for name, t in sorted(self._tables.items()) if name != self.watermark_table]
+
+    def table(self, name: str) -> _Table:
+        """A table; KeyError if there is none of that name."""
+        return self._tables[name]
+
+    def rows(self, name: str) -> list[Row]:
+        """The rows that are visible, in key order."""
+        with self.changed:
+            return [dict(row) for _, row in self._see(name).rows]
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> MemoryTransaction:
+        """A new transaction; it gets its id with its first change."""
+        return MemoryTransaction(self)
+
+    def snapshot(self) -> str:
+        """``xmin:xmax:xip``, as PostgreSQL writes it."""
+        with self.changed:
+            running = sorted(txn.txid for txn in self._running)
+            xmax = self._last_ended + 1
+            return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in running if x < xmax)}"
+
+    def see(self, name: str) -> Sight | None:
+        """What a chunk reader sees of a table now, or saw when readers began to lag; None if there is no such table."""
+        with self.changed:
+            if self._lagging is not None:
+                return self._lagging.get(name)
+            return self._see(name) if name in self._tables else None
+
+    def _see(self, name: str) -> Sight:
+        table, marks = self._tables[name], self._tables[self.watermark_table]
+        keyed = bool(table.schema.primary_key)
+        rows = sorted(table.rows.items(), key=lambda item: table.order(item[0]) if keyed else (int(item[0][0]),))
+        locked = any(name in txn.truncated for txn in self._running)
+        watermarks = {row["id"] or "": row["value"] for row in marks.rows.values()}
+        return Sight(table.schema, rows, self.snapshot(), watermarks, locked)
+
+    def start(self, txn: MemoryTransaction) -> int:
+        """Gives a transaction its id."""
+        self._running.append(txn)
+        self._next_txid += 1
+        return self._next_txid - 1
+
+    def new_row(self) -> Key:
+        """What a row without a key goes by."""
+        self._next_row += 1
+        return (str(self._next_row),)
+
+    def lock(self, txn: MemoryTransaction, table: str, key: Key | None) -> None:
+        """Refuses a write that would have to wait for another transaction; ``key`` None means the whole table."""
+        for other in self._running:
+            if other is txn:
+                continue
+            mine = any(at[0] == table and key in (None, at[1]) for at in other.writes)
+            if mine or table in other.truncated:
+                raise ValueError(f"a row of table {table} is locked by another transaction")
+
+    def append(self, txid: int, changes: Sequence[LoggedChange]) -> None:
+        """The commit record. A transaction begins where the one before it ends."""
+        lsn, self.end = self.end, self.end + 16 + sum(len(change.payload) for change in changes)
+        self.log.append(LoggedTransaction(lsn, self.end, txid, _MICROSECONDS_OF_2024 + lsn, tuple(changes)))
+        self.changed.notify_all()
+
+    def finish(self, txn: MemoryTransaction, *, apply: bool) -> None:
+        """Frees a transaction's locks, its changes visible or undone."""
+        self._running.remove(txn)
+        self._last_ended = max(self._last_ended, txn.txid)
+        if not apply:
+            return
+        for name in txn.truncated:
+            self._tables[name].rows.clear()
+        for (name, key), row in txn.writes.items():
+            self._tables[name].rows.pop(key, None)
+            if row is not None:
+                self._tables[name].rows[key] = row
+
+    # -- what happens to servers -------------------------------------------------------------------------------------
+
+    def cut_connections(self) -> None:
+        """Every stream and reader open now fails at its next use; the slot is free again."""
+        with self.changed:
+            self.connections += 1
+            if self.slot:
+                self.slot.taken = False
+            self.changed.notify_all()
+
+    def lag_readers(self) -> None:
+        """From now on chunks are read as of this moment, as from a replica that stands still."""
+        with self.changed:
+            self._lagging = {name: self._see(name) for name in self._tables}
+
+    def catch_up_readers(self) -> None:
+        """Ends the lag."""
+        with self.changed:
+            self._lagging = None
+
+    def confirm(self, end: int) -> None:
+        """The log up to ``end`` is not needed again."""
+        if self.slot:
+            self.slot.confirmed = max(self.slot.confirmed, end)
+            self.log = [txn for txn in self.log if txn.end > self.slot.confirmed]
+
+
+class MemoryTransaction:
+    """A transaction. As a context manager it commits, or rolls back if its block fails."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+        self._changes: list[LoggedChange] = []
+        self.txid = 0
+        self.writes: dict[tuple[str, Key], Row | None] = {}
+        self.truncated: set[str] = set()
+
+    def __enter__(self) -> MemoryTransaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def insert(self, name: str, row: Row) -> None:
+        """One row; columns not named are NULL."""
+        with self._database.changed:
+            table = self._database.table(name)
+            full = dict.fromkeys(table.schema.names) | row
+            key = table.identity(full) or self._database.new_row()
+            self._require_free(table, key)
+            self._write(table, key, full, pgoutput_insert(table.oid, list(full.values())))
+
+    def update(self, name: str, where: Row, values: Row) -> None:
+        """Sets values in all rows that equal ``where`` in its columns."""
+        with self._database.changed:
+            table = self._database.table(name)
+            for key, old in self._matching(table, where):
+                new = old | values
+                moved = table.identity(new) or key
+                if moved != key:
+                    self._require_free(table, moved)
+                    self._lock(table, key)
+                    self.writes[name, key] = None
+                sent: list[Value] = [
+                    UNCHANGED if column in table.toasted and column not in values else new[column] for column in new
+                ]
+                keyed = bool(table.schema.primary_key)
+                if not keyed:
+                    payload = pgoutput_update(table.oid, sent, list(old.values()), "O")
+                else:
+                    payload = pgoutput_update(table.oid, sent, _key_only(table, old) if moved != key else None)
+                self._write(table, moved, new, payload, updated=new)
+
+    def delete(self, name: str, where: Row) -> None:
+        """Removes all rows that equal ``where`` in its columns."""
+        with self._database.changed:
+            table = self._database.table(name)
+            for key, old in self._matching(table, where):
+                if table.schema.primary_key:
+                    payload = pgoutput_delete(table.oid, _key_only(table, old))
+                else:
+                    payload = pgoutput_delete(table.oid, list(old.values()), "O")
+                self._write(table, key, None, payload)
+
+    def truncate(self, *names: str) -> None:
+        """Empties tables, all at once."""
+        with self._database.changed:
+            for name in names:
+                self._database.lock(self, name, None)
+            self._begin()
+            for name in names:
+                table = self._database.table(name)
+                self.truncated.add(name)
+                self.writes = {at: row for at, row in self.writes.items() if at[0] != name}
+                self._changes.append(LoggedChange(table.schema, pgoutput_truncate([table.oid]), truncate=True))
+
+    def commit(self, *, visible: bool = True) -> None:
+        """Writes the commit record. Not ``visible``, it stays unseen, its rows locked, until ``reveal``."""
+        with self._database.changed:
+            if not self.txid:
+                return
+            self._database.append(self.txid, self._changes)
+            if visible:
+                self.reveal()
+
+    def reveal(self) -> None:
+        """Makes a commit visible."""
+        with self._database.changed:
+            self._database.finish(self, apply=True)
+
+    def rollback(self) -> None:
+        """Ends the transaction as if it had not been."""
+        with self._database.changed:
+            if self.txid:
+                self._database.finish(self, apply=False)
+
+    def _begin(self) -> None:
+        self.txid = self.txid or self._database.start(self)
+
+    def _lock(self, table: _Table, key: Key) -> None:
+        self._database.lock(self, table.schema.table, key)
+        self._begin()
+
+    def _write(
+        self, table: _Table, key: Key, row: Row | None, payload: bytes, *, updated: Row | None = None
+    ) -> None:
+        self._lock(table, key)
+        self.writes[table.schema.table, key] = row
+        self._changes.append(LoggedChange(table.schema, payload, row=updated))
+
+    def _rows(self, table: _Table) -> dict[Key, Row]:
+        name = table.schema.table
+        rows = {} if name in self.truncated else dict(table.rows)
+        for (of, key), row in self.writes.items():
+            if of == name:
+                rows.pop(key, None)
+                if row is not None:
+                    rows[key] = row
+        return rows
+
+    def _matching(self, table: _Table, where: Row) -> list[tuple[Key, Row]]:
+        return [(k, row) for k, row in self._rows(table).items() if all(row[n] == v for n, v in where.items())]
+
+    def _require_free(self, table: _Table, key: Key) -> None:
+        if key in self._rows(table):
+            raise ValueError(f"table {table.schema.table} has a row of that key already")
+
+
+def _key_only(table: _Table, row: Row) -> list[Value]:
+    return [value if name in table.schema.primary_key else None for name, value in row.items()]

@@ -1,0 +1,38 @@
+"""A memory database as a Source: opens its log and its chunk readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dblake.core.names import TableFilter, split_qualified
+from dblake.core.position import ResumePoint
+from dblake.core.schema import TableSchema
+from dblake.core.source import Check, ServerIdentity
+from dblake.source.memory.chunks import MemoryChunkReader
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.log import MemoryLogStream
+
+
+class MemorySource:
+    """See Source for the methods. ``patterns`` say which tables are captured."""
+
+    def __init__(self, database: MemoryDatabase, *, name: str = "memory", patterns: Sequence[str] = ("*.*",)) -> None:
+        self._database = database
+        self._wanted = TableFilter(list(patterns))
+        self.name = name
+
+    def preflight(self) -> list[Check]:
+        """There is nothing it could lack."""
+        return []
+
+    def identity(self) -> ServerIdentity:
+        return ServerIdentity(self._database.server, self._database.life)
+
+    def tables(self) -> Sequence[TableSchema]:
+        return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
+        return MemoryLogStream(self._database, self.name, self._wanted, resume, incarnation)
+
+    def open_reader(self) -> MemoryChunkReader:
+        return MemoryChunkReader(self._database, self.name)

@@ -1,0 +1,128 @@
+"""A warehouse of a test's own: the real capture lands in it, and what landed is read back without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from dblake.capture.lease import LocalLease
+from dblake.capture.loop import Capture, Landed, Until
+from dblake.capture.progress import FileProgress
+from dblake.capture.requests import Key, queue_dump, status
+from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.core.source import Source
+from dblake.decode.batch import decode
+from dblake.landing.control import ChunkEnd
+from dblake.landing.table import Landing, Reached
+from pipelines.paths import Paths
+from tests.model.dblog import ChunkRow, Closed, Event, High, Low, fold, reconcile
+from tests.model.dblog import Landed as Thing
+from tests.support.steps import Steps, Stepped
+
+
+class Lake:
+    """One source's folder. ``progress`` and ``lease`` lie where ``capture`` would put them."""
+
+    def __init__(self, folder: Path, source: str = "shop") -> None:
+        self.paths = Paths(str(folder / "warehouse"), source)
+        self.progress = folder / "progress"
+        self._source = source
+        self.store = FileProgress(self.progress / source)
+
+    def dump(self, *tables: str, keys: Sequence[Key] | None = None) -> str:
+        """Queues a dump."""
+        return queue_dump(self.store, tables, keys)
+
+    def dumps(self) -> list[dict[str, Any]]:
+        """How the dumps stand."""
+        return status(self.store)
+
+    def capture(
+        self, source: Source, *, steps: Steps | None = None, until: Until = Until(caught_up=True),  # noqa: B008
+        stop: threading.Event | None = None, chunk_size: int = 10_000, lease: Path | None = None,
+        open_landing: Callable[[], Landing] | None = None, **settings: Any,
+    ) -> Landed:
+        """Runs capture to its end. ``steps`` happen around chunk reads, every one of them, or it is an error."""
+        stepped = Stepped(source, steps or {})
+        quick = {"commits_per_second": 50.0, "heartbeat_seconds": 5.0, "reconnect_seconds": 5.0}
+        capture = Capture(
+            stepped, open_landing or self.open_landing, self.store, LocalLease(lease or self.progress, self._source),
+            CaptureSettings(**{**quick, **settings}), DumpSettings(chunk_size), stop or threading.Event(),
+        )
+        landed = capture.run(until)
+        stepped.require_all_taken()
+        return landed
+
+    def open_landing(self) -> Landing:
+        """The landing table as its writer."""
+        return Landing(self.paths.landing, self._source)
+
+    @property
+    def reached(self) -> Reached:
+        """What landing says of itself."""
+        reached = self.open_landing().reached
+        assert reached is not None
+        return reached
+
+    def landing(self) -> pa.Table:
+        """All of landing, by batch."""
+        return DeltaTable(self.paths.landing).to_pyarrow_table().sort_by("batch")
+
+    def decoded(self) -> list[dict[str, Any]]:
+        """Landing's rows, truncates and chunk rows, decoded, by position; maps are dicts."""
+        table = self.landing()
+        schemas = self.schemas(table)
+        wanted = table.filter(pa.compute.is_in(table["kind"], pa.array(["row", "truncate", "chunk"])))
+        rows = [row for batch in wanted.combine_chunks().to_batches() for row in decode(batch, schemas).to_pylist()]
+        for row in rows:
+            for image in ("key", "before", "after"):
+                row[image] = None if row[image] is None else dict(row[image])
+        return sorted(rows, key=lambda r: (r["incarnation"], r["lsn"] or 0, r["seq"]))
+
+    @staticmethod
+    def schemas(landing: pa.Table) -> Mapping[str, TableSchema]:
+        """The schemas that landing tells of, by id."""
+        rows = landing.filter(pa.compute.equal(landing["kind"], "schema"))["payload"].to_pylist()
+        return {schema.schema_id: schema for schema in map(TableSchema.from_json, rows)}
+
+    def things(self) -> list[Thing]:
+        """Landing as the specification wants it."""
+        table = self.landing()
+        epochs = dict(zip(table["batch"].to_pylist(), table["lease_epoch"].to_pylist(), strict=True))
+        things: list[Thing] = []
+        for row in self.decoded():
+            batch, epoch, name = row["batch"], epochs[row["batch"]], row["table"]
+            key = tuple(row["key"].values()) if row["key"] else None
+            if row["op"] == "r":
+                assert key is not None
+                things.append(ChunkRow(batch, epoch, name, row["chunk_id"], row["seq"] // 2, key, row["after"]))
+            else:
+                position = Position(row["incarnation"], row["lsn"], row["seq"])
+                things.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"]))
+        marks = table.filter(pa.compute.is_in(table["kind"], pa.array(["low", "high"])))
+        return things + [_mark(row) for row in marks.to_pylist()]
+
+    def reconciled(self) -> tuple[list[Event], list[Closed]]:
+        """Events in order and the ledger, as the specification makes them of this landing."""
+        events, ledger = reconcile(self.things())
+        assert len({event.position for event in events}) == len(events), "two events share a position"
+        return events, ledger
+
+    def state(self, table: str) -> dict[Key, dict[str, str | None]]:
+        """The rows of a table that the events leave."""
+        return {key: row for (name, key), row in fold(self.reconciled()[0]).items() if name == table}
+
+
+def _mark(row: dict[str, Any]) -> Low | High:
+    position = Position(row["incarnation"], row["lsn"], row["seq"])
+    names = row["batch"], row["lease_epoch"], row["table"], row["chunk_id"], position
+    if row["kind"] == "low":
+        return Low(*names)
+    return High(*names, row["txid"], ChunkEnd.from_json(row["payload"]))
