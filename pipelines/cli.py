@@ -19,6 +19,7 @@ Asked to stop (SIGTERM), a job ends with 0. One that must finish what it has in 
 
 from __future__ import annotations
 
+import _thread
 import functools
 import logging
 import os
@@ -91,11 +92,16 @@ def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def stop_requested() -> Iterator[threading.Event]:
     """An event that SIGTERM or Ctrl-C sets, once; the second one interrupts. For jobs that stop at a safe place."""
     event = threading.Event()
+    asked = False
 
     def request(signum: int, _: FrameType | None) -> None:
-        if event.is_set():
+        nonlocal asked
+        if asked:
             raise _Stopped if signum == signal.SIGTERM else KeyboardInterrupt
-        event.set()
+        asked = True
+        # Not event.set() here: a handler runs in the main thread, which may be inside event.wait() and hold the very
+        # lock that set() takes. Not threading.Thread either, whose start() takes locks of its own.
+        _thread.start_new_thread(event.set, ())
 
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -140,6 +140,20 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("0\n0\n", "")
 
 
+WHILE_WAITING = """
+    import os, signal
+    with stop_requested() as stop:
+        with stop._cond:  # what the main thread holds for a moment inside wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+        print(stop.wait(10))
+"""
+
+
+def test_a_stop_that_comes_inside_wait_does_not_lock_up(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(body=WHILE_WAITING), "--conf", CONF)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
 GRACEFUL = """
     with stop_requested() as stop:
         print("ready", flush=True)
@@ -166,5 +180,8 @@ def test_stopping(tmp_path: Path, body: str, number: signal.Signals, code: int, 
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=20)
+        try:
+            rest, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (process.returncode, rest) == (code, out)
