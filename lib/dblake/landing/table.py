@@ -26,13 +26,25 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
-from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, KIND, LANDING, LEASE_EPOCH, LSN, SEQ, TABLE, TXID
+from dblake.landing.columns import (
+    BATCH,
+    CHUNK_ID,
+    COMMITTED_AT,
+    INCARNATION,
+    KIND,
+    LANDING,
+    LEASE_EPOCH,
+    LSN,
+    SEQ,
+    TABLE,
+    TXID,
+)
 
 _METADATA = "dblake"
 _ONE_FILE = 1 << 40
 _HISTORY_STEP = 50
 # Readers prune by these; statistics of payloads would only cost.
-_PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, CHUNK_ID)
+_PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, COMMITTED_AT, CHUNK_ID)
 _CONFIGURATION = {
     "delta.appendOnly": "true",
     "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
