@@ -83,20 +83,26 @@ def relation(payload: bytes) -> Relation:
 
 
 def watermark_row(payload: bytes) -> tuple[int, str]:
-    """The two values of the watermark table's new row in an Update message."""
+    """The two values of the watermark table's new row in an Update message; a value made NULL by hand is empty."""
     at = 8 if payload[5:6] == b"N" else _after_old_row(payload) + 3
-    (length,) = struct.unpack_from(">I", payload, at + 1)
-    reader = int(payload[at + 5 : at + 5 + length])
-    at += 5 + length
-    (length,) = struct.unpack_from(">I", payload, at + 1)
-    return reader, payload[at + 5 : at + 5 + length].decode()
+    reader, at = _value(payload, at)
+    value, _ = _value(payload, at)
+    return int(reader), value
+
+
+def _value(payload: bytes, at: int) -> tuple[str, int]:
+    """One value of a row, and where the next one begins."""
+    if payload[at : at + 1] != b"t":
+        return "", at + 1
+    end = at + 5 + int.from_bytes(payload[at + 1 : at + 5])
+    return payload[at + 5 : end].decode(), end
 
 
 def _after_old_row(payload: bytes) -> int:
     (count,) = struct.unpack_from(">H", payload, 6)
     at = 8
     for _ in range(count):
-        at += 5 + struct.unpack_from(">I", payload, at + 1)[0] if payload[at : at + 1] == b"t" else 1
+        _, at = _value(payload, at)
     return at
 
 
