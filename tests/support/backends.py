@@ -16,7 +16,7 @@ from psycopg2 import sql
 from dblake.core.names import split_qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import Source
-from dblake.source.memory.database import MemoryDatabase, Slot
+from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.init import run_init
@@ -68,6 +68,12 @@ class Backend(Protocol):
     def source(self, *patterns: str) -> Source:
         """The source, made ready the first time: its log begins there."""
 
+    def other_slot(self) -> Source:
+        """The same server's log, read through a slot of its own."""
+
+    def log_end(self) -> int:
+        """Where the log ends now."""
+
     def confirmed(self) -> int:
         """Up to where the database was told that its log is safe with us."""
 
@@ -87,7 +93,6 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self.database = MemoryDatabase()
-        self._ready = False
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         self.database.create_table(schema, toasted=toasted)
@@ -105,20 +110,25 @@ class MemoryBackend:
         return self.database.rows(table)
 
     def source(self, *patterns: str) -> Source:
-        if not self._ready:
-            self.database.slot = Slot(self.database.end)
-            self._ready = True
+        if not self.database.slots:
+            self.database.make_slot("shop")
         return MemorySource(self.database, name="shop", patterns=patterns)
 
+    def other_slot(self) -> Source:
+        self.database.make_slot("other")
+        return MemorySource(self.database, name="shop", slot="other")
+
+    def log_end(self) -> int:
+        return self.database.end
+
     def confirmed(self) -> int:
-        assert self.database.slot is not None
-        return self.database.slot.confirmed
+        return self.database.slots["shop"].confirmed
 
     def drop_slot(self) -> None:
-        self.database.slot = None
+        del self.database.slots["shop"]
 
     def advance_slot(self) -> None:
-        self.database.confirm(self.database.end)
+        self.database.confirm("shop", self.database.end)
 
     @contextmanager
     def slot_taken(self) -> Iterator[None]:
@@ -201,6 +211,15 @@ class PostgresBackend:
     def value(self, query: str, *parameters: object) -> Any:
         """One value, as superuser."""
         return self.database.rows(query, parameters)[0][0]
+
+    def other_slot(self) -> Source:
+        assert self.settings is not None
+        other = replace(self.settings, slot=f"{self.settings.slot}_b")
+        run_init(other, self.database.server.user, self.database.server.password)
+        return PostgresSource(other)
+
+    def log_end(self) -> int:
+        return lsn_number(self.value("SELECT pg_current_wal_lsn()::text"))
 
     def confirmed(self) -> int:
         assert self.settings is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
@@ -33,6 +34,7 @@ from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.capture.windows import Windows
 from dblake.core.errors import DblakeError, Fenced, SourceError, WrongServer
 from dblake.core.failpoints import failpoint
+from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, ChunkReader, LogPiece, LogStream, ServerIdentity, Source
 from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
@@ -183,8 +185,11 @@ class Capture:
         rows, closes, heartbeats = [], [], set()
         if piece.rows.num_rows:
             rows.append(piece.rows)
-            self._note_schemas(piece)
+        said = deque(_schemas_said(piece))
         for mark in piece.watermarks:
+            # In the log's order: what is said of a table before a window opens or after it closes is not in it.
+            while said and said[0][0] < mark.position:
+                self._windows.log_says(*said.popleft()[1:])
             row, closed = self._windows.saw(mark, self._batches.number)
             if row is not None:
                 rows.append(row)
@@ -192,12 +197,9 @@ class Capture:
                 closes.append(closed)
             if mark.reader == HEARTBEAT_ROW:
                 heartbeats.add(mark.value)
+        for _, table, schema_id in said:
+            self._windows.log_says(table, schema_id)
         self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
-
-    def _note_schemas(self, piece: LogPiece) -> None:
-        said = piece.rows.filter(pc.equal(piece.rows["kind"], SCHEMA))
-        if said.num_rows:
-            self._windows.log_says(dict(zip(said["table"].to_pylist(), said["schema_id"].to_pylist(), strict=True)))
 
     def _start_commit(self) -> None:
         """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full."""
@@ -291,3 +293,9 @@ class Capture:
             before_sleep=told,
             reraise=True,
         )
+
+
+def _schemas_said(piece: LogPiece) -> list[tuple[Position, str, str]]:
+    """Where the log told of which table that it has which schema, in order."""
+    said = piece.rows.filter(pc.equal(piece.rows["kind"], SCHEMA)).to_pylist()
+    return [(Position(r["incarnation"], r["lsn"], r["seq"]), r["table"], r["schema_id"]) for r in said]

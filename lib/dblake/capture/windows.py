@@ -61,12 +61,12 @@ class Windows:
             self._lows.pop(chunk.chunk_id, None)
             self._highs.pop(chunk.high_value, None)
 
-    def log_says(self, schemas: dict[str, str]) -> None:
-        """Takes in the schema ids that the log has just given to tables, by table."""
+    def log_says(self, table: str, schema_id: str) -> None:
+        """Takes in the schema that the log has just given to a table."""
         with self._lock:
             for chunk in self._highs.values():
-                if chunk.low is not None:
-                    chunk.log_schema = schemas.get(chunk.table, chunk.log_schema)
+                if chunk.low is not None and chunk.table == table:
+                    chunk.log_schema = schema_id
 
     def saw(self, mark: WatermarkSeen, batch: int) -> tuple[pa.Table | None, OpenChunk | None]:
         """The landing row of a watermark that came by, and the chunk if this was its high one."""

@@ -12,8 +12,9 @@ import pyarrow as pa
 from dblake.core.errors import SourceError, UnsupportedByName
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
-from dblake.source.memory.database import Key, MemoryDatabase, Row, Sight
+from dblake.source.memory.database import MemoryDatabase, Sight
 from dblake.source.memory.encode import copy_line
+from dblake.source.memory.tables import Key, Row
 
 _ROWS_DELIVERED = 3
 

@@ -9,68 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass
 
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.encode import (
     UNCHANGED, Value, pgoutput_delete, pgoutput_insert, pgoutput_truncate, pgoutput_update,
 )
+from dblake.source.memory.tables import Key, LoggedChange, LoggedTransaction, Row, Slot, Table
 
-Key = tuple[str, ...]
-Row = dict[str, str | None]
-
-_NUMBERS = ("smallint", "integer", "bigint", "numeric")
 _WATERMARK_ROWS = 9
 _MICROSECONDS_OF_2024 = 1_704_067_200_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedChange:
-    """One message of a transaction. ``row`` is the new row of an update, None for anything else."""
-
-    schema: TableSchema
-    payload: bytes
-    truncate: bool = False
-    row: Row | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedTransaction:
-    """A committed transaction as the log has it. ``lsn`` is its commit record's place, ``end`` the place after it."""
-
-    lsn: int
-    end: int
-    txid: int
-    committed_at: int
-    changes: tuple[LoggedChange, ...]
-
-
-@dataclass(slots=True)
-class Slot:
-    """How far the log was confirmed, and whether a stream holds it."""
-
-    confirmed: int
-    taken: bool = False
-
-
-@dataclass
-class _Table:
-    oid: int
-    schema: TableSchema
-    toasted: frozenset[str]
-    rows: dict[Key, Row] = field(default_factory=dict)
-
-    def identity(self, row: Row) -> Key | None:
-        return tuple(row[name] or "" for name in self.schema.primary_key) or None
-
-    def order(self, key: Key) -> tuple[Decimal | str, ...]:
-        types = {c.name: c.type for c in self.schema.columns}
-        return tuple(
-            Decimal(text) if types[name].startswith(_NUMBERS) else text
-            for name, text in zip(self.schema.primary_key, key, strict=True)
-        )
 
 
 @dataclass(frozen=True)
@@ -92,9 +41,10 @@ class MemoryDatabase:
         self.watermark_table = qualified(watermark_schema, "watermark")
         self.changed = threading.Condition()
         self.log: list[LoggedTransaction] = []
+        self.slots: dict[str, Slot] = {}
         self.connections = 1
         self.end = 0x1000
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, Table] = {}
         self._running: list[MemoryTransaction] = []
         self._next_txid, self._last_ended = first_txid, first_txid - 1
         self._next_row = 0
@@ -104,7 +54,6 @@ class MemoryDatabase:
         with self.begin() as setup:
             for number in range(_WATERMARK_ROWS):
                 setup.insert(self.watermark_table, {"id": str(number), "value": ""})
-        self.slot: Slot | None = Slot(self.end)
         self.log.clear()
 
     # -- tables ------------------------------------------------------------------------------------------------------
@@ -112,24 +61,24 @@ class MemoryDatabase:
     def create_table(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         """A new table. Updates do not send ``toasted`` columns unless they set them."""
         with self.changed:
-            self._tables[schema.table] = _Table(16384 + len(self._tables), schema, frozenset(toasted))
+            self._tables[schema.table] = Table(16384 + len(self._tables), schema, frozenset(toasted))
 
-    def alter_table(self, schema: TableSchema, fill: Row | None = None) -> None:
-        """Gives a table other columns; ``fill`` has the values of new ones in rows that are there. Not logged."""
+    def alter_table(self, schema: TableSchema, defaults: Row | None = None) -> None:
+        """Gives a table other columns; new ones get their default in rows that are there too. Not logged."""
         with self.changed:
             table = self._tables[schema.table]
             if any(key[0] == schema.table for txn in self._running for key in txn.writes):
                 raise ValueError(f"table {schema.table} is locked by a transaction")
             table.schema = schema
-            blank = dict.fromkeys(schema.names) | (fill or {})
-            table.rows = {key: {n: row.get(n, blank[n]) for n in schema.names} for key, row in table.rows.items()}
+            table.defaults |= defaults or {}
+            table.rows = {key: table.full(row) for key, row in table.rows.items()}
 
     def schemas(self) -> list[TableSchema]:
         """All tables by name, without the watermark table."""
         with self.changed:
             return [t.schema for name, t in sorted(self._tables.items()) if name != self.watermark_table]
 
-    def table(self, name: str) -> _Table:
+    def table(self, name: str) -> Table:
         """A table; KeyError if there is none of that name."""
         return self._tables[name]
 
@@ -160,11 +109,9 @@ class MemoryDatabase:
 
     def _see(self, name: str) -> Sight:
         table, marks = self._tables[name], self._tables[self.watermark_table]
-        keyed = bool(table.schema.primary_key)
-        rows = sorted(table.rows.items(), key=lambda item: table.order(item[0]) if keyed else (int(item[0][0]),))
         locked = any(name in txn.truncated for txn in self._running)
         watermarks = {row["id"] or "": row["value"] for row in marks.rows.values()}
-        return Sight(table.schema, rows, self.snapshot(), watermarks, locked)
+        return Sight(table.schema, table.in_order(), self.snapshot(), watermarks, locked)
 
     def start(self, txn: MemoryTransaction) -> int:
         """Gives a transaction its id."""
@@ -211,8 +158,8 @@ class MemoryDatabase:
         """Every stream and reader open now fails at its next use; the slot is free again."""
         with self.changed:
             self.connections += 1
-            if self.slot:
-                self.slot.taken = False
+            for slot in self.slots.values():
+                slot.taken = False
             self.changed.notify_all()
 
     def lag_readers(self) -> None:
@@ -225,11 +172,17 @@ class MemoryDatabase:
         with self.changed:
             self._lagging = None
 
-    def confirm(self, end: int) -> None:
-        """The log up to ``end`` is not needed again."""
-        if self.slot:
-            self.slot.confirmed = max(self.slot.confirmed, end)
-            self.log = [txn for txn in self.log if txn.end > self.slot.confirmed]
+    def make_slot(self, name: str) -> None:
+        """From here on the log is kept until the slot's reader confirms it."""
+        with self.changed:
+            self.slots[name] = Slot(self.end)
+
+    def confirm(self, slot: str, end: int) -> None:
+        """A slot's reader needs the log up to ``end`` no more; what no slot needs goes."""
+        with self.changed:
+            self.slots[slot].confirmed = max(self.slots[slot].confirmed, end)
+            needed = min(slot.confirmed for slot in self.slots.values())
+            self.log = [txn for txn in self.log if txn.end > needed]
 
 
 class MemoryTransaction:
@@ -255,8 +208,8 @@ class MemoryTransaction:
         """One row; columns not named are NULL."""
         with self._database.changed:
             table = self._database.table(name)
-            full = dict.fromkeys(table.schema.names) | row
-            key = table.identity(full) or self._database.new_row()
+            full = table.full(row)
+            key = table.key_of(full) or self._database.new_row()
             self._require_free(table, key)
             self._write(table, key, full, pgoutput_insert(table.oid, list(full.values())))
 
@@ -266,7 +219,7 @@ class MemoryTransaction:
             table = self._database.table(name)
             for key, old in self._matching(table, where):
                 new = old | values
-                moved = table.identity(new) or key
+                moved = table.key_of(new) or key
                 if moved != key:
                     self._require_free(table, moved)
                     self._lock(table, key)
@@ -327,19 +280,19 @@ class MemoryTransaction:
     def _begin(self) -> None:
         self.txid = self.txid or self._database.start(self)
 
-    def _lock(self, table: _Table, key: Key) -> None:
-        self._database.lock(self, table.schema.table, key)
+    def _lock(self, table: Table, key: Key) -> None:
+        self._database.lock(self, table.name, key)
         self._begin()
 
     def _write(
-        self, table: _Table, key: Key, row: Row | None, payload: bytes, *, updated: Row | None = None
+        self, table: Table, key: Key, row: Row | None, payload: bytes, *, updated: Row | None = None
     ) -> None:
         self._lock(table, key)
-        self.writes[table.schema.table, key] = row
+        self.writes[table.name, key] = row
         self._changes.append(LoggedChange(table.schema, payload, row=updated))
 
-    def _rows(self, table: _Table) -> dict[Key, Row]:
-        name = table.schema.table
+    def _rows(self, table: Table) -> dict[Key, Row]:
+        name = table.name
         rows = {} if name in self.truncated else dict(table.rows)
         for (of, key), row in self.writes.items():
             if of == name:
@@ -348,13 +301,13 @@ class MemoryTransaction:
                     rows[key] = row
         return rows
 
-    def _matching(self, table: _Table, where: Row) -> list[tuple[Key, Row]]:
+    def _matching(self, table: Table, where: Row) -> list[tuple[Key, Row]]:
         return [(k, row) for k, row in self._rows(table).items() if all(row[n] == v for n, v in where.items())]
 
-    def _require_free(self, table: _Table, key: Key) -> None:
+    def _require_free(self, table: Table, key: Key) -> None:
         if key in self._rows(table):
-            raise ValueError(f"table {table.schema.table} has a row of that key already")
+            raise ValueError(f"table {table.name} has a row of that key already")
 
 
-def _key_only(table: _Table, row: Row) -> list[Value]:
+def _key_only(table: Table, row: Row) -> list[Value]:
     return [value if name in table.schema.primary_key else None for name, value in row.items()]

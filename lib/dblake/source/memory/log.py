@@ -10,17 +10,18 @@ import time
 
 import pyarrow as pa
 
-from dblake.core.errors import PositionLost, SourceError
+from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import LogPiece, WatermarkSeen
 from dblake.landing.columns import FRAMES, JSON, PGOUTPUT, ROW, SCHEMA, TRUNCATE
-from dblake.source.memory.database import LoggedChange, LoggedTransaction, MemoryDatabase
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.tables import LoggedChange, LoggedTransaction
 
 
 class MemoryLogStream:
-    """See LogStream for the methods. A token is the end of a transaction, as a number in text."""
+    """See LogStream for the methods. A token is the end of a transaction, as a number in text; ``name`` is the slot."""
 
     def __init__(
         self, database: MemoryDatabase, name: str, wanted: TableFilter, resume: ResumePoint | None, incarnation: int
@@ -115,15 +116,16 @@ class MemoryLogStream:
     def acknowledge(self, point: ResumePoint) -> None:
         with self._database.changed:
             self._require_connection()
-            self._database.confirm(int(point.token))
+            self._database.confirm(self._name, int(point.token))
 
     def keep_alive(self) -> None:
         self._require_connection()
 
     def close(self) -> None:
         with self._database.changed:
-            if self._database.slot and self._connection == self._database.connections:
-                self._database.slot.taken = False
+            slot = self._database.slots.get(self._name)
+            if slot and self._connection == self._database.connections:
+                slot.taken = False
 
     def _require_connection(self) -> None:
         if self._connection != self._database.connections:
@@ -134,8 +136,10 @@ class MemoryLogStream:
 
 def _take_slot(database: MemoryDatabase, name: str, resume: ResumePoint | None) -> int:
     """Where the slot can start; refuses by name a slot that lost the place."""
-    slot = database.slot
+    slot = database.slots.get(name)
     accept = "capture --accept-gap starts a new incarnation and dumps all tables again"
+    if slot is None and resume is None:
+        raise PrerequisitesNotMet(f"source {name}: there is no slot of that name", next_step="make_slot makes it")
     if slot is None:
         raise PositionLost(f"source {name}: the slot is gone, so the log after it is a gap", next_step=accept)
     if slot.taken:

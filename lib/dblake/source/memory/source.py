@@ -14,10 +14,13 @@ from dblake.source.memory.log import MemoryLogStream
 
 
 class MemorySource:
-    """See Source for the methods. ``patterns`` say which tables are captured."""
+    """See Source for the methods. ``patterns`` say which tables are captured; ``slot`` goes by the source's name."""
 
-    def __init__(self, database: MemoryDatabase, *, name: str = "memory", patterns: Sequence[str] = ("*.*",)) -> None:
+    def __init__(
+        self, database: MemoryDatabase, *, name: str = "memory", patterns: Sequence[str] = ("*.*",), slot: str = ""
+    ) -> None:
         self._database = database
+        self._slot = slot or name
         self._wanted = TableFilter(list(patterns))
         self.name = name
 
@@ -32,7 +35,7 @@ class MemorySource:
         return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
-        return MemoryLogStream(self._database, self.name, self._wanted, resume, incarnation)
+        return MemoryLogStream(self._database, self._slot, self._wanted, resume, incarnation)
 
     def open_reader(self) -> MemoryChunkReader:
         return MemoryChunkReader(self._database, self.name)

@@ -1,0 +1,172 @@
+"""The log: transactions in commit order, whole or cut over batches, of tables wanted and not."""
+
+from __future__ import annotations
+
+import pytest
+
+import pyarrow as pa
+
+from dblake.capture.loop import Until
+from dblake.core.errors import LandingUnavailable
+from dblake.core.schema import Column, TableSchema
+from dblake.landing.table import Landing, Reached
+from tests.conformance.script import said
+from tests.support.backends import Backend
+from tests.support.lake import Lake
+
+T, U, OTHER = "public.t", "public.u", "public.other"
+
+
+def schema(table: str) -> TableSchema:
+    return TableSchema(table, (Column("id", "integer", False, 1), Column("v", "text")))
+
+
+def create(backend: Backend, *tables: str) -> None:
+    for table in tables:
+        backend.create(schema(table))
+
+
+def flags(lake: Lake) -> list[tuple[str, str, bool]]:
+    """Table, key and last_in_txn of every row, in order."""
+    return [(row["table"], row["key"]["id"] if row["key"] else "", row["last_in_txn"]) for row in lake.decoded()]
+
+
+def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake: Lake) -> None:
+    create(backend, T)
+    source = backend.source("public.*")
+    first, second = backend.begin(), backend.begin()
+    first.insert(T, {"id": "1", "v": "of the first to begin"})
+    second.insert(T, {"id": "2", "v": "of the first to commit"})
+    first.insert(T, {"id": "3", "v": None})
+    second.commit()
+    first.commit()
+    lake.capture(source)
+    assert said(lake.reconciled()[0], T) == ["c 2 of the first to commit", "c 1 of the first to begin", "c 3 None"]
+    assert flags(lake) == [(T, "2", True), (T, "1", False), (T, "3", True)]
+    txids = [row["txid"] for row in lake.decoded()]
+    assert txids[0] > txids[1] == txids[2]
+
+
+def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend: Backend, lake: Lake) -> None:
+    create(backend, T, U, OTHER)
+    backend.source("public.*")  # publishes all three
+    source = backend.source("public.t", "public.u")
+    for tables in ([T], [T, U], [U, T, U], [T, OTHER], [OTHER, T, OTHER], [T, U, OTHER, OTHER], [OTHER]):
+        with backend.begin() as transaction:
+            for table in tables:
+                transaction.insert(table, {"id": str(len(backend_ids) + 1), "v": None})
+                backend_ids.append(table)
+    backend_ids.clear()
+    lake.capture(source)
+    assert flags(lake) == [
+        (T, "1", True),
+        (T, "2", False), (U, "3", True),
+        (U, "4", False), (T, "5", False), (U, "6", True),
+        (T, "7", True),
+        (T, "10", True),
+        (T, "12", False), (U, "13", True),
+    ]
+
+
+backend_ids: list[str] = []
+
+
+def test_a_truncate_of_two_tables_is_two_rows_of_one_transaction(backend: Backend, lake: Lake) -> None:
+    create(backend, T, U)
+    source = backend.source("public.*")
+    with backend.begin() as transaction:
+        transaction.insert(T, {"id": "1", "v": "a"})
+        transaction.insert(U, {"id": "1", "v": "a"})
+    with backend.begin() as transaction:
+        transaction.truncate(T, U)
+        transaction.insert(U, {"id": "2", "v": "b"})
+    lake.capture(source)
+    events, _ = lake.reconciled()
+    assert (said(events, T), said(events, U)) == (["c 1 a", "t"], ["c 1 a", "t", "c 2 b"])
+    assert [last for _, _, last in flags(lake)] == [False, True, False, False, True]
+    assert (lake.state(T), lake.state(U)) == ({}, {("2",): {"id": "2", "v": "b"}})
+
+
+def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backend, lake: Lake) -> None:
+    backend.create(TableSchema(T, (Column("id", "integer"), Column("v", "text"))))
+    create(backend, U)
+    source = backend.source("public.*")
+    with backend.begin() as transaction:
+        transaction.insert(T, {"id": "1", "v": "a"})
+        transaction.update(T, {"id": "1"}, {"v": "b"})
+        transaction.delete(T, {"id": "1"})
+    lake.dump(T, U)
+    lake.capture(source)
+    events, _ = lake.reconciled()
+    assert [(e.op, e.key, e.after) for e in events] == [
+        ("c", None, {"id": "1", "v": "a"}), ("u", None, {"id": "1", "v": "b"}), ("d", None, None),
+    ]
+    states = {dump["table"]: (dump["state"], dump["error"]) for dump in lake.dumps()}
+    assert states == {
+        T: ("failed", "table public.t has no primary key, so it cannot be dumped"), U: ("done", None),
+    }
+
+
+def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backend, lake: Lake) -> None:
+    create(backend, T, OTHER)
+    backend.source("public.*")
+    source = backend.source("public.*", "!public.other")
+    lake.capture(source)
+    before = lake.reached.resume.token
+    with backend.begin() as transaction:
+        transaction.insert(OTHER, {"id": "1", "v": "a"})
+    lake.capture(source)
+    assert set(lake.landing()["kind"].to_pylist()) == {"heartbeat"}
+    assert lake.reached.resume.token != before
+
+
+def test_heartbeats_let_the_database_forget_what_others_write(backend: Backend, lake: Lake) -> None:
+    create(backend, T, OTHER)
+    source = backend.source("public.t")
+    for number in range(300):
+        with backend.begin() as transaction:
+            transaction.insert(OTHER, {"id": str(number), "v": "x" * 100})
+    end = backend.log_end()
+    assert backend.confirmed() < end
+    lake.capture(source, until=Until(seconds=1.0), heartbeat_seconds=0.2)
+    assert backend.confirmed() >= end
+
+
+class FailingLanding(Landing):
+    """A landing table whose storage gives up after some commits."""
+
+    def __init__(self, path: str, commits: int) -> None:
+        super().__init__(path, "shop")
+        self._left = commits
+
+    def commit(self, rows: pa.Table, reached: Reached) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise LandingUnavailable("storage is gone")
+        super().commit(rows, reached)
+
+
+ROWS = 1500
+
+
+@pytest.mark.parametrize("limit", [{"max_rows": 10}, {"max_bytes": 2000}], ids=str)
+def test_a_transaction_cut_over_batches_is_whole_also_when_resumed_inside(
+    backend: Backend, lake: Lake, limit: dict[str, int]
+) -> None:
+    create(backend, T, OTHER)
+    backend.source("public.*")
+    source = backend.source("public.t")
+    with backend.begin() as transaction:
+        for number in range(ROWS):
+            transaction.insert(T if number % 2 == 0 else OTHER, {"id": str(number), "v": None})
+    with backend.begin() as transaction:
+        transaction.insert(T, {"id": str(ROWS), "v": None})
+    with pytest.raises(LandingUnavailable):
+        lake.capture(source, open_landing=lambda: FailingLanding(lake.paths.landing, 2), **limit)
+    half = lake.reached
+    assert half.batch == 2
+    assert half.resume.landed is not None
+    lake.capture(source, **limit)
+    assert flags(lake) == [(T, str(n), n in (ROWS - 2, ROWS)) for n in range(0, ROWS + 1, 2)]
+    assert lake.reached.resume.landed is None
+    assert lake.reached.batch > 3

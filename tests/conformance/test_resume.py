@@ -1,0 +1,149 @@
+"""Ends and beginnings: what a capture needs to go on exactly where landing ends, and when it refuses to."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from dblake.capture.lease import LocalLease
+from dblake.capture.loop import Until
+from dblake.core.errors import ExitCode, Fenced, PositionLost, SourceError, WrongServer
+from dblake.core.schema import Column, TableSchema
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.source import MemorySource
+from tests.conformance.script import Script, said
+from tests.support.backends import Backend
+from tests.support.lake import Lake
+
+T = "public.t"
+
+
+@pytest.fixture
+def script(backend: Backend) -> Script:
+    """A table with one row, which the log does not have."""
+    backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
+    script = Script(backend, T)
+    script.run(["insert 1 a"])
+    backend.source("public.*")
+    return script
+
+
+def test_landing_alone_says_where_to_go_on(backend: Backend, lake: Lake, script: Script) -> None:
+    source = backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    script.run(["update 1 b", "insert 2 c"])
+    lake.capture(source)
+    shutil.rmtree(lake.progress)
+    script.run(["update 1 d"])
+    lake.capture(source)
+    lake.capture(source)
+    assert said(lake.reconciled()[0], T) == ["r 1 a", "u 1 b", "c 2 c", "u 1 d"]
+    assert [dump["state"] for dump in lake.dumps()] == []
+    batches = sorted(set(lake.landing()["batch"].to_pylist()))
+    assert batches == list(range(1, len(batches) + 1))
+    assert lake.reached.lease_epoch == 4
+
+
+def test_another_server_is_refused(backend: Backend, lake: Lake, script: Script) -> None:
+    lake.capture(backend.source("public.*"))
+    before = lake.reached
+    with pytest.raises(WrongServer, match="is not the server landing was captured from") as refused:
+        lake.capture(MemorySource(MemoryDatabase(server="another"), name="shop"))
+    assert refused.value.exit_code == ExitCode.CONFIGURATION
+    assert lake.reached == before
+
+
+def test_a_slot_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+    source = backend.source("public.*")
+    lake.capture(source)
+    backend.drop_slot()
+    with pytest.raises(PositionLost, match="gap") as lost:
+        lake.capture(source)
+    assert lost.value.exit_code == ExitCode.CONFIGURATION
+    assert "--accept-gap" in str(lost.value)
+
+
+def test_a_slot_ahead_of_landing_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+    source = backend.source("public.*")
+    lake.capture(source)
+    script.run(["update 1 b"])
+    backend.advance_slot()
+    with pytest.raises(PositionLost, match="gap") as lost:
+        lake.capture(source)
+    assert lost.value.exit_code == ExitCode.CONFIGURATION
+
+
+def test_a_slot_that_is_taken_may_be_tried_again(backend: Backend, lake: Lake, script: Script) -> None:
+    source = backend.source("public.*")
+    with backend.slot_taken(), pytest.raises(SourceError, match="taken") as refused:
+        lake.capture(source, reconnect_seconds=0.5)
+    assert refused.value.exit_code == ExitCode.TRY_AGAIN
+    lake.capture(source)
+
+
+def test_a_second_capture_is_refused_by_the_lease(backend: Backend, lake: Lake, script: Script) -> None:
+    with LocalLease(lake.progress, "shop"), pytest.raises(Fenced, match="another capture holds the lease") as refused:
+        lake.capture(backend.source("public.*"))
+    assert refused.value.exit_code == ExitCode.TRY_AGAIN
+    assert not Path(lake.paths.landing).exists()
+
+
+def test_a_second_capture_that_the_lease_does_not_know_is_stopped_by_delta(
+    backend: Backend, lake: Lake, script: Script, tmp_path: Path
+) -> None:
+    source, other = backend.source("public.*"), backend.other_slot()
+    lake.capture(source)
+    lake.dump(T)
+    second = Lake(tmp_path)
+    second.store = Lake(tmp_path / "elsewhere").store
+
+    def take_over() -> None:
+        second.capture(other, lease=tmp_path / "elsewhere")
+
+    with pytest.raises(Fenced, match="another capture has landed") as refused:
+        lake.capture(source, steps={("low", T): take_over})
+    assert refused.value.exit_code == ExitCode.TRY_AGAIN
+    batches = lake.landing()["batch"].to_pylist()
+    assert max(batches) == lake.reached.batch
+
+
+@pytest.mark.parametrize("where", ["low", "read", "high"])
+def test_broken_connections_lose_nothing_and_repeat_nothing(
+    backend: Backend, lake: Lake, script: Script, where: str
+) -> None:
+    source = backend.source("public.*")
+    script.run([f"insert {n} x" for n in range(2, 8)])
+    lake.dump(T)
+
+    def breaks() -> None:
+        script.run(["update 3 y"])
+        backend.cut_connections()
+        script.run(["update 4 z"])
+
+    lake.capture(source, steps={(where, T): breaks}, chunk_size=3, reconnect_seconds=20)
+    lines = said(lake.reconciled()[0], T)
+    assert sorted(line for line in lines if line[0] in "cu") == [
+        *(f"c {n} x" for n in range(2, 8)), "u 3 y", "u 4 z",
+    ]
+    assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
+    assert [dump["state"] for dump in lake.dumps()] == ["done"]
+
+
+def test_asked_to_stop_capture_ends_by_itself_with_all_it_read_landed(
+    backend: Backend, lake: Lake, script: Script
+) -> None:
+    stop = threading.Event()
+    source = backend.source("public.*")
+    lake.dump(T)
+
+    def write_and_stop() -> None:
+        script.run(["insert 2 b"])
+        stop.set()
+
+    lake.capture(source, until=Until(), stop=stop, steps={("read", T): write_and_stop})
+    assert said(lake.reconciled()[0], T) == ["c 2 b", "r 1 a"]
+    assert [dump["rows"] for dump in lake.dumps()] == [1]
