@@ -87,6 +87,11 @@ def run_state(
     return [results[table] for table in sorted(results)]
 
 
+def events_version(paths: Paths) -> int | None:
+    """The events table's newest version, for who wants to know cheaply whether anything came; None without a table."""
+    return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
+
+
 def read_frontier(spark: SparkSession, paths: Paths) -> Frontier:
     """Where state has got to."""
     if not DeltaTable.is_deltatable(paths.frontier):

@@ -55,7 +55,8 @@ def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
     """Row events with ``_key`` and ``_at``; one from before the truncate becomes a delete at the truncate."""
     rows = (
         f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
-        f"CASE WHEN op <> 'd' THEN after END AS after, undecoded FROM {events} WHERE op <> 't'"
+        f"CASE WHEN op <> 'd' THEN after END AS after, undecoded, committed_at "
+        f"FROM {events} WHERE op <> 't'"
     )
     if truncated_at is None:
         return rows
@@ -84,18 +85,27 @@ def typed_sql(shape: Shape, cells: str, *, truncated_at: str | None = None, extr
     """Rows with a cell ``c0, c1, …`` for each column (NULL where unknown) → the columns of the shape, typed."""
     named = list(enumerate(shape.columns))
     typed = [f"{read_sql(c.type, f'c{i}.v')} AS t{i}" for i, c in named]
-    lost = [
-        f"IF(c{i}.hex{'' if c.type == TEXT else f' OR (t{i} IS NULL AND c{i}.v IS NOT NULL)'}, {literal(c.name)}, NULL)"
+    lost = {
+        c.name: f"c{i}.hex" if c.type == TEXT else f"(c{i}.hex OR t{i} IS NULL AND c{i}.v IS NOT NULL)"
         for i, c in named
-    ]
-    absent = [f"IF(c{i} IS NULL, {literal(c.name)}, NULL)" for i, c in named if c.name not in shape.primary_key]
-    unknown = f"array_compact(array({', '.join(absent)}))" if absent and shape.primary_key else texts([])
+    }
+    keyless = not shape.primary_key
+    absent = {c.name: f"c{i} IS NULL" for i, c in named if not keyless and c.name not in shape.primary_key}
+    unknown = _names_where(absent)
     if truncated_at is not None:
         unknown = f"IF(({truncated_at}) IS NULL, {unknown}, {texts([])})"
     columns = [f"t{i} AS {identifier(c.name)}" for i, c in named]
     head = ["_key", "_at.incarnation AS _incarnation", "_at.lsn AS _lsn", "_at.seq AS _seq", "_deleted",
-            f"array_compact(array({', '.join(lost)})) AS _lossy", f"{unknown} AS _unknown", *extra]
+            f"{_names_where(lost)} AS _lossy", f"{unknown} AS _unknown", *extra]
     return f"SELECT {', '.join(head + columns)} FROM (SELECT *, {', '.join(typed)} FROM ({cells}))"
+
+
+def _names_where(conditions: dict[str, str]) -> str:
+    """SQL for the array of those names whose condition holds; mostly none does, which costs no array to find out."""
+    if not conditions:
+        return texts([])
+    named = ", ".join(f"IF({condition}, {literal(name)}, NULL)" for name, condition in conditions.items())
+    return f"IF({' OR '.join(conditions.values())}, array_compact(array({named})), {texts([])})"
 
 
 def _newest(shape: Shape, rows: str) -> str:
@@ -116,7 +126,8 @@ def _resolved(shape: Shape, rows: str) -> str:
         for i, c in enumerate(shape.columns)
     ]
     return (
-        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = 'd' AS _deleted, {', '.join(cells)} FROM ({rows}) GROUP BY _key"
+        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = 'd' AS _deleted, {', '.join(cells)} "
+        f"FROM ({rows}) GROUP BY _key"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 
@@ -19,10 +19,10 @@ Image = dict[str, str | None]
 
 
 def table_schema(table: str, *columns: str) -> TableSchema:
-    """``"id integer key"``, ``"note text"``; key columns in the order of the key."""
+    """``"id integer key"``, ``"note text"``, ``"odd name: text"``; key columns in the order of the key."""
     found, keys = [], 0
     for text in columns:
-        name, _, kind = text.partition(" ")
+        name, _, kind = text.partition(": " if ": " in text else " ")
         if kind.endswith(" key"):
             keys += 1
             found.append(Column(name, kind.removesuffix(" key"), False, keys))
@@ -37,6 +37,7 @@ class Lake:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
         self.paths = Paths(str(root), "shop")
+        self.results: list[list[TableResult]] = []
 
     def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
         row = (schema.schema_id, schema.table, 1, lsn, 0,
@@ -48,7 +49,7 @@ class Lake:
         for lsn, op, key, after, *undecoded in events:
             image = {"r": "dump", "f": "dump"}.get(str(op), "log")
             assert isinstance(lsn, int) and (after is None or isinstance(after, dict))
-            partial = op in "cur" and after is not None and set(after) != set(schema.names)
+            partial = op in ("c", "u", "r") and after is not None and set(after) != set(schema.names)
             keys = None if key is None else dict(zip(schema.primary_key, key if isinstance(key, tuple) else (key,),
                                                      strict=True))
             rows.append((1, lsn, 0, schema.table, op, keys, None, after, schema.schema_id, 700, when(lsn), True, image,
@@ -62,7 +63,9 @@ class Lake:
         reduce(DataFrame.union, frames).write.format("delta").mode("append").save(self.paths.events)
 
     def fold(self, **options: int) -> list[TableResult]:
-        return run_state(self.spark, self.paths, parallel=2, **options)
+        """Runs state; what each run returned is kept in ``results``."""
+        self.results.append(run_state(self.spark, self.paths, parallel=2, **options))
+        return self.results[-1]
 
     def state(self, schema: str, table: str) -> DataFrame:
         return self.spark.read.format("delta").load(self.paths.state(schema, table))
@@ -70,7 +73,7 @@ class Lake:
 
 def when(lsn: int) -> datetime:
     """Transaction ``lsn`` commits that many minutes after midnight."""
-    return datetime(2024, 1, 1, lsn // 60, lsn % 60, tzinfo=UTC)
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=lsn)
 
 
 @pytest.fixture

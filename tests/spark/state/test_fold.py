@@ -14,7 +14,7 @@ from dblake.core.schema import TableSchema
 from tests.spark.state.conftest import Lake, table_schema
 
 TABLE = table_schema("public.t", "id text key", "a text", "b text")
-WHOLE = {"a": "a1", "b": "b1"}
+WHOLE: dict[str, str | None] = {"a": "a1", "b": "b1"}
 
 Event = tuple[int, str, str | None, dict[str, str | None] | None]
 Row = tuple[str, str | None, str | None, int, bool]
@@ -29,9 +29,11 @@ CASES: list[tuple[str, list[Event], list[Row]]] = [
      [("1", None, "b2", 7, False)]),
     ("delete", [(5, "c", "1", WHOLE), (6, "d", "1", None)], [("1", None, None, 6, True)]),
     ("delete of an unknown key", [(6, "d", "1", None)], [("1", None, None, 6, True)]),
-    ("partial, delete, create", [(5, "u", "1", {"a": "a0"}), (6, "d", "1", None), (7, "c", "1", {"a": "a2", "b": None})],
+    ("partial, delete, create",
+     [(5, "u", "1", {"a": "a0"}), (6, "d", "1", None), (7, "c", "1", {"a": "a2", "b": None})],
      [("1", "a2", None, 7, False)]),
-    ("partial create takes nothing from before", [(5, "c", "1", WHOLE), (6, "d", "1", None), (7, "c", "1", {"a": "a2"})],
+    ("partial create takes nothing from before",
+     [(5, "c", "1", WHOLE), (6, "d", "1", None), (7, "c", "1", {"a": "a2"})],
      [("1", "a2", None, 7, False)]),
     ("partial dumped row takes nothing from before", [(5, "c", "1", WHOLE), (6, "r", "1", {"a": "a2"})],
      [("1", "a2", None, 6, False)]),

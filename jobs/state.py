@@ -1,0 +1,64 @@
+"""``state``: events → state tables, once (for schedulers) or on and on."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+from pyspark.sql import SparkSession
+
+from dblake.config import Config, StateConfig
+from dblake.core.errors import StateError
+from dblake.spark.session import spark_session
+from pipelines.cli import job_options, run_job, stop_requested
+from pipelines.paths import Paths
+from pipelines.state import TableResult, events_version, run_state
+
+
+@click.command("state")
+@job_options
+@click.option("--once", "mode", flag_value="once", default=True, help="Fold all events there are, then end (default).")
+@click.option("--continuous", "mode", flag_value="continuous", help="Go on until SIGTERM or Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="With --continuous: pause between two looks; state.interval_seconds if not given.")
+def state(config: Config, mode: str, interval: float | None) -> None:
+    """Fold events into one current row per key, a state table for each source table."""
+    paths = Paths(config.warehouse, config.source.name)
+    spark = spark_session("dblake state")
+    if mode == "once":
+        results = _fold(spark, paths, config.state)
+        for result in results:
+            if result.error is None:
+                click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
+        _refuse_failures(results)
+    else:
+        with stop_requested() as stop:
+            _go_on(stop, spark, paths, config.state, config.state.interval_seconds if interval is None else interval)
+
+
+def _go_on(stop: threading.Event, spark: SparkSession, paths: Paths, settings: StateConfig, interval: float) -> None:
+    """Folds whenever events have come; a table that cannot take its own is logged, and tried again with the next."""
+    seen: int | None = None
+    while not stop.is_set():
+        now = events_version(paths)
+        if now != seen:
+            _fold(spark, paths, settings)
+            seen = now
+        stop.wait(max(interval, 0.1))
+
+
+def _fold(spark: SparkSession, paths: Paths, settings: StateConfig) -> list[TableResult]:
+    return run_state(spark, paths, parallel=settings.parallel, batches_per_step=settings.batches_per_step)
+
+
+def _refuse_failures(results: list[TableResult]) -> None:
+    errors = [r.error for r in results if r.error]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise StateError(f"{len(errors)} tables stay behind: {'; '.join(e.what for e in errors)}",
+                         next_step=errors[0].next_step)
+
+
+if __name__ == "__main__":
+    run_job(state)

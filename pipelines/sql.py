@@ -1,0 +1,94 @@
+"""One SQL statement over a source's tables: checked to be a read, its views made, run.
+
+Spark's own parser says what a statement is and which names it uses, so that neither is guessed from its text. What is
+wrong with a statement is its writer's: every fault is a UsageError of one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from dblake.core.errors import UsageError
+from dblake.core.position import Position
+from pipelines.paths import Paths
+from pipelines.state import Frontier
+from pipelines.views import Views
+
+_NO_READS = ("plans.logical.Command", "plans.logical.ParsedStatement")
+_RELATION = "analysis.UnresolvedRelation"
+
+
+def query(spark: SparkSession, paths: Paths, statement: str, at: Frontier | None = None) -> DataFrame:
+    """The statement's result, not yet computed. Raises UsageError for what is no read or cannot be understood."""
+    try:
+        plan = _parsed(spark, statement)
+        nodes = list(_nodes(plan))
+        for node in nodes:
+            if any(_is(spark, node, kind) for kind in _NO_READS):
+                raise UsageError(f"{node.nodeName()} is not a query, and sql only reads", next_step="write a SELECT")
+        relations = [node.multipartIdentifier() for node in nodes if _is(spark, node, _RELATION)]
+        Views(spark, paths, at).make([[r.apply(i) for i in range(r.size())] for r in relations])
+        return spark.sql(statement)
+    except PySparkException as error:
+        raise fault(error) from None
+
+
+def fault(error: PySparkException) -> UsageError:
+    """What is wrong with a statement, in one line without values of rows."""
+    if isinstance(error, (AnalysisException, ParseException)):
+        # Spark says more, with the statement and plans, on further lines.
+        said = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0]
+        return UsageError(said, next_step="mend the statement")
+    condition = error.getCondition() or type(error).__name__
+    return UsageError(f"the statement failed while running: {condition}", next_step="mend the statement")
+
+
+def frontier_at(spark: SparkSession, paths: Paths, text: str) -> Frontier:
+    """The newest point state has noted at or before a position (``1/4711``) or an ISO time (UTC if it has no zone)."""
+    if not DeltaTable.is_deltatable(paths.frontier):
+        raise UsageError("state has not been folded yet", next_step="run ./spark-submit.sh state")
+    rows = spark.read.format("delta").load(paths.frontier)
+    try:
+        if "/" in text:
+            limit = Position.parse(text)
+            upto = rows.where(
+                f"struct(incarnation, lsn, seq) <= struct({limit.incarnation}L AS incarnation, {limit.lsn}L AS lsn, "
+                f"{limit.seq}L AS seq)"
+            )
+        else:
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            upto = rows.where(f"at <= timestamp_micros({int(moment.timestamp() * 1_000_000)}L)")
+    except ValueError:
+        raise UsageError(f"--at {text} is neither a position nor a time",
+                         next_step="write 1/4711 or 2024-01-31T12:00:00") from None
+    row = upto.orderBy("batch", "at", ascending=False).first()
+    if row is None:
+        raise UsageError(f"state has noted no point at or before {text}",
+                         next_step="SELECT * FROM dblake.frontier lists the points there are")
+    return Frontier(row["batch"], Position(row["incarnation"], row["lsn"], row["seq"]), row["versions"], row["behind"])
+
+
+def _parsed(spark: SparkSession, statement: str) -> Any:
+    return spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+
+
+def _is(spark: SparkSession, node: Any, kind: str) -> bool:
+    jvm: Any = spark._jvm
+    return bool(jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.{kind}").isInstance(node))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """A plan and all below it, subqueries and WITH clauses included."""
+    yield plan
+    for inner in (plan.children(), plan.innerChildren()):
+        for place in range(inner.size()):
+            node = inner.apply(place)
+            if hasattr(node, "innerChildren"):
+                yield from _nodes(node)

@@ -1,0 +1,94 @@
+"""The jobs ``state`` and ``sql`` as a user sees them: what they print and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from dblake.core.errors import StateError, UsageError
+from jobs.sql import sql
+from jobs.state import state
+from tests.spark.state.conftest import Lake, table_schema
+
+T = table_schema("public.t", "id integer key", "n numeric(20,10)", "raw bytea", "seen timestamp with time zone",
+                 "f double precision", "note text")
+FULL = {"id": "1", "n": "1234567890.1234567890", "raw": "\\xff00", "seen": "2024-05-06 07:08:09.123456+00", "f": "NaN",
+        "note": 'a "b", c'}
+EMPTY = {"id": "2", "n": None, "raw": None, "seen": None, "f": None, "note": None}
+
+
+@pytest.fixture(scope="module")
+def conf(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("lake")
+    lake = Lake(spark, root)
+    for schema in (T, table_schema("public.bad", "id integer key", "_key text")):
+        lake.schema(schema)
+    lake.land(T, 1, (10, "c", "1", FULL), (11, "c", "2", EMPTY))
+    conf = root / "shop.yaml"
+    conf.write_text(
+        f"warehouse: {root}\nprogress: file:{root}/progress\nsource:\n  name: shop\n  type: postgres\n"
+        "  host: 127.0.0.1\n  database: shop\n  user: dblake\n  password: ${env:NONE}\n  tables: [public.*]\n",
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(state, ["--conf", str(conf)])
+    assert (done.output, done.exit_code) == ("public.t: 2 events, up to batch 1\n", 0)
+    return conf
+
+
+def ask(conf: Path, *arguments: str, typed: str = "") -> Result:
+    return CliRunner().invoke(sql, ["--conf", str(conf), *arguments], input=typed)
+
+
+def test_json_keeps_all_digits(conf: Path) -> None:
+    said = ask(conf, "SELECT * FROM t ORDER BY id", "--json").stdout
+    assert '"n":1234567890.1234567890' in said
+    assert json.loads(said) == [
+        {"id": 1, "n": 1234567890.123456789, "raw": "\\xff00", "seen": "2024-05-06T07:08:09.123456Z", "f": "NaN",
+         "note": 'a "b", c'},
+        {"id": 2, "n": None, "raw": None, "seen": None, "f": None, "note": None},
+    ]
+
+
+def test_json_without_rows_is_an_empty_array(conf: Path) -> None:
+    assert json.loads(ask(conf, "SELECT * FROM t WHERE id = 9", "--json").stdout) == []
+
+
+def test_csv(conf: Path) -> None:
+    assert ask(conf, "SELECT * FROM t ORDER BY id;", "--csv").stdout == (
+        "id,n,raw,seen,f,note\n"
+        '1,1234567890.1234567890,\\xff00,2024-05-06 07:08:09.123456,NaN,"a ""b"", c"\n'
+        "2,,,,,\n"
+    )
+
+
+def test_a_table(conf: Path) -> None:
+    said = ask(conf, "SELECT id, note AS what FROM t ORDER BY id").stdout
+    assert [line.strip("│┃ ").split() for line in said.splitlines()][1:5:2] == [["id", "┃", "what"],
+                                                                               ["1", "│", "a", '"b",', "c"]]
+    assert "NULL" in said
+
+
+def test_the_prompt_goes_on_after_an_error(conf: Path) -> None:
+    done = ask(conf, "--csv", typed="SELECT 1\nAS one;\nSELEKT;\nDROP TABLE t;\nSELECT 2 AS two")
+    assert done.exit_code == 0
+    assert done.stdout == "one\n1\ntwo\n2\n"
+    assert [line.partition("]")[0] for line in done.stderr.splitlines()] == [
+        "[PARSE_SYNTAX_ERROR", "DropTable is not a query, and sql only reads. Next: write a SELECT"
+    ]
+
+
+def test_a_statement_that_fails_shows_no_value(conf: Path) -> None:
+    done = ask(conf, "SELECT CAST(note AS INT) FROM t")
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == "the statement failed while running: CAST_INVALID_INPUT. Next: mend the statement"
+
+
+def test_a_table_that_stays_behind_ends_the_job_with_its_name(conf: Path, spark: SparkSession) -> None:
+    bad = table_schema("public.bad", "id integer key", "_key text")
+    Lake(spark, conf.parent).land(bad, 2, (20, "c", "1", {"id": "1", "_key": "x"}))
+    done = CliRunner().invoke(state, ["--conf", str(conf)])
+    assert isinstance(done.exception, StateError) and "public.bad, column _key" in str(done.exception)

@@ -1,0 +1,230 @@
+"""A run over many tables at once, in two batches: keys, types, schema changes, and what one table's fault does not do."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblake.core.errors import StateError
+from dblake.core.schema import TableSchema
+from dblake.spark.types import read_sql
+from pipelines.state import TableResult, read_frontier
+from tests.spark.state.conftest import Lake, table_schema
+
+COMPOSITE = table_schema("public.composite", "a integer key", "b text key", "v text")
+KEYLESS = table_schema("public.keyless", "v integer")
+QUIET = table_schema("public.quiet", "id integer key")
+ODD = table_schema('"My Shop"."Order lines"', "id integer key", "a b,c: text", "d`e text")
+GROWS = [
+    table_schema("public.grows", "id integer key", "a text"),
+    table_schema("public.grows", "id integer key", "a text", "new one: numeric(4,1)"),
+    table_schema("public.grows", "id integer key", "new one: numeric(4,1)"),
+]
+WIDENS = [table_schema("public.widens", "id integer key", "n integer"),
+          table_schema("public.widens", "id bigint key", "n numeric(12,2)")]
+NARROWS = [table_schema("public.narrows", "id integer key", "n bigint"),
+           table_schema("public.narrows", "id integer key", "n integer")]
+CHANGES = [table_schema("public.changes", "id integer key", "n integer"),
+           table_schema("public.changes", "id integer key", "n text")]
+REKEYED = [table_schema("public.rekeyed", "id integer key", "n integer"),
+           table_schema("public.rekeyed", "id integer", "n integer key")]
+TWINS = table_schema("public.twins", "id integer key", "a text", "A text")
+OURS = table_schema("public.ours", "id integer key", "_lsn bigint")
+
+# source type, text, value in state, lossy
+VALUES: list[tuple[str, str, object, bool]] = [
+    ("smallint", "-32768", -32768, False),
+    ("bigint", "9223372036854775807", 9223372036854775807, False),
+    ("integer", "2147483648", None, True),
+    ("boolean", "t", True, False),
+    ("boolean", "f", False, False),
+    ("real", "1.5", 1.5, False),
+    ("double precision", "Infinity", float("inf"), False),
+    ("double precision", "-Infinity", float("-inf"), False),
+    ("double precision", "1.7976931348623157e+308", 1.7976931348623157e308, False),
+    ("numeric(10,2)", "-12345678.90", Decimal("-12345678.90"), False),
+    ("numeric(10,2)", "NaN", None, True),
+    ("numeric(38,0)", "9" * 38, Decimal("9" * 38), False),
+    ("numeric(39,0)", "9" * 39, "9" * 39, False),
+    ("numeric(3,-2)", "12300", Decimal(12300), False),
+    ("numeric(2,5)", "0.00012", Decimal("0.00012"), False),
+    ("numeric", "1.500000000000000000", Decimal("1.5"), False),
+    ("numeric", "1.5000000000000000000000", Decimal("1.5"), False),
+    ("numeric", "0.1234567890123456789", None, True),
+    ("numeric", "123456789012345678901", None, True),
+    ("numeric", "Infinity", None, True),
+    ("date", "2024-02-29", date(2024, 2, 29), False),
+    ("date", "infinity", None, True),
+    ("date", "0044-03-15 BC", None, True),
+    ("date", "12024-01-01", None, True),
+    ("timestamp without time zone", "9999-12-31 23:59:59.999999", datetime(9999, 12, 31, 23, 59, 59, 999999), False),
+    ("timestamp(3) without time zone", "0001-01-01 00:00:00.5", datetime(1, 1, 1, 0, 0, 0, 500000), False),
+    ("timestamp without time zone", "0044-03-15 00:00:00 BC", None, True),
+    ("timestamp with time zone", "2024-01-01 12:34:56.789+00", datetime(2024, 1, 1, 12, 34, 56, 789000), False),
+    ("timestamp with time zone", "10000-01-01 00:00:00+00", None, True),
+    ("timestamp with time zone", "-infinity", None, True),
+    ("bytea", "\\xdeadbeef", b"\xde\xad\xbe\xef", False),
+    ("bytea", "\\x", b"", False),
+    ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", False),
+    ("integer[]", "{1,NULL,3}", "{1,NULL,3}", False),
+    ("text", "today", "today", False),
+    ("date", "today", None, True),
+    ("timestamp without time zone", "epoch", None, True),
+]
+TYPES = table_schema("public.types", "id integer key", "latin text", *(f"c{i} {v[0]}" for i, v in enumerate(VALUES)))
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(spark, tmp_path_factory.mktemp("lake"))
+    for schema in (COMPOSITE, KEYLESS, QUIET, ODD, TWINS, OURS, TYPES):
+        lake.schema(schema)
+    for version in (GROWS, WIDENS, NARROWS, CHANGES, REKEYED):
+        lake.schema(version[0])
+        lake.schema(version[1], lsn=20, batch=2)
+    lake.schema(GROWS[2], lsn=30, batch=3)
+
+    def first(schema: TableSchema, **values: str) -> tuple[TableSchema, int, list[tuple[object, ...]]]:
+        return schema, 1, [(10, "c", values[schema.primary_key[0]], values)]
+
+    def second(schema: TableSchema, **values: str) -> tuple[TableSchema, int, list[tuple[object, ...]]]:
+        return schema, 2, [(22, "c", values[schema.primary_key[0]], values)]
+
+    def land(*groups: tuple[TableSchema, int, list[tuple[object, ...]]]) -> None:
+        lake.append([lake.frame(*group) for group in groups])
+
+    texts = {"id": "1", "latin": "\\xe9", **{f"c{i}": v[1] for i, v in enumerate(VALUES)}}
+    land(
+        (COMPOSITE, 1, [(10, "c", ("1", 'x"'), {"a": "1", "b": 'x"', "v": "one"}),
+                        (11, "c", ("1", ""), {"a": "1", "b": "", "v": "two"})]),
+        (KEYLESS, 1, [(10, "c", (), {"v": "1"}), (11, "c", (), {"v": "1"}), (12, "u", (), {"v": "2"})]),
+        first(QUIET, id="1"), first(TWINS, id="1", a="x", A="y"), first(OURS, id="1", _lsn="7"),
+        (ODD, 1, [(10, "c", "1", {"id": "1", "a b,c": "x", "d`e": "y"})]),
+        (TYPES, 1, [(10, "c", "1", texts, ["latin"])]),
+        first(GROWS[0], id="1", a="x"), first(WIDENS[0], id="1", n="7"), first(NARROWS[0], id="1", n="9999999999"),
+        first(CHANGES[0], id="1", n="7"), first(REKEYED[0], id="1", n="7"),
+    )
+    lake.fold()
+    land(
+        (COMPOSITE, 2, [(20, "u", ("1", ""), {"v": "three"})]),
+        (KEYLESS, 2, [(20, "c", (), {"v": "3"})]),
+        (GROWS[1], 2, [(21, "u", "1", {"id": "1", "a": "x", "new one": "1.5"})]),
+        second(WIDENS[1], id="9999999999", n="7.25"), second(NARROWS[1], id="2", n="8"),
+        second(CHANGES[1], id="2", n="x"), second(REKEYED[1], id="1", n="8"),
+        (GROWS[2], 3, [(31, "u", "1", {"id": "1", "new one": "2.5"}), (32, "c", "2", {"id": "2", "new one": None})]),
+    )
+    lake.fold(batches_per_step=1)
+    return lake
+
+
+def rows(lake: Lake, table: str, *columns: str) -> list[tuple[object, ...]]:
+    frame = lake.state(*table.split("."))
+    return [tuple(r) for r in frame.orderBy("_incarnation", "_lsn", "_seq").selectExpr(*columns).collect()]
+
+
+def errors(results: list[TableResult]) -> dict[str, str]:
+    return {r.table: r.error.what for r in results if r.error}
+
+
+def test_composite_keys_are_told_apart(lake: Lake) -> None:
+    assert rows(lake, "public.composite", "_key", "a", "b", "v") == [
+        ('["1","x\\""]', 1, 'x"', "one"), ('["1",""]', 1, "", "three")
+    ]
+
+
+def test_a_table_without_a_key_is_appended_to(lake: Lake) -> None:
+    assert rows(lake, "public.keyless", "v", "_key", "_lsn", "_deleted") == [
+        (1, None, 10, False), (1, None, 11, False), (3, None, 20, False)
+    ]
+
+
+def test_a_quiet_table_is_let_alone(lake: Lake) -> None:
+    assert DeltaTable(lake.paths.state("public", "quiet")).version() == 1
+
+
+def test_any_name_can_be_a_table_and_a_column(lake: Lake) -> None:
+    state = lake.state("My Shop", "Order lines")
+    assert [tuple(r) for r in state.select("id", "`a b,c`", "`d``e`").collect()] == [(1, "x", "y")]
+
+
+def test_columns_come_and_go(lake: Lake) -> None:
+    assert rows(lake, "public.grows", "id", "a", "`new one`") == [(1, "x", Decimal("2.5")), (2, None, None)]
+
+
+def test_a_wider_type_is_taken(lake: Lake) -> None:
+    assert rows(lake, "public.widens", "id", "n") == [(1, Decimal("7.00")), (9999999999, Decimal("7.25"))]
+
+
+def test_a_narrower_type_keeps_the_wider(lake: Lake) -> None:
+    assert rows(lake, "public.narrows", "id", "n") == [(1, 9999999999), (2, 8)]
+
+
+def test_tables_that_cannot_be_are_named(lake: Lake) -> None:
+    assert errors(lake.results[0]) == {
+        "public.twins": "table public.twins, columns a and A: a Delta table cannot hold names that differ only in case",
+        "public.ours": "table public.ours, column _lsn: state tables have a column of their own by that name",
+    }
+
+
+def test_a_change_that_cannot_be_followed_stops_its_table_only(lake: Lake) -> None:
+    assert errors(lake.results[1]) == errors(lake.results[0]) | {
+        "public.changes": "table public.changes, column n: its type became STRING, state has INT",
+        "public.rekeyed": "table public.rekeyed: its primary key changed",
+    }
+    assert rows(lake, "public.changes", "id", "n") == [(1, 7)]
+    assert isinstance(next(r.error for r in lake.results[1] if r.error), StateError)
+
+
+@pytest.mark.parametrize(("place", "value"), list(enumerate(VALUES)), ids=[f"{v[0]} {v[1][:30]}" for v in VALUES])
+def test_a_value_is_held_exactly_or_named_as_lossy(lake: Lake, place: int, value: tuple[str, str, object, bool]) -> None:
+    _, _, expected, lossy = value
+    column = f"c{place}"
+    # A TIMESTAMP would come to Python in the machine's own zone.
+    read = f"CAST({column} AS TIMESTAMP_NTZ)" if value[0] == "timestamp with time zone" else column
+    held, named = rows(lake, "public.types", read, f"array_contains(_lossy, '{column}')")[0]
+    assert (bytes(held) if isinstance(held, bytearray) else held, named) == (expected, lossy)
+
+
+def test_bytes_that_are_no_text_stand_in_hex_and_are_named(lake: Lake) -> None:
+    assert rows(lake, "public.types", "latin", "array_contains(_lossy, 'latin')") == [("\\xe9", True)]
+
+
+def test_not_a_number_is_a_number(lake: Lake, spark: SparkSession) -> None:
+    double, single = read_sql("DOUBLE", "'NaN'"), read_sql("FLOAT", "'NaN'")
+    assert spark.sql(f"SELECT isnan({double}), isnan({single})").first() == (True, True)
+
+
+def test_other_readers_read_state(lake: Lake) -> None:
+    path = lake.paths.state("public", "types")
+    row = DeltaTable(path).to_pyarrow_table(columns=["id", "c24"]).to_pylist()[0]
+    assert row == {"id": 1, "c24": datetime(9999, 12, 31, 23, 59, 59, 999999)}
+    files = DeltaTable(path).file_uris()
+    assert duckdb.sql(f"SELECT id, c24::VARCHAR FROM read_parquet({files})").fetchall() == [
+        (1, "9999-12-31 23:59:59.999999")
+    ]
+    instant = DeltaTable(path).to_pyarrow_table(columns=["c27"]).to_pylist()[0]["c27"]
+    assert instant == datetime(2024, 1, 1, 12, 34, 56, 789000, tzinfo=UTC)
+
+
+def test_the_frontier_is_cut_at_batches(lake: Lake) -> None:
+    steps = lake.spark.read.format("delta").load(lake.paths.frontier).orderBy("batch").collect()
+    assert [(r["batch"], r["incarnation"], r["lsn"], r["seq"]) for r in steps] == [
+        (1, 1, 12, 0), (2, 1, 22, 0), (3, 1, 32, 0)
+    ]
+    assert {t: steps[1]["versions"][t] for t in ("public.quiet", "public.composite")} == {
+        "public.quiet": 1, "public.composite": 2
+    }
+    assert steps[2]["behind"] == {"public.twins": 0, "public.ours": 0, "public.changes": 1, "public.rekeyed": 1}
+    assert "public.changes" not in steps[2]["versions"]
+
+
+def test_nothing_new_is_nothing_done(lake: Lake) -> None:
+    before = read_frontier(lake.spark, lake.paths)
+    results = lake.fold()
+    assert {r.table for r in results} == {"public.twins", "public.ours", "public.changes", "public.rekeyed"}
+    assert read_frontier(lake.spark, lake.paths).versions == before.versions

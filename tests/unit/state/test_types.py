@@ -1,0 +1,46 @@
+"""The type mapping as a table, without Spark; how the texts are read is tested where Spark runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dblake.spark.types import holds, markdown, spark_type
+
+
+@pytest.mark.parametrize(
+    ("source", "spark"),
+    [
+        ("smallint", "SMALLINT"), ("integer", "INT"), ("bigint", "BIGINT"), ("real", "FLOAT"),
+        ("double precision", "DOUBLE"), ("boolean", "BOOLEAN"), ("date", "DATE"), ("bytea", "BINARY"),
+        ("timestamp without time zone", "TIMESTAMP_NTZ"), ("timestamp(3) without time zone", "TIMESTAMP_NTZ"),
+        ("timestamp with time zone", "TIMESTAMP"), ("timestamp(0) with time zone", "TIMESTAMP"),
+        ("numeric", "DECIMAL(38,18)"), ("numeric(10,2)", "DECIMAL(10,2)"), ("numeric(38,38)", "DECIMAL(38,38)"),
+        ("numeric(39,2)", "STRING"), ("numeric(3,-2)", "DECIMAL(5,0)"), ("numeric(2,5)", "DECIMAL(5,5)"),
+        ("numeric(30,-10)", "STRING"), ("integer[]", "STRING"), ("numeric(10,2)[]", "STRING"),
+        ("character varying(20)", "STRING"), ("uuid", "STRING"), ("jsonb", "STRING"), ("interval", "STRING"),
+        ("time without time zone", "STRING"), ("shop.colour", "STRING"), ("date_range", "STRING"),
+    ],
+)
+def test_spark_type(source: str, spark: str) -> None:
+    assert spark_type(source) == spark
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("BIGINT", "INT", True), ("INT", "BIGINT", False), ("INT", "SMALLINT", True), ("INT", "INT", True),
+        ("DOUBLE", "FLOAT", True), ("FLOAT", "DOUBLE", False), ("DOUBLE", "BIGINT", False),
+        ("DECIMAL(12,2)", "DECIMAL(10,2)", True), ("DECIMAL(12,3)", "DECIMAL(12,2)", False),
+        ("DECIMAL(13,3)", "DECIMAL(12,2)", True), ("DECIMAL(12,2)", "INT", True), ("DECIMAL(11,2)", "INT", False),
+        ("DECIMAL(38,18)", "BIGINT", True), ("DECIMAL(38,18)", "DOUBLE", False), ("STRING", "INT", False),
+        ("INT", "DECIMAL(5,0)", False), ("TIMESTAMP", "DATE", False),
+    ],
+)
+def test_holds(wide: str, narrow: str, expected: bool) -> None:
+    assert holds(wide, narrow) is expected
+
+
+def test_the_page_is_the_mapping() -> None:
+    assert (Path(__file__).parents[3] / "docs" / "types.md").read_text(encoding="utf-8") == markdown()
