@@ -22,7 +22,7 @@ from dblake.spark.session import spark_session
 from dblake.state.spelling import identifier
 from pipelines.cli import job_options, run_job
 from pipelines.paths import Paths
-from pipelines.sql import fault, frontier_at, query
+from pipelines.sql import fault, frontier_at, query, quiet
 from pipelines.state import Frontier
 
 SHOWN = 1000
@@ -42,6 +42,7 @@ def sql(config: Config, statement: str | None, at: str | None, form: str | None)
     dblake.windows, dblake.frontier.
     """
     spark = spark_session("dblake sql")
+    quiet(spark)
     paths = Paths(config.warehouse, config.source.name)
     point = frontier_at(spark, paths, at) if at else None
     if statement is not None:

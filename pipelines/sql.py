@@ -6,12 +6,14 @@ wrong with a statement is its writer's: every fault is a UsageError of one line.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.errors import UsageError
@@ -37,6 +39,13 @@ def query(spark: SparkSession, paths: Paths, statement: str, at: Frontier | None
         return spark.sql(statement)
     except PySparkException as error:
         raise fault(error) from None
+
+
+def quiet(spark: SparkSession) -> None:
+    """Lets a statement's fault be told once, by ``fault``: Spark's own reports of it are long and show values."""
+    spark.sparkContext.setLogLevel("FATAL")
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def fault(error: PySparkException) -> UsageError:

@@ -187,7 +187,7 @@ class _StepRun:
         (
             self.spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(self.paths.frontier)
         )
-        logger.info("state reached batch %d, position %s: %d tables, %d events", self.batch, position, len(tried),
+        logger.info("state reached batch %d, position %s: %d table(s), %d event(s)", self.batch, position, len(tried),
                     sum(r.events for r in results))
         return Frontier(self.batch, position, versions, behind)
 

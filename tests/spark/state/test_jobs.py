@@ -35,7 +35,7 @@ def conf(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
         encoding="utf-8",
     )
     done = CliRunner().invoke(state, ["--conf", str(conf)])
-    assert (done.output, done.exit_code) == ("public.t: 2 events, up to batch 1\n", 0)
+    assert (done.stdout, done.exit_code) == ("public.t: 2 events, up to batch 1\n", 0)
     return conf
 
 

@@ -89,8 +89,8 @@ def test_views(lake: Lake, statement: str, expected: list[object]) -> None:
 def test_history_has_a_row_for_each_version(lake: Lake) -> None:
     rows = ask(
         lake,
-        "SELECT id, a, b, _op, CAST(_valid_from AS TIMESTAMP_NTZ), CAST(_valid_to AS TIMESTAMP_NTZ), _from.lsn, _to.lsn "
-        "FROM t_history WHERE id IN (1, 2, 3, 4, 5) AND _from.lsn > 0 ORDER BY id, _from.lsn",
+        "SELECT id, a, b, _op, CAST(_valid_from AS TIMESTAMP_NTZ), CAST(_valid_to AS TIMESTAMP_NTZ), _from.lsn, "
+        "_to.lsn FROM t_history WHERE id IN (1, 2, 3, 4, 5) AND _from.lsn > 0 ORDER BY id, _from.lsn",
     )
 
     def at(lsn: int) -> datetime:
