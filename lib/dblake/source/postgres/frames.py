@@ -1,7 +1,7 @@
 """From a run of raw pgoutput messages to landing rows, a whole piece at a time.
 
-The stream's loop only appends bytes; everything that can be said of a row (its table, its place in its transaction,
-whether it is the last) is worked out here over arrays, so that no Python runs per row but that append.
+The stream's loop only appends bytes; everything that can be said of a row (its table, its transaction and its place
+in it, whether it is the last) is worked out here over arrays, so that no Python runs per row but that append.
 """
 
 from __future__ import annotations
@@ -19,50 +19,109 @@ from dblake.source.postgres import pgoutput
 from dblake.source.postgres.relations import Relations
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction's share of a run of messages: ``start`` is its first message's index in the run,
-    ``number`` that message's number within the transaction."""
+    """A transaction of which a run sees the end, or a part: ``number`` is that of its first message in the run."""
 
     lsn: int
     txid: int
     committed_at: int
-    start: int
     number: int = 0
-    complete: bool = False
 
 
 @dataclass(slots=True)
 class Run:
-    """Messages in log order with the transactions they belong to. A Truncate names one table."""
+    """Messages in log order. A Truncate names one table.
 
+    ``begins`` has the Begin message of each transaction and ``starts`` the index of its first message; what comes
+    before the first start belongs to ``carried``, a transaction that began before the run. ``open`` is true while
+    the last transaction's COMMIT has not come.
+    """
+
+    carried: Transaction | None = None
     messages: list[bytes] = field(default_factory=list)
-    transactions: list[Transaction] = field(default_factory=list)
+    begins: list[bytes] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    open: bool = False
+
+    def begin(self, payload: bytes) -> None:
+        """Takes in a Begin message."""
+        self.begins.append(payload)
+        self.starts.append(len(self.messages))
+        self.open = True
+
+    def take_open(self) -> Run:
+        """Takes out the open transaction, which must have begun in this run, as a run of its own."""
+        start = self.starts.pop()
+        later = Run(messages=self.messages[start:], begins=[self.begins.pop()], starts=[0], open=True)
+        del self.messages[start:]
+        self.open = False
+        return later
+
+    def transactions(self, txid_near: int) -> Transactions:
+        """All transactions of the run, ``carried`` first. ``txid_near`` is any 64-bit id of about the same time."""
+        said = pgoutput.begins(self.begins)
+        columns = [said["lsn"], pgoutput.widen(said["xid"].astype(np.int64), txid_near), said["committed_at"]]
+        starts = self.starts
+        number = 0
+        if self.carried is not None:
+            known = (self.carried.lsn, self.carried.txid, self.carried.committed_at)
+            columns = [np.append(value, column) for value, column in zip(known, columns, strict=True)]
+            starts, number = [0, *starts], self.carried.number
+        lsn, txid, committed_at = (column.astype(np.int64) for column in columns)
+        return Transactions(lsn, txid, committed_at, np.array([*starts, len(self.messages)]), number, self.open)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The transactions of a run as columns; ``starts`` also has the end of the last one.
+
+    ``number`` is that of the first one's first message, ``open`` tells whether the last one has yet to end.
+    """
+
+    lsn: np.ndarray
+    txid: np.ndarray
+    committed_at: np.ndarray
+    starts: np.ndarray
+    number: int
+    open: bool
+
+    @property
+    def first_open(self) -> bool:
+        """True if the first of them has yet to end."""
+        return self.open and len(self.lsn) == 1
+
+    def last(self) -> Transaction:
+        """The last of them, as a run carries it that goes on from here."""
+        count = int(self.starts[-1] - self.starts[-2])
+        before = self.number if len(self.lsn) == 1 else 0
+        return Transaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), before + count)
 
 
 def frame(
-    run: Run, relations: Relations, incarnation: int, after: Position | None
+    messages: list[bytes], transactions: Transactions, relations: Relations, incarnation: int, after: Position | None
 ) -> tuple[pa.Table, list[WatermarkSeen]]:
     """Landing rows and watermarks of a run. ``after`` drops what has landed before (see ResumePoint.landed)."""
-    count = len(run.messages)
+    count = len(messages)
     if count == 0:
         return FRAMES.empty_table(), []
-    payload = pa.array(run.messages, pa.binary())
+    payload = pa.array(messages, pa.binary())
     offsets = np.frombuffer(payload.buffers()[1], np.int32, count + 1)
     data = np.frombuffer(payload.buffers()[2], np.uint8)
     kinds = data[offsets[:-1]]
-    starts = np.array([t.start for t in run.transactions] + [count])
-    txn = np.repeat(np.arange(len(run.transactions)), np.diff(starts))
-    numbers = np.arange(count) - starts[txn] + np.array([t.number for t in run.transactions])[txn]
+    txn = np.repeat(np.arange(len(transactions.lsn)), np.diff(transactions.starts))
+    numbers = np.arange(count) - transactions.starts[txn]
+    numbers[txn == 0] += transactions.number
     tables, schema_ids, captured, marks = _tables(relations, data, offsets, kinds)
-    lsns = np.array([t.lsn for t in run.transactions], np.int64)[txn]
+    lsns = transactions.lsn[txn]
     if after is not None and after.incarnation == incarnation:
         fresh = (lsns > after.lsn) | ((lsns == after.lsn) & (numbers * 2 > after.seq))
         captured, marks = captured & fresh, marks & fresh
     kept = np.flatnonzero(captured)
     txn_kept = txn[kept]
-    complete = np.array([t.complete for t in run.transactions])
-    last = np.append(txn_kept[1:] != txn_kept[:-1], True) & complete[txn_kept] if len(kept) else np.zeros(0, bool)
+    last = np.append(txn_kept[1:] != txn_kept[:-1], True)[: len(kept)]
+    if transactions.open:
+        last &= txn_kept != len(transactions.lsn) - 1
     rows = pa.table(
         [
             pa.repeat(pa.scalar(incarnation, pa.int64()), len(kept)),
@@ -71,10 +130,8 @@ def frame(
             pa.array([ROW, TRUNCATE]).take(pa.array((kinds[kept] == pgoutput.TRUNCATE).astype(np.int8))),
             tables.take(pa.array(kept)),
             schema_ids.take(pa.array(kept)),
-            pa.array(np.array([t.txid for t in run.transactions], np.int64)[txn_kept]),
-            pa.array(np.array([t.committed_at for t in run.transactions], np.int64)[txn_kept]).cast(
-                FRAMES.field("committed_at").type
-            ),
+            pa.array(transactions.txid[txn_kept]),
+            pa.array(transactions.committed_at[txn_kept]).cast(FRAMES.field("committed_at").type),
             pa.array(last),
             pa.nulls(len(kept), pa.string()),
             pa.repeat(PGOUTPUT, len(kept)),
@@ -82,7 +139,10 @@ def frame(
         ],
         schema=FRAMES,
     )
-    seen = [_watermark(run, int(i), int(txn[i]), int(numbers[i]), incarnation) for i in np.flatnonzero(marks)]
+    seen = [
+        _watermark(messages[i], Position(incarnation, int(lsns[i]), int(numbers[i]) * 2), transactions, int(txn[i]))
+        for i in np.flatnonzero(marks)
+    ]
     return rows, seen
 
 
@@ -114,12 +174,9 @@ def _big_endian(data: np.ndarray, at: np.ndarray) -> np.ndarray:
     return word
 
 
-def _watermark(run: Run, index: int, txn: int, number: int, incarnation: int) -> WatermarkSeen:
-    transaction = run.transactions[txn]
-    reader, value = pgoutput.watermark_row(run.messages[index])
-    return WatermarkSeen(
-        reader, value, Position(incarnation, transaction.lsn, number * 2), transaction.txid, transaction.committed_at
-    )
+def _watermark(message: bytes, position: Position, transactions: Transactions, txn: int) -> WatermarkSeen:
+    reader, value = pgoutput.watermark_row(message)
+    return WatermarkSeen(reader, value, position, int(transactions.txid[txn]), int(transactions.committed_at[txn]))
 
 
 def schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:

@@ -18,7 +18,7 @@ from psycopg2.extras import REPLICATION_LOGICAL
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.landing.columns import FRAMES, SCHEMA
+from dblake.landing.columns import FRAMES
 from dblake.source.postgres import frames, pgoutput
 from dblake.source.postgres.connection import connect_replication, explained
 from dblake.source.postgres.relations import Relations
@@ -26,6 +26,8 @@ from dblake.source.postgres.settings import PostgresSettings
 
 _LOOK_EVERY = 256
 """Messages read between two looks at the limits and the clock."""
+_GATHER_SECONDS = 0.001
+"""The server sends message by message: to wake up for each would cost more than to read it."""
 
 
 class PgLogStream:
@@ -49,12 +51,11 @@ class PgLogStream:
         self._connection = connect_replication(settings)
         self._start(start)
         self._run = frames.Run()
-        self._open: frames.Transaction | None = None
+        self._committed: bytes | None = None
         self._sealed: list[pa.Table] = []
-        self._held: pa.Table | None = None
+        self._undecided: int | None = None
         self._seen: list[WatermarkSeen] = []
         self._rows = self._bytes = 0
-        self._cut_at = self._token
 
     def _start(self, start: str) -> None:
         # psycopg2 confirms more than it was told to: once all that a cursor was told to confirm covers the last
@@ -88,14 +89,15 @@ class PgLogStream:
                     return self._cut(inside=True)
                 left = until - time.monotonic()
                 if left <= 0:
-                    return self._cut(inside=False) if self._token != self._cut_at else None
-                if dry:
-                    select.select([self._connection], [], [], left)
+                    return self._cut(inside=False) if self._committed else None
+                if dry and select.select([self._connection], [], [], left)[0]:
+                    time.sleep(min(_GATHER_SECONDS, left))
 
     def _read_some(self) -> bool:
         """Reads until the stream is dry or it is time to look at the limits; True if it is dry."""
         read = self._reader.read_message
-        append = self._run.messages.append
+        run = self._run
+        append = run.messages.append
         size = 0
         try:
             for _ in range(_LOOK_EVERY):
@@ -104,110 +106,106 @@ class PgLogStream:
                     return True
                 payload = message.payload
                 kind = payload[0]
-                if kind == pgoutput.INSERT or kind == pgoutput.UPDATE or kind == pgoutput.DELETE:
+                if kind == pgoutput.UPDATE or kind == pgoutput.INSERT or kind == pgoutput.DELETE:
                     append(payload)
                     size += len(payload)
                 elif kind == pgoutput.BEGIN:
-                    self._begin(payload)
+                    run.begin(payload)
                 elif kind == pgoutput.COMMIT:
-                    self._commit(payload)
+                    run.open = False
+                    self._committed = payload
                 elif kind == pgoutput.RELATION:
                     self._relation(payload)
-                    append = self._run.messages.append
+                    run = self._run
+                    append = run.messages.append
                 elif kind == pgoutput.TRUNCATE:
-                    self._run.messages.extend(pgoutput.truncates(payload))
+                    run.messages.extend(pgoutput.truncates(payload))
             return False
         finally:
             self._bytes += size
 
-    def _begin(self, payload: bytes) -> None:
-        begin = pgoutput.begin(payload)
-        self._txid_near = txid = pgoutput.widen(begin.xid, self._txid_near)
-        self._open = frames.Transaction(begin.lsn, txid, begin.committed_at, start=len(self._run.messages))
-        self._run.transactions.append(self._open)
-
-    def _commit(self, payload: bytes) -> None:
-        if self._open is None:
-            raise SourceError("the log sent a COMMIT without a BEGIN", next_step="run again")
-        self._open.complete = True
-        self._open = None
-        self._token = pgoutput.lsn_text(pgoutput.commit_end(payload))
-
     def _relation(self, payload: bytes) -> None:
         relation = pgoutput.relation(payload)
-        if self._open is None:
-            raise SourceError("the log described a table outside a transaction", next_step="run again")
         if self._relations.knows(payload, relation):
             return
         # Rows before this message mean the relation as it was: frame them first.
-        number = self._open.number + len(self._run.messages) - self._open.start
         self._seal()
-        self._open = self._go_on(self._open, number)
+        transaction = self._run.carried
+        if transaction is None:
+            raise SourceError("the log described a table outside a transaction", next_step="run again")
         learned = self._relations.learn(payload, relation).schema
         if learned:
-            position = Position(self._incarnation, self._open.lsn, number * 2)
-            self._sealed.append(frames.schema_row(learned, position, self._open))
-
-    def _go_on(self, transaction: frames.Transaction, number: int) -> frames.Transaction:
-        """A new run that begins inside ``transaction``, of which ``number`` messages have been framed."""
-        rest = frames.Transaction(transaction.lsn, transaction.txid, transaction.committed_at, 0, number)
-        self._run = frames.Run(transactions=[rest])
-        return rest
+            position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
+            self._sealed.append(frames.schema_row(learned, position, transaction))
 
     def _seal(self) -> None:
-        """Frames the run. A row kept back from an earlier cut goes before it, as soon as it is known what follows."""
-        rows, seen = frames.frame(self._run, self._relations, self._incarnation, self._skip_to)
+        """Frames the run; the next one begins inside the transaction that is open.
+
+        Of an open transaction the last captured row is undecided: only what comes tells whether it is the last.
+        """
+        run = self._run
+        transactions = run.transactions(self._txid_near)
+        if len(transactions.lsn) == 0:
+            if run.messages:
+                raise SourceError("the log sent a row outside a transaction", next_step="run again")
+            return
+        rows, seen = frames.frame(run.messages, transactions, self._relations, self._incarnation, self._skip_to)
         self._seen.extend(seen)
-        if self._held is not None:
-            transaction = self._run.transactions[0]
-            followed = rows.num_rows > 0 and rows["lsn"][0].as_py() == transaction.lsn
-            if followed or transaction.complete:
-                self._sealed.append(self._held if followed else frames.as_last(self._held))
-                self._held = None
+        followed = rows.num_rows > 0 and rows["lsn"][0].as_py() == transactions.lsn[0]
+        if self._undecided is not None and (followed or not transactions.first_open):
+            if not followed:
+                self._sealed[self._undecided] = frames.as_last(self._sealed[self._undecided])
+            self._undecided = None
         if rows.num_rows:
             self._sealed.append(rows)
             self._rows += rows.num_rows
+            if run.open and rows["lsn"][-1].as_py() == transactions.lsn[-1]:
+                self._sealed[-1:] = [rows.slice(0, rows.num_rows - 1), rows.slice(rows.num_rows - 1)]
+                self._undecided = len(self._sealed) - 1
+        last = transactions.last()
+        self._txid_near = last.txid
+        self._run = frames.Run(carried=last, open=True) if run.open else frames.Run()
 
     def _cut(self, *, inside: bool) -> LogPiece:
-        """Takes out what has come: all whole transactions, and of one still open all but its last captured row.
+        """Takes out what has come: all whole transactions, and of one still open all before its undecided row.
 
-        That row is kept back because only COMMIT tells whether it is the transaction's last. Without ``inside`` an
-        open transaction stays whole, unless some of it has been framed already.
+        Without ``inside`` an open transaction stays whole, unless some of it has been framed already.
         """
         size, landed = self._bytes, None
-        self._bytes = self._rows = 0
-        if self._open is None:
+        self._bytes = 0
+        run, kept = self._run, list[pa.Table]()
+        if not run.open:
             self._seal()
-            self._run = frames.Run()
-        elif inside or self._open.number:
-            landed = self._cut_inside(self._open)
+        elif inside or not run.begins:
+            kept, landed = self._cut_inside()
         else:
-            later = self._run.messages[self._open.start :]
-            del self._run.messages[self._open.start :], self._run.transactions[-1]
+            later = run.take_open()
             self._seal()
-            self._open = self._go_on(self._open, 0)
-            self._run.messages = later
-            self._bytes = sum(map(len, later))
-        self._cut_at = self._token
+            self._run, self._bytes = later, sum(map(len, later.messages))
+        if self._committed is not None:
+            self._token = pgoutput.lsn_text(pgoutput.commit_end(self._committed))
+            self._committed = None
         rows = pa.concat_tables(self._sealed) if self._sealed else FRAMES.empty_table()
-        piece = LogPiece(rows, ResumePoint(self._incarnation, self._token, landed), tuple(self._seen), size)
-        self._sealed, self._seen, self._rows = [], [], 0
+        piece = LogPiece(
+            rows, ResumePoint(self._incarnation, self._token, landed), tuple(self._seen), size - self._bytes
+        )
+        self._sealed, self._undecided, self._rows, self._seen = kept, 0 if kept else None, len(kept), []
         return piece
 
-    def _cut_inside(self, transaction: frames.Transaction) -> Position:
-        number = transaction.number + len(self._run.messages) - transaction.start
+    def _cut_inside(self) -> tuple[list[pa.Table], Position | None]:
+        """Takes back the undecided row and what follows it; returns these and where the rest ends.
+
+        All before is framed whether it was captured or not: there a stream that is opened again must go on.
+        """
         self._seal()
-        self._open = self._go_on(transaction, number)
-        end = number * 2
-        if self._held is None and self._sealed:
-            last = self._sealed[-1].slice(self._sealed[-1].num_rows - 1)
-            if last["lsn"][0].as_py() == transaction.lsn and last["kind"][0].as_py() != SCHEMA:
-                self._held = last
-                self._sealed[-1] = self._sealed[-1].slice(0, self._sealed[-1].num_rows - 1)
-        if self._held is not None:
-            end = self._held["seq"][0].as_py()
-        # All before ``end`` is framed, whether it was captured or not; what lies at it comes again after a restart.
-        return Position(self._incarnation, transaction.lsn, max(end - 1, 0))
+        transaction = self._run.carried
+        assert transaction is not None, "only an open transaction is cut"
+        end, kept = transaction.number * 2, list[pa.Table]()
+        if self._undecided is not None:
+            kept = self._sealed[self._undecided :]
+            del self._sealed[self._undecided :]
+            end = kept[0]["seq"][0].as_py()
+        return kept, Position(self._incarnation, transaction.lsn, end - 1) if end else None
 
     def acknowledge(self, point: ResumePoint) -> None:
         with explained(self._settings):

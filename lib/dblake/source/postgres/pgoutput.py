@@ -6,23 +6,18 @@ Layouts are those of "Logical Replication Message Formats" in PostgreSQL's docum
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
 
-_BEGIN = struct.Struct(">cQqI")
+_BEGIN = np.dtype([("kind", "u1"), ("lsn", ">u8"), ("committed_at", ">i8"), ("xid", ">u4")])
 _COMMIT = struct.Struct(">cBQQq")
 _UNIX_OF_2000 = 946_684_800_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """``lsn`` is the commit record's, ``committed_at`` in microseconds since 1970, ``xid`` the 32-bit one."""
-
-    lsn: int
-    committed_at: int
-    xid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,12 @@ class Relation:
     columns: tuple[RelationColumn, ...]
 
 
-def begin(payload: bytes) -> Begin:
-    """Reads a Begin message."""
-    _, lsn, committed_at, xid = _BEGIN.unpack_from(payload)
-    return Begin(lsn, committed_at + _UNIX_OF_2000, xid)
+def begins(payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:
+    """Of Begin messages the commit record's ``lsn``, ``committed_at`` in microseconds since 1970, 32-bit ``xid``."""
+    said = np.frombuffer(b"".join(payloads), _BEGIN)
+    read = {name: said[name].astype(np.int64) for name in ("lsn", "committed_at", "xid")}
+    read["committed_at"] += _UNIX_OF_2000
+    return read
 
 
 def commit_end(payload: bytes) -> int:
@@ -111,9 +108,9 @@ def _string(payload: bytes, at: int) -> tuple[str, int]:
     return payload[at:end].decode(), end + 1
 
 
-def widen(xid: int, near: int) -> int:
-    """The 64-bit transaction id of a 32-bit one, as the one nearest to a 64-bit id known to be close."""
-    return near + ((xid - near + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+def widen(xids: npt.NDArray[np.int64], near: int) -> npt.NDArray[np.int64]:
+    """The 64-bit transaction ids of 32-bit ones, as those nearest to a 64-bit id known to be close."""
+    return near + ((xids - near + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
 
 
 def lsn_number(text: str) -> int:
