@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from dblake.core.errors import StateError
+from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.state.merge import merge
 from dblake.state.shape import shape_of
-from dblake.state.steps import Slice, Step, newer, steps, summary
+from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
 from dblake.state.table import progress
 from pipelines.paths import Paths
 
@@ -122,15 +123,25 @@ def _advance(
     events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
     if until_batch is not None:
         events = events.where(events["batch"] <= until_batch)
-    plan = steps(summary(events, frontier.batch, batches_per_step).collect())
+    plan = _plan(events, frontier.batch, batches_per_step)
     schemas = read_schemas(spark, paths) if plan else {}
     for step in plan:
         run = _StepRun(spark, paths, step, frontier, behind, schemas)
         with ThreadPoolExecutor(parallel, thread_name_prefix="state") as pool:
             results = list(pool.map(run.fold_in, step.slices))
+        failpoint("state.merged")
         frontier = run.note(results)
+        failpoint("state.noted")
         behind = dict(frontier.behind)
         yield results
+
+
+def _plan(events: DataFrame, done: int, batches_per_step: int) -> list[Step]:
+    ends = batch_ends(events).collect()
+    if not ends:
+        return []
+    # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.
+    return steps(summary(events, cuts(ends, done, batches_per_step) or [done]).collect())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ One small aggregate over all events that are new says which tables each step tou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -41,12 +41,37 @@ def newer(events: DataFrame, done: int, behind: Mapping[str, int]) -> DataFrame:
     return events.where(" OR ".join([f"batch > {done}", *late]))
 
 
-def summary(events: DataFrame, done: int, batches_per_step: int) -> DataFrame:
-    """One row for each step and table."""
+def batch_ends(events: DataFrame) -> DataFrame:
+    """For each batch, whether a transaction is ``open`` at its end, so that the next batch holds the rest of it."""
+    log = f"IF(origin = 'log', {EVENT_AT}, NULL)"
+    return events.groupBy("batch").agg(expr(f"coalesce(NOT max_by(last_in_txn, {log}), false) AS open"))
+
+
+def cuts(ends: Sequence[Row], done: int, batches_per_step: int) -> list[int]:
+    """The batches each step goes up to: about so many a step, and none with a transaction open at its end."""
+    newest = max((row["batch"] for row in ends), default=0)
+    inside = {row["batch"] for row in ends if row["open"]}
+    found: list[int] = []
+    while done < newest:
+        cut = min(done + batches_per_step, newest)
+        while cut in inside and cut < newest:
+            cut += 1
+        # A transaction that has not landed whole waits for the next run.
+        while cut in inside and cut > done:
+            cut -= 1
+        if cut == done:
+            break
+        found.append(cut)
+        done = cut
+    return found
+
+
+def summary(events: DataFrame, cuts: Sequence[int]) -> DataFrame:
+    """One row for each step, up to the cuts, and table."""
     at = expr(EVENT_AT)
-    step = expr(f"greatest(batch - {done} - 1, 0) DIV {batches_per_step} AS step")
+    step = expr(f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < batch)) AS step")
     return (
-        events.select(step, "table", "batch", "op", "partial", "schema_id", at.alias("at"))
+        events.where(f"batch <= {cuts[-1]}").select(step, "table", "batch", "op", "partial", "schema_id", at.alias("at"))
         .groupBy("step", "table")
         .agg(
             expr("max(batch) AS batch"),
