@@ -174,7 +174,7 @@ TYPES = {
     "bytea": ["\\x", "\\x00", "\\x5c", "\\xff00", "\\x0a09"],
     "boolean": ["f", "t"],
     "double precision": ["-1e-300", "0.1", "-0", "1e300", "NaN", "Infinity"],
-    "interval": ["1 mon", "30 days", "-01:02:03.5"],
+    "interval": ["1 mon", "31 days", "-01:02:03.5"],
     "inet": ["10.0.0.1", "10.0.0.0/8", "::1"],
     "character varying(9)[]": ['{a,"b,c"}', "{}", '{NULL,"NULL"}'],
 }

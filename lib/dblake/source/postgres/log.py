@@ -24,6 +24,8 @@ from dblake.source.postgres.connection import connect_replication, explained
 from dblake.source.postgres.relations import Relations
 from dblake.source.postgres.settings import PostgresSettings
 
+_ALIVE_SECONDS = 0.5
+"""How often the server gets a sign of life from us without asking."""
 _LOOK_EVERY = 256
 """Messages read between two looks at the limits and the clock."""
 _GATHER_SECONDS = 0.001
@@ -61,7 +63,10 @@ class PgLogStream:
         # psycopg2 confirms more than it was told to: once all that a cursor was told to confirm covers the last
         # message's LSN, a keepalive makes it confirm the server's position, and rows of a later transaction may well
         # have lower LSNs than an earlier, not yet landed one's commit. So the cursor that reads is told nothing, and
-        # a second one, which never reads, confirms.
+        # a second one, which never reads, confirms. Before the first message "nothing told" covers it, too: a server
+        # that asks for a sign of life while it looks for something to send would be told that landing holds all it
+        # has looked at, and the next start would find a gap. So it gets one before it asks.
+        self._alive_at = time.monotonic()
         self._reader = self._connection.cursor()
         self._confirmer = self._connection.cursor()
         with explained(self._settings):
@@ -85,6 +90,8 @@ class PgLogStream:
         with explained(self._settings):
             while True:
                 dry = self._read_some()
+                if time.monotonic() - self._alive_at >= _ALIVE_SECONDS:
+                    self.keep_alive()
                 if self._bytes >= max_bytes or self._rows + len(self._run.messages) >= max_rows:
                     return self._cut(inside=True)
                 left = until - time.monotonic()
@@ -212,6 +219,7 @@ class PgLogStream:
             self._confirmer.send_feedback(flush_lsn=pgoutput.lsn_number(point.token), force=True)
 
     def keep_alive(self) -> None:
+        self._alive_at = time.monotonic()
         with explained(self._settings):
             self._confirmer.send_feedback(force=True)
 

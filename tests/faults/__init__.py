@@ -1,0 +1,1 @@
+"""Processes that die where it hurts, and what is left of their work."""
