@@ -57,6 +57,16 @@ def table_by_oid(cur: cursor, oid: int) -> CatalogueTable | None:
     return tables[0] if tables else None
 
 
+def files_of(cur: cursor, oid: int) -> list[int]:
+    """The files that hold a table's rows, those of its partitions included: others once it has been rewritten."""
+    cur.execute(
+        "SELECT relfilenode FROM pg_class WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s))"
+        " ORDER BY oid",
+        {"oid": oid},
+    )
+    return [row[0] for row in cur.fetchall()]
+
+
 def type_names(cur: cursor, types: list[tuple[int, int]]) -> list[str]:
     """How PostgreSQL spells types given by number."""
     cur.execute(

@@ -8,6 +8,7 @@ by the database alone; the key to go on from is the one it returned, bound as a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import psycopg2
 import pyarrow as pa
@@ -49,9 +50,13 @@ class PgChunkReader:
         with explained(self._settings), self._connection.cursor() as cur:
             cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                chunk = self._read(cur, request, deliver)
+                table, files, chunk = self._read(cur, request, deliver)
                 cur.execute("COMMIT")
-                return chunk
+                # After the snapshot's end, since within it the catalogue stands still. A table rewritten between
+                # snapshot and read does not: to that snapshot it is empty, without an error.
+                again = catalogue.table_by_oid(cur, table.oid)
+                changed = again is None or again.schema != table.schema or catalogue.files_of(cur, table.oid) != files
+                return replace(chunk, schema_changed=changed)
             except BaseException:
                 # In the middle of a COPY nothing else can be said on this connection.
                 self._connection.close()
@@ -59,7 +64,7 @@ class PgChunkReader:
 
     def _read(
         self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
-    ) -> ChunkRead:
+    ) -> tuple[catalogue.CatalogueTable, list[int], ChunkRead]:
         cur.execute(
             sql.SQL("SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s)").format(
                 self._watermark_table
@@ -73,6 +78,7 @@ class PgChunkReader:
                 f"table {request.table} has no primary key, so it cannot be dumped",
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
+        files = catalogue.files_of(cur, table.oid)
         sink = _CopySink(table.schema, deliver)
         try:
             cur.copy_expert(self._select(table, request).as_string(cur), sink)
@@ -82,14 +88,12 @@ class PgChunkReader:
                 next_step="correct --keys and start the dump again",
             ) from error
         sink.flush()
-        again = catalogue.table_by_oid(cur, table.oid)
-        return ChunkRead(
+        return table, files, ChunkRead(
             rows=sink.rows,
             last_key=_key_of(sink.last, table.schema) if sink.last else None,
             schema=table.schema,
             low_seen=low_seen,
             snapshot=snapshot,
-            schema_changed=again is None or again.schema != table.schema,
         )
 
     def _table(self, cur: cursor, name: str) -> catalogue.CatalogueTable:
