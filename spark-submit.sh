@@ -213,7 +213,7 @@ setup)
 tests) run_tests "$@" ;;
 esac
 
-[[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job. Next: use one of$(jobs)"
+[[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"
 
 spark_options=()
 job_options=()

@@ -45,6 +45,9 @@ class Stepped:
     def preflight(self) -> list[Check]:
         return self._source.preflight()
 
+    def require(self) -> None:
+        self._source.require()
+
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 

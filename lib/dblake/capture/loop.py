@@ -40,7 +40,11 @@ from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
 
 _CHECK_SECONDS = 0.05
+_DUMP_CHECK_SECONDS = 0.005
+"""A dump fills batches without the log saying anything, and stands still while one is full."""
 _GRACE_SECONDS = 30.0
+_START_SECONDS = 10.0
+"""A server may need some seconds to see that the capture before this one is gone; nobody waits longer at a prompt."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +95,7 @@ class Capture:
             resume = reached.resume if reached else None
             incarnation = resume.incarnation if resume else 1
             self._incarnation = incarnation
-            self._stream: LogStream = self._retrying()(self._source.open_log, resume, incarnation)
+            self._stream: LogStream = self._retrying(_START_SECONDS)(self._source.open_log, resume, incarnation)
             self._batches = BatchBuilder(
                 first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
                 resume=self._stream.start,
@@ -122,7 +126,8 @@ class Capture:
         return self.landed
 
     def _identify(self, landing: Landing) -> ServerIdentity:
-        server = self._retrying()(self._source.identity)
+        server = self._retrying(_START_SECONDS)(self._source.identity)
+        self._source.require()
         known = landing.reached.server if landing.reached else server
         if (known.server, known.log) != (server.server, server.log):
             raise WrongServer(
@@ -159,6 +164,8 @@ class Capture:
 
     def _patience(self) -> float:
         """How long the log may be read before this loop has something else to do."""
+        if not self._dumps.idle:
+            return _DUMP_CHECK_SECONDS
         if self._commits.busy:
             return _CHECK_SECONDS
         if self._batches.rows:
@@ -179,7 +186,8 @@ class Capture:
     def _reconnect(self, error: SourceError) -> None:
         logger.warning("%s; connecting again", error.what)
         self._stream.close()
-        self._stream = self._retrying()(self._source.open_log, self._batches.resume, self._incarnation)
+        again = self._retrying(self._settings.reconnect_seconds)
+        self._stream = again(self._source.open_log, self._batches.resume, self._incarnation)
 
     def _take_in(self, piece: LogPiece) -> None:
         rows, closes, heartbeats = [], [], set()
@@ -280,7 +288,7 @@ class Capture:
             self._source.name, self.landed.batches, self.landed.rows,
         )
 
-    def _retrying(self) -> Retrying:
+    def _retrying(self, seconds: float) -> Retrying:
         def told(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
@@ -288,7 +296,7 @@ class Capture:
         return Retrying(
             retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
             wait=wait_exponential(multiplier=0.2, max=15),
-            stop=stop_after_delay(self._settings.reconnect_seconds) | stop_when_event_set(self._stop),
+            stop=stop_after_delay(seconds) | stop_when_event_set(self._stop),
             sleep=sleep_using_event(self._stop),
             before_sleep=told,
             reraise=True,

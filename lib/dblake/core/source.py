@@ -140,6 +140,9 @@ class Source(Protocol):
     def preflight(self) -> list[Check]:
         """Every prerequisite, met or not."""
 
+    def require(self) -> None:
+        """Raises PrerequisitesNotMet, with all of them, for what would make capture miss changes without a word."""
+
     def identity(self) -> ServerIdentity:
         """Who answers at the configured address."""
 

@@ -28,6 +28,9 @@ class MemorySource:
         """There is nothing it could lack."""
         return []
 
+    def require(self) -> None:
+        """There is nothing it could lack."""
+
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, ServerIdentity
@@ -13,6 +14,8 @@ from dblake.source.postgres.connection import connect, connect_replication, expl
 from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
+
+_JUDGED_BY_OPEN_LOG = ("connect", "slot", "replication_slots", "wal_senders")
 
 
 class PostgresSource:
@@ -24,6 +27,15 @@ class PostgresSource:
 
     def preflight(self) -> list[Check]:
         return preflight(self._settings)
+
+    def require(self) -> None:
+        # What concerns the slot is judged when the log is opened, which knows where it has to resume.
+        broken = [c for c in self.preflight() if not c.ok and not c.check.startswith(_JUDGED_BY_OPEN_LOG)]
+        if broken:
+            raise PrerequisitesNotMet(
+                f"source {self.name}: " + "; ".join(f"{c.check}: {c.detail}" for c in broken),
+                next_step="run preflight, which has the statement that mends each",
+            )
 
     def identity(self) -> ServerIdentity:
         conn = connect_replication(self._settings)
