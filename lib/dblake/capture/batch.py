@@ -100,7 +100,7 @@ class BatchBuilder:
     def take(self) -> Filled:
         """Takes the batch out and starts the next one."""
         with self._changed:
-            rows = pa.concat_tables([*self._log, *self._chunks]).combine_chunks()
+            rows = pa.concat_tables([*self._log, *self._chunks])
             filled = Filled(self.number, self._stamped(rows), self.resume, self._closes, self._heartbeats)
             self._start()
             self.number += 1

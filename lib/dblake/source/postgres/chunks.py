@@ -7,9 +7,12 @@ by the database alone; the key to go on from is the one it returned, bound as a 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
@@ -24,6 +27,7 @@ from dblake.source.postgres.connection import explained
 from dblake.source.postgres.settings import PostgresSettings
 
 _DELIVER_BYTES = 2 << 20
+_NEWLINE = ord("\n")
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -79,15 +83,8 @@ class PgChunkReader:
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
         files = catalogue.files_of(cur, table.oid)
-        sink = _CopySink(table.schema, deliver)
-        try:
-            cur.copy_expert(self._select(table, request).as_string(cur), sink)
-        except psycopg2.DataError as error:
-            raise UnsupportedByName(
-                f"table {request.table}: a key asked for is no value of its column's type",
-                next_step="correct --keys and start the dump again",
-            ) from error
-        sink.flush()
+        with _CopySink(table.schema, deliver) as sink:
+            self._copy(cur, self._select(table, request), request, sink)
         return table, files, ChunkRead(
             rows=sink.rows,
             last_key=_key_of(sink.last, table.schema) if sink.last else None,
@@ -95,6 +92,19 @@ class PgChunkReader:
             low_seen=low_seen,
             snapshot=snapshot,
         )
+
+    @staticmethod
+    def _copy(cur: cursor, select: sql.Composable, request: ChunkRequest, sink: _CopySink) -> None:
+        # psycopg2 writes row by row; the buffer gathers them without running Python for each.
+        gathered = io.BufferedWriter(sink, _DELIVER_BYTES)
+        try:
+            cur.copy_expert(select.as_string(cur), gathered)
+        except psycopg2.DataError as error:
+            raise UnsupportedByName(
+                f"table {request.table}: a key asked for is no value of its column's type",
+                next_step="correct --keys and start the dump again",
+            ) from error
+        gathered.flush()
 
     def _table(self, cur: cursor, name: str) -> catalogue.CatalogueTable:
         cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(name))
@@ -136,29 +146,36 @@ class PgChunkReader:
         self._connection.close()
 
 
-class _CopySink:
-    """What COPY writes to: psycopg2 calls ``write`` once a row, with the line and its newline."""
+class _CopySink(io.RawIOBase):
+    """Takes COPY's text in pieces that end anywhere, and delivers whole lines.
+
+    A newline in it is always the end of a line: one in a value is written as a backslash and an n.
+    """
 
     def __init__(self, schema: TableSchema, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> None:
+        super().__init__()
         self._schema = schema
         self._deliver = deliver
-        self._lines: list[bytes] = []
-        self._bytes = 0
+        self._rest = b""
         self.rows = 0
         self.last = b""
 
-    def write(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._bytes += len(line)
-        if self._bytes >= _DELIVER_BYTES:
-            self.flush()
+    def writable(self) -> bool:
+        return True
 
-    def flush(self) -> None:
-        if self._lines:
-            self.last = self._lines[-1]
-            self.rows += len(self._lines)
-            self._deliver(pa.array(self._lines, pa.binary()), self._schema)
-            self._lines, self._bytes = [], 0
+    def write(self, piece: Any) -> int:
+        text = b"".join((self._rest, piece))
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE).astype(np.int32) + 1
+        if len(ends):
+            bounds = np.append(np.zeros(1, np.int32), ends)
+            self.rows += len(ends)
+            self.last = text[bounds[-2] : bounds[-1]]
+            lines = pa.BinaryArray.from_buffers(
+                pa.binary(), len(ends), [None, pa.py_buffer(bounds), pa.py_buffer(text)]
+            )
+            self._deliver(lines, self._schema)
+        self._rest = text[int(ends[-1]) :] if len(ends) else text
+        return len(piece)
 
 
 def _key_of(line: bytes, schema: TableSchema) -> tuple[str, ...]:
