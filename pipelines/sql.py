@@ -52,7 +52,7 @@ def fault(error: PySparkException) -> UsageError:
     """What is wrong with a statement, in one line without values of rows."""
     if isinstance(error, (AnalysisException, ParseException)):
         # Spark says more, with the statement and plans, on further lines.
-        said = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0]
+        said = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0].rstrip(".")
         return UsageError(said, next_step="mend the statement")
     condition = error.getCondition() or type(error).__name__
     return UsageError(f"the statement failed while running: {condition}", next_step="mend the statement")

@@ -41,7 +41,7 @@ SOURCE_TYPES = (
     SourceType("bytea", "BINARY", "bytea"),
     SourceType("numeric", f"DECIMAL({_MAX_DIGITS},18)", "numeric",
                "NaN, infinity, more than 20 digits before or 18 after the point"),
-    SourceType(r"numeric\((\d+),(-?\d+)\)", "DECIMAL(p,s)", "numeric(p,s), up to 38 digits", "NaN"),
+    SourceType(r"numeric\((\d+),(-?\d+)\)", "DECIMAL(p,s)", "numeric(p,s)", "NaN"),
 )
 
 _READ = {
@@ -54,7 +54,7 @@ _READ = {
 }
 # The cast rounds without a word, so digits beyond the scale are counted in the text first.
 _READ_DECIMAL = (
-    "CASE WHEN instr({v}, '.') = 0 OR length(rtrim('0', substring_index({v}, '.', -1))) <= {scale} "
+    "CASE WHEN instr({v}, '.') = 0 OR length(trim(TRAILING '0' FROM substring_index({v}, '.', -1))) <= {scale} "
     "THEN try_cast({v} AS {type}) END"
 )
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
@@ -107,8 +107,8 @@ def markdown() -> str:
             "| source type | Spark type | what it cannot hold |",
             "| --- | --- | --- |",
             *rows,
-            f"| all others: text, uuid, json, arrays, enums, time, interval, more than {_MAX_DIGITS} digits, … "
-            f"| `{TEXT}`, the exact text | nothing |",
+            f"| all others: text, uuid, json, arrays, enums, time, interval, … and numeric of more than {_MAX_DIGITS} "
+            f"digits | `{TEXT}`, the exact text | nothing |",
             "",
             "A value its type cannot hold is NULL in state, and the column is named in the row's `_lossy`; the exact",
             "text is in the events. So is a column whose bytes are no text in UTF-8: it holds `\\x` and hex. Numbers",

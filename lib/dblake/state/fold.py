@@ -11,6 +11,9 @@ once or in steps. The rules:
 - ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows only the state knows are the
   merge's to bury.
 
+A table without a primary key is only appended to: each row created is a row of state, and its updates, deletes and
+truncates are in events alone.
+
 The fold is SQL text, because the live and history views must be text and must not say it a second time. Values are
 typed last, once per key. What cannot be typed is NULL and named in ``_lossy``.
 """

@@ -71,7 +71,8 @@ def summary(events: DataFrame, cuts: Sequence[int]) -> DataFrame:
     at = expr(EVENT_AT)
     step = expr(f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < batch)) AS step")
     return (
-        events.where(f"batch <= {cuts[-1]}").select(step, "table", "batch", "op", "partial", "schema_id", at.alias("at"))
+        events.where(f"batch <= {cuts[-1]}")
+        .select(step, "table", "batch", "op", "partial", "schema_id", at.alias("at"))
         .groupBy("step", "table")
         .agg(
             expr("max(batch) AS batch"),
