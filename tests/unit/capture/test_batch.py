@@ -1,0 +1,110 @@
+"""Batches: how they are numbered and stamped, when they are full, and who waits then."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from dblake.capture.batch import BatchBuilder, Closed
+from dblake.capture.windows import OpenChunk
+from dblake.core.position import ResumePoint
+from dblake.core.schema import Column, TableSchema
+from dblake.landing.columns import FRAMES, LANDING
+
+SCHEMA = TableSchema("public.t", (Column("id", "integer", False, 1),))
+
+
+def builder(*, max_rows: int = 100, max_bytes: int = 10_000) -> BatchBuilder:
+    return BatchBuilder(first=5, lease_epoch=3, resume=ResumePoint(1, "0"), max_bytes=max_bytes, max_rows=max_rows)
+
+
+def log(*seqs: int) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"incarnation": 1, "lsn": 7, "seq": seq, "kind": "row", "table": "public.t"} for seq in seqs], schema=FRAMES
+    )
+
+
+def chunk() -> OpenChunk:
+    return OpenChunk("d", "public.t", 1, None, chunk_id="c")
+
+
+def lines(*texts: str) -> pa.BinaryArray:
+    return pa.array([text.encode() for text in texts], pa.binary())
+
+
+def test_batches_are_numbered_on_and_stamped() -> None:
+    batches = builder()
+    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], {"h"})
+    first = batches.take()
+    batches.add_log([log(4)], 10, ResumePoint(1, "20"), [], set())
+    second = batches.take()
+    assert (first.number, first.resume.token, first.heartbeats) == (5, "10", {"h"})
+    assert (second.number, second.resume.token, second.heartbeats) == (6, "20", set())
+    assert first.rows.schema.equals(LANDING)
+    assert (first.rows["batch"].to_pylist(), second.rows["batch"].to_pylist()) == ([5, 5], [6])
+    assert set(first.rows["lease_epoch"].to_pylist()) == {3}
+    assert batches.rows == 0
+
+
+@pytest.mark.parametrize(("limits", "full"), [({"max_rows": 3}, False), ({"max_rows": 2}, True),
+                                              ({"max_bytes": 21}, False), ({"max_bytes": 20}, True)])
+def test_a_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> None:
+    batches = builder(**limits)
+    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], set())
+    assert batches.full is full
+    batches.take()
+    assert not batches.full
+
+
+def test_chunk_rows_stand_beside_the_log_with_their_schema_told_once() -> None:
+    batches, mine = builder(), chunk()
+    batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set())
+    batches.add_chunk(mine, SCHEMA, 0, lines("1\n", "2\n"))
+    batches.add_chunk(mine, SCHEMA, 2, lines("3\n"))
+    first = batches.take().rows
+    batches.add_chunk(mine, SCHEMA, 3, lines("4\n"))
+    second = batches.take().rows
+    assert first.select(["kind", "lsn", "seq", "chunk_id"]).to_pylist() == [
+        {"kind": "row", "lsn": 7, "seq": 8, "chunk_id": None},
+        {"kind": "schema", "lsn": 7, "seq": 8, "chunk_id": None},
+        {"kind": "chunk", "lsn": None, "seq": 0, "chunk_id": "c"},
+        {"kind": "chunk", "lsn": None, "seq": 2, "chunk_id": "c"},
+        {"kind": "chunk", "lsn": None, "seq": 4, "chunk_id": "c"},
+    ]
+    assert second.select(["kind", "seq"]).to_pylist() == [{"kind": "chunk", "seq": 6}]
+    assert mine.first_batch == 5
+
+
+def test_a_chunk_waits_while_the_batch_is_full_and_the_log_does_not() -> None:
+    batches = builder(max_rows=2)
+    batches.add_log([log(0, 2)], 1, ResumePoint(1, "10"), [], set())
+    adding = threading.Thread(target=batches.add_chunk, args=(chunk(), SCHEMA, 0, lines("1\n")))
+    adding.start()
+    batches.add_log([log(4)], 1, ResumePoint(1, "11"), [], set())
+    adding.join(0.2)
+    assert adding.is_alive()
+    assert batches.take().rows["kind"].to_pylist() == ["row"] * 3
+    adding.join(5)
+    assert batches.take().rows["kind"].to_pylist() == ["schema", "chunk"]
+
+
+def test_who_waits_is_freed_when_capture_ends() -> None:
+    batches = builder(max_rows=1)
+    batches.add_log([log(0)], 1, ResumePoint(1, "10"), [], set())
+    ended = []
+
+    def add() -> None:
+        try:
+            batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"))
+        except Closed:
+            ended.append("closed")
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    batches.close()
+    adding.join(5)
+    assert ended == ["closed"]
+    with pytest.raises(Closed):
+        batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"))

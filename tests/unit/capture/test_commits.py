@@ -1,0 +1,68 @@
+"""Commits beside the loop: in order, one at a time, to a real landing table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblake.capture.batch import Filled
+from dblake.capture.commits import Committer
+from dblake.core.errors import Fenced
+from dblake.core.position import Position, ResumePoint
+from dblake.core.source import ServerIdentity
+from dblake.landing.columns import LANDING
+from dblake.landing.table import Landing, Reached
+
+SERVER = ServerIdentity("a server", "1")
+
+
+def batch(number: int) -> Filled:
+    row = {"batch": number, "lease_epoch": 1, "incarnation": 1, "lsn": number, "seq": 0, "kind": "heartbeat"}
+    rows = pa.Table.from_pylist([row], schema=LANDING)
+    return Filled(number, rows, ResumePoint(1, str(number), Position(1, number)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "landing")
+
+
+def test_a_batch_has_landed_when_it_is_handed_back(path: str) -> None:
+    commits = Committer(Landing(path, "shop"), lease_epoch=4, server=SERVER, per_second=1000)
+    assert commits.landed() is None and not commits.busy
+    commits.submit(batch(1))
+    assert commits.busy
+    landed = commits.landed(wait_seconds=20)
+    assert landed is not None and landed.number == 1
+    assert not commits.busy
+    assert Landing(path, "shop").reached == Reached(1, 4, SERVER, ResumePoint(1, "1", Position(1, 1)))
+    commits.close()
+
+
+def test_one_at_a_time(path: str) -> None:
+    commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
+    commits.submit(batch(1))
+    with pytest.raises(AssertionError, match="one commit at a time"):
+        commits.submit(batch(2))
+    commits.close()
+
+
+def test_the_commit_rate_is_kept(path: str) -> None:
+    commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=0.01)
+    assert commits.due_in == 0
+    commits.submit(batch(1))
+    assert 90 < commits.due_in <= 100
+    commits.close()
+
+
+def test_a_commit_that_fails_is_told_when_asked_for(path: str) -> None:
+    mine = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
+    Landing(path, "shop").commit(batch(1).rows, Reached(1, 2, SERVER, ResumePoint(1, "1")))
+    mine.submit(batch(1))
+    with pytest.raises(Fenced, match="batch 1 was refused"):
+        mine.landed(wait_seconds=20)
+    reached = Landing(path, "shop").reached
+    assert reached is not None and reached.lease_epoch == 2
+    mine.close()

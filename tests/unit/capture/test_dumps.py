@@ -1,0 +1,141 @@
+"""Dumps on a memory database: steered, slowed down, given up, and in the window of commits nobody sees yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dblake.capture.requests import Control, Throttle, direct, requests, set_throttle
+from dblake.core.errors import SourceError
+from dblake.core.schema import Column, TableSchema
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.source import MemorySource
+from tests.model.dblog import High, fold, reconcile
+from tests.support.lake import Lake
+
+T, U = "public.t", "public.u"
+
+
+@pytest.fixture
+def database() -> MemoryDatabase:
+    database = MemoryDatabase()
+    for table in (T, U):
+        database.create_table(TableSchema(table, (Column("id", "integer", False, 1), Column("v", "text"))))
+        with database.begin() as transaction:
+            for number in range(1, 10):
+                transaction.insert(table, {"id": str(number), "v": "a"})
+    database.make_slot("shop")
+    return database
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def source(database: MemoryDatabase) -> MemorySource:
+    return MemorySource(database, name="shop", patterns=["public.*"])
+
+
+def states(lake: Lake) -> list[tuple[str, str, int, int]]:
+    return [(dump["table"], dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()]
+
+
+def wanted(lake: Lake, control: Control) -> Callable[[], None]:
+    def say() -> None:
+        for request in requests(lake.store):
+            direct(lake.store, request, control)
+
+    return say
+
+
+def test_paused_it_stops_after_the_chunk_under_way_and_later_goes_on(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump(T)
+    lake.capture(source(database), steps={("read", T): wanted(lake, Control.PAUSE)}, chunk_size=2)
+    assert states(lake) == [(T, "paused", 1, 2)]
+    wanted(lake, Control.RUN)()
+    lake.capture(source(database), chunk_size=2)
+    assert states(lake) == [(T, "done", 5, 9)]
+    assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
+
+
+def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump(T)
+
+    def cancel_and_ask_for_another() -> None:
+        wanted(lake, Control.CANCEL)()
+        lake.dump(U)
+
+    lake.capture(source(database), steps={("read", T): cancel_and_ask_for_another}, chunk_size=2)
+    assert [(table, state) for table, state, _, _ in states(lake)] == [(T, "cancelled"), (U, "done")]
+
+
+def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump(T)
+    lake.capture(
+        source(database), chunk_size=2,
+        steps={("read", T): lambda: set_throttle(lake.store, Throttle(chunk_size=100, delay=0.0))},
+    )
+    assert states(lake) == [(T, "done", 2, 9)]
+
+
+def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump("public.gone", T)
+    lake.capture(source(database))
+    assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
+        ("public.gone", "failed", "table public.gone is not in the database"), (T, "done", None),
+    ]
+
+
+def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: MemoryDatabase, lake: Lake) -> None:
+    database.lag_readers()
+    with database.begin() as transaction:
+        transaction.update(T, {"id": "1"}, {"v": "b"})
+    lake.dump(T)
+    lake.capture(source(database))
+    ((_, state, chunks, rows),) = states(lake)
+    assert (state, chunks, rows) == ("failed", 0, 0)
+    events, ledger = lake.reconciled()
+    assert [event.op for event in events] == ["u"]
+    assert {line.reason for line in ledger} == {"the chunk was read elsewhere than its watermark was written"}
+    assert len(ledger) == 10
+
+
+def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump(T)
+    lake.capture(source(database), chunk_size=4, steps={
+        ("low", T): lambda: database.lag_readers(), ("high", T): lambda: database.catch_up_readers(),
+    })
+    assert states(lake) == [(T, "done", 3, 9)]
+    assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
+
+
+def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: MemoryDatabase, lake: Lake) -> None:
+    unseen = database.begin()
+    unseen.update(T, {"id": "1"}, {"v": "new"})
+    unseen.commit(visible=False)
+    lake.dump(T)
+    lake.capture(source(database), steps={("high", T): unseen.reveal})
+    assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
+    assert lake.state(T)[("1",)]["v"] == "new"
+    blind = [replace(t, end=replace(t.end, snapshot=None)) if isinstance(t, High) else t for t in lake.things()]
+    assert fold(reconcile(blind)[0])[T, ("1",)]["v"] == "a"
+
+
+def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
+    database: MemoryDatabase, lake: Lake
+) -> None:
+    lake.dump(T)
+    lake.capture(source(database), chunk_size=4, steps={("low", T): database.cut_connections})
+    assert states(lake) == [(T, "done", 3, 9)]
+    assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
+
+
+def test_a_source_that_stays_away_ends_capture_with_try_again(database: MemoryDatabase, lake: Lake) -> None:
+    database.slots["shop"].taken = True
+    with pytest.raises(SourceError) as away:
+        lake.capture(source(database), reconnect_seconds=0.3)
+    assert away.value.retryable
