@@ -80,7 +80,7 @@ def test_a_slot_ahead_of_landing_is_a_gap(backend: Backend, lake: Lake, script: 
 def test_a_slot_that_is_taken_may_be_tried_again(backend: Backend, lake: Lake, script: Script) -> None:
     source = backend.source("public.*")
     with backend.slot_taken(), pytest.raises(SourceError, match="taken") as refused:
-        lake.capture(source, reconnect_seconds=0.5)
+        source.open_log(None, 1)
     assert refused.value.exit_code == ExitCode.TRY_AGAIN
     lake.capture(source)
 

@@ -134,8 +134,13 @@ def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_a_source_that_stays_away_ends_capture_with_try_again(database: MemoryDatabase, lake: Lake) -> None:
-    database.slots["shop"].taken = True
+def test_a_source_that_goes_and_stays_away_ends_capture_with_try_again(database: MemoryDatabase, lake: Lake) -> None:
+    def go_away() -> None:
+        with database.changed:
+            database.cut_connections()
+            database.slots["shop"].taken = True
+
+    lake.dump(T)
     with pytest.raises(SourceError) as away:
-        lake.capture(source(database), reconnect_seconds=0.3)
+        lake.capture(source(database), reconnect_seconds=0.3, steps={("low", T): go_away})
     assert away.value.retryable
