@@ -175,7 +175,7 @@ TYPES = {
     "boolean": ["f", "t"],
     "double precision": ["-1e-300", "0.1", "-0", "1e300", "NaN", "Infinity"],
     "interval": ["1 mon", "31 days", "-01:02:03.5"],
-    "inet": ["10.0.0.1", "10.0.0.0/8", "::1"],
+    "inet": ["127.0.0.1", "127.0.0.0/8", "::1"],
     "character varying(9)[]": ['{a,"b,c"}', "{}", '{NULL,"NULL"}'],
 }
 
