@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dblake.config import load_config
 from dblake.core.errors import ExitCode
+from pipelines.answers import show
 from pipelines.cli import run_job, verbose_option
 from pipelines.quickstart import Quickstart
 
@@ -41,8 +42,8 @@ def quickstart(conf: Path, scale: int, rate: int) -> int:
         (rows, digest), (state_rows, state_digest) = proof.source, proof.state
         verdict = "[green]equal[/green]" if proof.equal else "[red]DIFFERENT[/red]"
         table.add_row(
-            proof.table.partition(".")[2], f"{rows:,}", f"{state_rows:,}", f"{digest:x}"[-12:], f"{state_digest:x}"[-12:],
-            verdict,
+            proof.table.partition(".")[2], f"{rows:,}", f"{state_rows:,}",
+            f"{digest:x}"[-12:], f"{state_digest:x}"[-12:], verdict,
         )
     console.print(table)
     if not all(proof.equal for proof in proofs):
@@ -51,7 +52,7 @@ def quickstart(conf: Path, scale: int, rate: int) -> int:
     console.print("[bold]7. SQL over state and history[/bold]")
     for question in _QUESTIONS:
         console.print(f"   [dim]{question}[/dim]", highlight=False)
-        console.print(run.answer(question))
+        show(run.ask(question), None)
     console.print(f"""[bold]What next[/bold]
    Ask more:           ./spark-submit.sh sql --conf {conf} "SELECT * FROM pgbench_tellers_live LIMIT 5"
    Your own database:  cp conf/postgres.yaml conf/mine.yaml, put your database's address into it, then

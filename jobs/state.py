@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import click
-from pyspark.sql import SparkSession
 
-from dblake.config import Config, StateConfig
+from dblake.config import Config
 from dblake.core.errors import StateError
 from dblake.spark.session import spark_session
 from pipelines.cli import job_options, run_job, stop_requested
 from pipelines.paths import Paths
-from pipelines.state import TableResult, events_version, run_state
+from pipelines.state import TableResult, fold_as_they_come, run_state
 
 
 @click.command("state")
@@ -25,30 +24,17 @@ def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, a state table for each source table."""
     paths = Paths(config.warehouse, config.source.name)
     spark = spark_session("dblake state")
+    fold = partial(run_state, spark, paths, parallel=config.state.parallel,
+                   batches_per_step=config.state.batches_per_step)
     if mode == "once":
-        results = _fold(spark, paths, config.state)
+        results = fold()
         for result in results:
             if result.error is None:
                 click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
         _refuse_failures(results)
     else:
         with stop_requested() as stop:
-            _go_on(stop, spark, paths, config.state, config.state.interval_seconds if interval is None else interval)
-
-
-def _go_on(stop: threading.Event, spark: SparkSession, paths: Paths, settings: StateConfig, interval: float) -> None:
-    """Folds whenever events have come; a table that cannot take its own is logged, and tried again with the next."""
-    seen: int | None = None
-    while not stop.is_set():
-        now = events_version(paths)
-        if now != seen:
-            _fold(spark, paths, settings)
-            seen = now
-        stop.wait(max(interval, 0.1))
-
-
-def _fold(spark: SparkSession, paths: Paths, settings: StateConfig) -> list[TableResult]:
-    return run_state(spark, paths, parallel=settings.parallel, batches_per_step=settings.batches_per_step)
+            fold_as_they_come(stop, paths, fold, config.state.interval_seconds if interval is None else interval)
 
 
 def _refuse_failures(results: list[TableResult]) -> None:

@@ -18,10 +18,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.requests import queue_dump, status
@@ -108,13 +107,9 @@ class Quickstart:
         assert self._spark is not None
         return self._spark
 
-    def answer(self, question: str) -> Table:
-        """What one SQL statement over state, events or history answers, as a table to print."""
-        rows = query(self.spark, Paths(self.config.warehouse, self.config.source.name), question)
-        table = Table(*rows.columns)
-        for row in rows.collect():
-            table.add_row(*("" if value is None else str(value) for value in row))
-        return table
+    def ask(self, question: str) -> DataFrame:
+        """What one SQL statement over state, events or history answers."""
+        return query(self.spark, Paths(self.config.warehouse, self.config.source.name), question)
 
     def _fresh_folder(self) -> Path:
         folder = Path(self.config.warehouse).parent

@@ -9,7 +9,8 @@ name, in the results and in ``frontier.behind``, and is tried again by every lat
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,6 +94,22 @@ def events_version(paths: Paths) -> int | None:
     return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
 
 
+def fold_as_they_come(
+    stop: threading.Event, paths: Paths, fold: Callable[[], list[TableResult]], interval: float
+) -> None:
+    """Folds whenever events have come, until asked to stop.
+
+    A table that cannot take its events is logged, and tried again with the next ones.
+    """
+    seen: int | None = None
+    while not stop.is_set():
+        now = events_version(paths)
+        if now != seen:
+            fold()
+            seen = now
+        stop.wait(max(interval, 0.1))
+
+
 def read_frontier(spark: SparkSession, paths: Paths) -> Frontier:
     """Where state has got to."""
     if not DeltaTable.is_deltatable(paths.frontier):
@@ -168,8 +185,6 @@ class _StepRun:
             done = max(done, self.before.batch)
         # A session of its own: MERGE takes its transaction identifier from session settings.
         session = self.spark.newSession()
-        # Delta's readers outside Spark overflow on Spark's default, INT96, beyond the year 2262.
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         events = session.read.format("delta").load(self.paths.events)
         events = events.where(
             (events["table"] == part.table) & (events["batch"] > done) & (events["batch"] <= self.batch)

@@ -51,6 +51,7 @@ class Pipeline:
         self.conf = folder / "shop.yaml"
         self.conf.write_text(_CONF.format(port=database.server.port, database=database.name))
         self.lake = folder / "warehouse" / "shop"
+        self._said = folder / "said"
 
     def start(self, job: str, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
         """Starts a job in a process group of its own, so that its JVM dies with it."""
@@ -59,31 +60,29 @@ class Pipeline:
             if job != "dump" else
             [sys.executable, str(HOME / "jobs" / "dump.py"), arguments[0], "--conf", str(self.conf), *arguments[1:]],
             env={**_ENVIRONMENT, "DBLAKE_FAILPOINT": failpoint}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            stdout=self._said.open("w"), stderr=subprocess.STDOUT, start_new_session=True,
         )
 
-    def run(self, job: str, *arguments: str) -> str:
+    def run(self, job: str, *arguments: str) -> None:
         """Runs a job to its end, which must be a good one."""
-        process = self.start(job, *arguments)
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-        return said
+        assert self._ended(self.start(job, *arguments), 120) == 0, self._said.read_text()
 
     def killed_at(self, job: str, failpoint: str) -> None:
         """Runs a job that must die at a failpoint."""
-        process = self.start(job, failpoint=failpoint)
-        said, _ = process.communicate(timeout=300)
-        kill(process)
-        assert process.returncode == -signal.SIGKILL, said
+        code = self._ended(self.start(job, failpoint=failpoint), 120)
+        assert code == -signal.SIGKILL, self._said.read_text()
 
     def killed_after(self, job: str, seconds: float) -> None:
         """Kills a job at whatever it does after some seconds, if it has not ended by then."""
-        process = self.start(job)
-        try:
+        self._ended(self.start(job), seconds)
+
+    @staticmethod
+    def _ended(process: subprocess.Popen[str], seconds: float) -> int:
+        """The exit code; what runs for longer is killed, and so is what a dead process left running."""
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            kill(process)
-        process.communicate(timeout=60)
+        kill(process)
+        return process.wait()
 
 
 def kill(process: subprocess.Popen[str]) -> None:
