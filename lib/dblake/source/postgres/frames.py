@@ -50,14 +50,6 @@ class Run:
         self.starts.append(len(self.messages))
         self.open = True
 
-    def take_open(self) -> Run:
-        """Takes out the open transaction, which must have begun in this run, as a run of its own."""
-        start = self.starts.pop()
-        later = Run(messages=self.messages[start:], begins=[self.begins.pop()], starts=[0], open=True)
-        del self.messages[start:]
-        self.open = False
-        return later
-
     def transactions(self, txid_near: int) -> Transactions:
         """All transactions of the run, ``carried`` first. ``txid_near`` is any 64-bit id of about the same time."""
         said = pgoutput.begins(self.begins)
@@ -144,6 +136,12 @@ def frame(
         for i in np.flatnonzero(marks)
     ]
     return rows, seen
+
+
+def split(rows: pa.Table, lsn: int) -> tuple[pa.Table, pa.Table]:
+    """Rows before the transaction at ``lsn``, which must be the last one, and its own."""
+    place = int(np.searchsorted(rows["lsn"].to_numpy(), lsn))
+    return rows.slice(0, place), rows.slice(place)
 
 
 def as_last(row: pa.Table) -> pa.Table:

@@ -28,6 +28,8 @@ _ALIVE_SECONDS = 0.5
 """How often the server gets a sign of life from us without asking."""
 _LOOK_EVERY = 256
 """Messages read between two looks at the limits and the clock."""
+_FRAME_BYTES = 2 << 20
+"""So much is framed at once: a message weighs twice its bytes until it is, and again as much meanwhile."""
 _GATHER_SECONDS = 0.001
 """The server sends message by message: to wake up for each would cost more than to read it."""
 
@@ -55,9 +57,10 @@ class PgLogStream:
         self._run = frames.Run()
         self._committed: bytes | None = None
         self._sealed: list[pa.Table] = []
+        self._opened = 0
         self._undecided: int | None = None
         self._seen: list[WatermarkSeen] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._unframed = 0
 
     def _start(self, start: str) -> None:
         # psycopg2 confirms more than it was told to: once all that a cursor was told to confirm covers the last
@@ -94,6 +97,8 @@ class PgLogStream:
                     self.keep_alive()
                 if self._bytes >= max_bytes or self._rows + len(self._run.messages) >= max_rows:
                     return self._cut(inside=True)
+                if self._unframed >= _FRAME_BYTES:
+                    self._seal()
                 left = until - time.monotonic()
                 if left <= 0:
                     return self._cut(inside=False) if self._committed else None
@@ -130,6 +135,7 @@ class PgLogStream:
             return False
         finally:
             self._bytes += size
+            self._unframed += size
 
     def _relation(self, payload: bytes) -> None:
         relation = pgoutput.relation(payload)
@@ -148,9 +154,10 @@ class PgLogStream:
     def _seal(self) -> None:
         """Frames the run; the next one begins inside the transaction that is open.
 
-        Of an open transaction the last captured row is undecided: only what comes tells whether it is the last.
+        What is framed of an open transaction begins with table ``_opened``, and its last captured row stands in table
+        ``_undecided``, alone: only what comes tells whether it is the transaction's last.
         """
-        run = self._run
+        run, self._unframed = self._run, 0
         transactions = run.transactions(self._txid_near)
         if len(transactions.lsn) == 0:
             if run.messages:
@@ -158,61 +165,58 @@ class PgLogStream:
             return
         rows, seen = frames.frame(run.messages, transactions, self._relations, self._incarnation, self._skip_to)
         self._seen.extend(seen)
+        self._rows += rows.num_rows
         followed = rows.num_rows > 0 and rows["lsn"][0].as_py() == transactions.lsn[0]
         if self._undecided is not None and (followed or not transactions.first_open):
             if not followed:
                 self._sealed[self._undecided] = frames.as_last(self._sealed[self._undecided])
             self._undecided = None
-        if rows.num_rows:
-            self._sealed.append(rows)
-            self._rows += rows.num_rows
-            if run.open and rows["lsn"][-1].as_py() == transactions.lsn[-1]:
-                self._sealed[-1:] = [rows.slice(0, rows.num_rows - 1), rows.slice(rows.num_rows - 1)]
-                self._undecided = len(self._sealed) - 1
+        whole, opened = frames.split(rows, int(transactions.lsn[-1])) if run.open else (rows, rows.slice(0, 0))
+        self._sealed.append(whole)
+        if run.begins:
+            self._opened = len(self._sealed)
+        if opened.num_rows:
+            self._sealed += [opened.slice(0, opened.num_rows - 1), opened.slice(opened.num_rows - 1)]
+            self._undecided = len(self._sealed) - 1
         last = transactions.last()
         self._txid_near = last.txid
         self._run = frames.Run(carried=last, open=True) if run.open else frames.Run()
 
     def _cut(self, *, inside: bool) -> LogPiece:
-        """Takes out what has come: all whole transactions, and of one still open all before its undecided row.
-
-        Without ``inside`` an open transaction stays whole, unless some of it has been framed already.
-        """
-        size, landed = self._bytes, None
-        self._bytes = 0
-        run, kept = self._run, list[pa.Table]()
-        if not run.open:
-            self._seal()
-        elif inside or not run.begins:
-            kept, landed = self._cut_inside()
-        else:
-            later = run.take_open()
-            self._seal()
-            self._run, self._bytes = later, sum(map(len, later.messages))
+        """Takes out what has come: all whole transactions, and ``inside`` of an open one all but its undecided row."""
+        self._seal()
+        transaction, landed = self._run.carried, None
+        place, seen, later = len(self._sealed), self._seen, list[WatermarkSeen]()
+        if transaction is not None and inside:
+            landed = self._framed_to(transaction)
+            place = place if self._undecided is None else self._undecided
+        elif transaction is not None:
+            place = self._opened
+            later = [mark for mark in seen if mark.position.lsn == transaction.lsn]
+            seen = seen[: len(seen) - len(later)]
         if self._committed is not None:
             self._token = pgoutput.lsn_text(pgoutput.commit_end(self._committed))
             self._committed = None
-        rows = pa.concat_tables(self._sealed) if self._sealed else FRAMES.empty_table()
-        piece = LogPiece(
-            rows, ResumePoint(self._incarnation, self._token, landed), tuple(self._seen), size - self._bytes
-        )
-        self._sealed, self._undecided, self._rows, self._seen = kept, 0 if kept else None, len(kept), []
+        kept = self._sealed[place:]
+        rows = pa.concat_tables([FRAMES.empty_table(), *self._sealed[:place]])
+        left = sum(table["payload"].nbytes for table in kept)
+        piece = LogPiece(rows, ResumePoint(self._incarnation, self._token, landed), tuple(seen), self._bytes - left)
+        self._sealed, self._seen, self._opened = kept, later, 0
+        self._undecided = None if self._undecided is None or self._undecided < place else self._undecided - place
+        self._rows, self._bytes = sum(table.num_rows for table in kept), left
         return piece
 
-    def _cut_inside(self) -> tuple[list[pa.Table], Position | None]:
-        """Takes back the undecided row and what follows it; returns these and where the rest ends.
+    def _framed_to(self, transaction: frames.Transaction) -> Position | None:
+        """Up to where the open transaction can be skipped once what is framed before its undecided row has landed.
 
-        All before is framed whether it was captured or not: there a stream that is opened again must go on.
+        That takes in rows that were not captured, and those that had landed when this stream began.
         """
-        self._seal()
-        transaction = self._run.carried
-        assert transaction is not None, "only an open transaction is cut"
-        end, kept = transaction.number * 2, list[pa.Table]()
-        if self._undecided is not None:
-            kept = self._sealed[self._undecided :]
-            del self._sealed[self._undecided :]
-            end = kept[0]["seq"][0].as_py()
-        return kept, Position(self._incarnation, transaction.lsn, end - 1) if end else None
+        end = transaction.number * 2 if self._undecided is None else self._sealed[self._undecided]["seq"][0].as_py()
+        framed = Position(self._incarnation, transaction.lsn, end - 1) if end else None
+        before = self._skip_to
+        if before is None or (before.incarnation, before.lsn) != (self._incarnation, transaction.lsn):
+            return framed
+        return before if framed is None else max(before, framed)
 
     def acknowledge(self, point: ResumePoint) -> None:
         with explained(self._settings):
