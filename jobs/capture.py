@@ -28,7 +28,9 @@ def capture(config: Config, until_caught_up: bool, seconds: float | None, as_jso
     """
     with stop_requested() as stop:
         landed = run_capture(config, Until(caught_up=until_caught_up, seconds=seconds), stop)
-    facts = {"batches": landed.batches, "rows": landed.rows, "bytes": landed.bytes}
+    facts = {
+        "batches": landed.batches, "rows": landed.rows, "bytes": landed.bytes, "seconds": round(landed.seconds, 3),
+    }
     click.echo(json.dumps(facts) if as_json else f"landed {landed.rows:,} rows in {landed.batches:,} batches")
 
 

@@ -77,6 +77,7 @@ class DumpRunner:
         self._queue: deque[DumpTask] = deque()
         self._looked = float("-inf")
         self.idle = False
+        self.reading = True
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dumps", daemon=True)
 
@@ -110,6 +111,7 @@ class DumpRunner:
         try:
             while not self._closed.is_set():
                 reading = self._next_reading()
+                self.reading = reading is not None
                 self.idle = reading is None and not self._readings
                 if reading is not None:
                     self._read_chunk(reading)

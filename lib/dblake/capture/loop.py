@@ -40,8 +40,8 @@ from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
 
 _CHECK_SECONDS = 0.05
-_DUMP_CHECK_SECONDS = 0.005
-"""A dump fills batches without the log saying anything, and stands still while one is full."""
+_BRIEF_SECONDS = 0.01
+"""While dumps fill batches without the log saying anything, or somebody waits for the end of what there is."""
 _GRACE_SECONDS = 30.0
 _START_SECONDS = 10.0
 """A server may need some seconds to see that the capture before this one is gone; nobody waits longer at a prompt."""
@@ -64,6 +64,8 @@ class Landed:
     batches: int = 0
     rows: int = 0
     bytes: int = 0
+    seconds: float = 0.0
+    """From when the log was opened until the last batch had landed."""
 
 
 class Capture:
@@ -111,6 +113,7 @@ class Capture:
             logger.info("capture of %s starts: lease epoch %d", self._source.name, epoch)
             self._pulse: ChunkReader | None = None
             self._next_heartbeat = 0.0
+            self._began = time.monotonic()
             self._fence: str | None = None
             self._fence_landed = False
             try:
@@ -141,12 +144,12 @@ class Capture:
         grace = float("inf")
         inside = False
         while True:
-            piece = self._read(self._patience())
+            piece = self._read(self._patience(until))
             if piece:
                 inside = piece.reached.landed is not None
                 self._take_in(piece)
             self._after_commit(wait_seconds=0.0)
-            self._start_commit()
+            self._start_commit(at_once=until.caught_up and piece is None and not self._dumps.reading)
             if self._dumps.error:
                 raise self._dumps.error
             now = time.monotonic()
@@ -162,10 +165,10 @@ class Capture:
             elif now >= self._next_heartbeat:
                 self._beat(str(uuid4()))
 
-    def _patience(self) -> float:
+    def _patience(self, until: Until) -> float:
         """How long the log may be read before this loop has something else to do."""
-        if not self._dumps.idle:
-            return _DUMP_CHECK_SECONDS
+        if until.caught_up or not self._dumps.idle:
+            return _BRIEF_SECONDS
         if self._commits.busy:
             return _CHECK_SECONDS
         if self._batches.rows:
@@ -209,14 +212,17 @@ class Capture:
             self._windows.log_says(table, schema_id)
         self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
 
-    def _start_commit(self) -> None:
-        """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full."""
+    def _start_commit(self, *, at_once: bool) -> None:
+        """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full.
+
+        With ``at_once`` nothing more is to be had that could share the commit, so it does not wait for its turn.
+        """
         while self._commits.busy and self._batches.full:
             self._stream.keep_alive()
             self._after_commit(wait_seconds=1.0)
         if not self._batches.rows or self._commits.busy:
             return
-        if self._batches.full or self._commits.due_in == 0.0:
+        if at_once or self._batches.full or self._commits.due_in == 0.0:
             self._submit()
 
     def _submit(self) -> None:
@@ -231,6 +237,7 @@ class Capture:
         self.landed.batches += 1
         self.landed.rows += batch.rows.num_rows
         self.landed.bytes += batch.rows.nbytes
+        self.landed.seconds = time.monotonic() - self._began
         logger.debug("batch %d landed: %d rows", batch.number, batch.rows.num_rows)
         for chunk in batch.closes:
             self._dumps.landed(chunk)
