@@ -48,7 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Reading:
-    """The table being dumped. ``after`` is where the next chunk starts; ``task`` knows what has landed."""
+    """The table being dumped. ``after`` is where the next chunk starts; ``task`` knows what has landed.
+
+    ``unsaved`` is true while the progress kept knows less than ``task``.
+    """
 
     task: DumpTask
     after: tuple[str, ...] | None
@@ -57,6 +60,7 @@ class _Reading:
     exhausted: bool = False
     wanted: Control = Control.RUN
     discards: int = 0
+    unsaved: bool = False
 
 
 class DumpRunner:
@@ -237,28 +241,38 @@ class DumpRunner:
         return chunk
 
     def _take_landed(self, *, wait: float) -> None:
-        """Saves progress for a chunk whose window has landed; goes back to it if it was discarded."""
-        try:
-            chunk = self._landed.get(timeout=wait) if wait else self._landed.get_nowait()
-        except queue.Empty:
-            return
-        reading = self._readings.get((chunk.dump_id, chunk.table))
-        if reading is None or not reading.under_way or chunk is not reading.under_way[0]:
-            return  # read after a chunk that was discarded: its rows count, but it is read once more
-        reading.under_way.popleft()
-        if chunk.discarded:
-            logger.warning("chunk %d of %s was discarded: %s", chunk.number, chunk.table, chunk.discarded)
-            reading.under_way.clear()
-            reading.after, reading.number, reading.exhausted = chunk.after, chunk.number, False
-            reading.discards += 1
-            if reading.discards >= _MOST_DISCARDS:
-                self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
-            return
-        reading.discards = 0
-        failpoint("dump.before_progress")
-        assert chunk.read is not None
-        reading.task = save_progress(self._store, reading.task.landed(chunk.read.rows, chunk.end))
-        failpoint("dump.progress_saved")
+        """Saves progress for the chunks whose windows have landed, once for all that landed together."""
+        while True:
+            try:
+                chunk = self._landed.get(timeout=wait) if wait else self._landed.get_nowait()
+            except queue.Empty:
+                break
+            wait = 0.0
+            reading = self._readings.get((chunk.dump_id, chunk.table))
+            if reading is None or not reading.under_way or chunk is not reading.under_way[0]:
+                continue  # read after a chunk that was discarded: its rows count, but it is read once more
+            reading.under_way.popleft()
+            if chunk.discarded:
+                self._go_back(reading, chunk)
+                continue
+            assert chunk.read is not None
+            reading.discards = 0
+            reading.task, reading.unsaved = reading.task.landed(chunk.read.rows, chunk.end), True
+        for reading in self._readings.values():
+            if reading.unsaved:
+                failpoint("dump.before_progress")
+                save_progress(self._store, reading.task)
+                reading.unsaved = False
+                failpoint("dump.progress_saved")
+
+    def _go_back(self, reading: _Reading, chunk: OpenChunk) -> None:
+        """Makes a discarded chunk the next one to be read."""
+        logger.warning("chunk %d of %s was discarded: %s", chunk.number, chunk.table, chunk.discarded)
+        reading.under_way.clear()
+        reading.after, reading.number, reading.exhausted = chunk.after, chunk.number, False
+        reading.discards += 1
+        if reading.discards >= _MOST_DISCARDS:
+            self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
 
 
 class _Delivery:

@@ -196,7 +196,7 @@ class Capture:
         rows, closes, heartbeats = [], [], set()
         if piece.rows.num_rows:
             rows.append(piece.rows)
-        said = deque(_schemas_said(piece))
+        said = deque(_schemas_said(piece) if rows else ())
         for mark in piece.watermarks:
             # In the log's order: what is said of a table before a window opens or after it closes is not in it.
             while said and said[0][0] < mark.position:

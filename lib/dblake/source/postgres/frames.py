@@ -104,12 +104,18 @@ def frame(
     txn = np.repeat(np.arange(len(transactions.lsn)), np.diff(transactions.starts))
     numbers = np.arange(count) - transactions.starts[txn]
     numbers[txn == 0] += transactions.number
-    tables, schema_ids, captured, marks = _tables(relations, data, offsets, kinds)
+    tables, schema_ids, which, captured, marks = _tables(relations, data, offsets, kinds)
     lsns = transactions.lsn[txn]
     if after is not None and after.incarnation == incarnation:
         fresh = (lsns > after.lsn) | ((lsns == after.lsn) & (numbers * 2 > after.seq))
         captured, marks = captured & fresh, marks & fresh
+    seen = [
+        _watermark(messages[i], Position(incarnation, int(lsns[i]), int(numbers[i]) * 2), transactions, int(txn[i]))
+        for i in np.flatnonzero(marks)
+    ]
     kept = np.flatnonzero(captured)
+    if len(kept) == 0:
+        return FRAMES.empty_table(), seen
     txn_kept = txn[kept]
     last = np.append(txn_kept[1:] != txn_kept[:-1], True)[: len(kept)]
     if transactions.open:
@@ -120,8 +126,8 @@ def frame(
             pa.array(lsns[kept]),
             pa.array(numbers[kept] * 2),
             pa.array([ROW, TRUNCATE]).take(pa.array((kinds[kept] == pgoutput.TRUNCATE).astype(np.int8))),
-            tables.take(pa.array(kept)),
-            schema_ids.take(pa.array(kept)),
+            tables.take(pa.array(which[kept])),
+            schema_ids.take(pa.array(which[kept])),
             pa.array(transactions.txid[txn_kept]),
             pa.array(transactions.committed_at[txn_kept]).cast(FRAMES.field("committed_at").type),
             pa.array(last),
@@ -131,10 +137,6 @@ def frame(
         ],
         schema=FRAMES,
     )
-    seen = [
-        _watermark(messages[i], Position(incarnation, int(lsns[i]), int(numbers[i]) * 2), transactions, int(txn[i]))
-        for i in np.flatnonzero(marks)
-    ]
     return rows, seen
 
 
@@ -151,8 +153,9 @@ def as_last(row: pa.Table) -> pa.Table:
 
 def _tables(
     relations: Relations, data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray
-) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray]:
-    """For each message its table and schema id, whether it is captured, and whether it updates the watermark table."""
+) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray, np.ndarray]:
+    """The tables that messages mean with their schema ids, and for each message which of them it means, whether it is
+    captured and whether it updates the watermark table."""
     # The relation's number follows the message's letter, and in a Truncate also a count and the options.
     oids = _big_endian(data, offsets[:-1].astype(np.int64) + np.where(kinds == pgoutput.TRUNCATE, 6, 1))
     distinct, which = np.unique(oids, return_inverse=True)
@@ -161,8 +164,7 @@ def _tables(
     ids = pa.array([m.schema.schema_id if m.schema else None for m in meant], pa.string())
     captured = np.array([m.schema is not None for m in meant])[which]
     marks = np.array([m.is_watermark_table for m in meant])[which] & (kinds == pgoutput.UPDATE)
-    chosen = pa.array(which)
-    return names.take(chosen), ids.take(chosen), captured, marks
+    return names, ids, which, captured, marks
 
 
 def _big_endian(data: np.ndarray, at: np.ndarray) -> np.ndarray:
