@@ -9,6 +9,7 @@
 #
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else
 #   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
+#   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
 # shellcheck disable=SC2329  # what `locked` is given to call is called
 set -euo pipefail
 
@@ -190,13 +191,20 @@ run_tests() {
     exit "$code"
 }
 
+run_benchmark() {
+    need_packages requirements.txt
+    [[ " $* " == *" --help "* ]] || need_spark
+    cd "$home"
+    exec "$python" -m benchmarks.run "$@"
+}
+
 job=${1:-}
 [[ $# -eq 0 ]] || shift
 export PYTHONPATH=$home/lib:$home
 
 case $job in
 "" | -h | --help)
-    sed -n '2,/tests \[arg/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
+    sed -n '2,/benchmark \[opt/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
     printf '\nJobs, each with --help:%s\n' "$(jobs)"
     [[ -n $job ]] || exit 64
     exit 0
@@ -211,6 +219,7 @@ setup)
     exit 0
     ;;
 tests) run_tests "$@" ;;
+benchmark) run_benchmark "$@" ;;
 esac
 
 [[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"

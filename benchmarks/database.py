@@ -1,0 +1,174 @@
+"""The data set: one PostgreSQL of our own, one table like pgbench's accounts, and changes to it.
+
+Every run of capture, and of its peer, gets a copy of a slot: so the same stretch of log can be read again and again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psycopg2
+
+from benchmarks.process import Ran, run
+from dblake.capture.progress import open_progress
+from dblake.capture.requests import queue_dump
+from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.source.postgres.init import run_init
+from dblake.source.postgres.settings import PostgresSettings
+from pipelines.paths import Paths
+
+SOURCE, TABLE = "bench", "public.accounts"
+_HOME = Path(__file__).parents[1]
+_PASSWORD = "benchmark"
+_ROWS_A_TRANSACTION = 4
+_TABLE = """
+CREATE TABLE public.accounts (aid int NOT NULL, bid int NOT NULL, abalance int NOT NULL, filler char(84) NOT NULL)
+"""
+_FILL = "INSERT INTO public.accounts SELECT n, n / 100000, 0, '' FROM generate_series(%s, %s) AS n"
+# Transactions of the size of pgbench's own: three updates and an insert each.
+_CHANGE = """
+CREATE PROCEDURE public.change(transactions int, accounts int, first int) LANGUAGE plpgsql AS $$
+DECLARE one int; two int; three int;
+BEGIN
+  FOR n IN 0 .. transactions - 1 LOOP
+    one := 1 + floor(random() * accounts); two := 1 + floor(random() * accounts);
+    three := 1 + floor(random() * accounts);
+    UPDATE public.accounts SET abalance = abalance + n WHERE aid = one;
+    UPDATE public.accounts SET abalance = abalance - n WHERE aid = two;
+    UPDATE public.accounts SET abalance = n WHERE aid = three;
+    INSERT INTO public.accounts VALUES (first + n, 1, n, '');
+    COMMIT;
+  END LOOP;
+END $$
+"""
+_GROW = """
+CREATE PROCEDURE public.grow(first int, last int, step int) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR n IN first .. last BY step LOOP
+    INSERT INTO public.accounts SELECT a, a / 100000, 0, '' FROM generate_series(n, least(n + step - 1, last)) AS a;
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+@dataclass
+class Bench:
+    """The database while the benchmark runs. ``rows`` is what the table holds by now, or will by the next change."""
+
+    server: EmbeddedPostgres
+    folder: Path
+    rows: int = 0
+    _runs: int = field(default=0, init=False)
+
+    @property
+    def settings(self) -> PostgresSettings:
+        """As the capture role sees it."""
+        return PostgresSettings(
+            SOURCE, "127.0.0.1", self.server.port, SOURCE, "dblake", _PASSWORD, ("public.*",), tls="disable"
+        )
+
+    def execute(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """As superuser, in autocommit."""
+        with closing(self.server.connect(SOURCE)) as conn, conn.cursor() as cur:
+            cur.execute("SET synchronous_commit = off")
+            cur.execute(statement, parameters)
+            return cur.fetchall() if cur.description else []
+
+    def fill(self, rows: int) -> None:
+        """Makes the database with the table, prepares it for capture."""
+        with closing(self.server.connect()) as conn, conn.cursor() as cur:
+            cur.execute(f"CREATE DATABASE {SOURCE}")
+        self.execute(_TABLE)
+        self.execute(_FILL, (1, rows))
+        self.execute("ALTER TABLE public.accounts ADD PRIMARY KEY (aid)")
+        self.execute("VACUUM ANALYZE public.accounts")
+        self.execute(_CHANGE)
+        self.execute(_GROW)
+        self.rows = rows
+        run_init(self.settings, self.server.user, self.server.password)
+
+    def change(self, changes: int) -> None:
+        """So many row changes, one after the other, as fast as they go."""
+        transactions = changes // _ROWS_A_TRANSACTION
+        first, self.rows = self.rows + 1, self.rows + transactions
+        self.execute("CALL public.change(%s, %s, %s)", (transactions, first - 1, first))
+
+    def grow(self, to: int) -> int:
+        """Inserts rows, a thousand a transaction, until the table has so many; returns how many came."""
+        first, self.rows = self.rows + 1, to
+        self.execute("CALL public.grow(%s, %s, 1000)", (first, to))
+        return to - first + 1
+
+    def log_end(self) -> str:
+        """Where the log ends now."""
+        return str(self.execute("SELECT pg_current_wal_lsn()")[0][0])
+
+    def keep_slot(self, name: str) -> None:
+        """A slot at the place where the log ends now, for copies to be made of."""
+        self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
+
+    @contextmanager
+    def copied_slot(self, of: str) -> Iterator[str]:
+        """A slot for one run."""
+        self._runs += 1
+        name = f"run_{self._runs}"
+        self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (of, name))
+        try:
+            yield name
+        finally:
+            self._drop_slot(name)
+
+    def _drop_slot(self, name: str) -> None:
+        while True:
+            try:
+                self.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+                return
+            except psycopg2.errors.ObjectInUse:
+                time.sleep(0.05)
+
+    def warehouse(self, name: str) -> Path:
+        """A folder of one run's own."""
+        return self.folder / name
+
+    def paths(self, name: str) -> Paths:
+        """The tables in it."""
+        return Paths(str(self.warehouse(name)), SOURCE)
+
+    def capture(self, slot: str, warehouse: str, *, dump: bool) -> Ran:
+        """One run of the capture job until it has caught up, as its user would start it."""
+        folder = self.warehouse(warehouse)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "password").write_text(_PASSWORD, encoding="ascii")
+        (folder / "bench.yaml").write_text(self._configuration(folder, replace(self.settings, slot=slot)), "utf-8")
+        if dump:
+            queue_dump(open_progress(f"file:{folder}/progress", SOURCE), [TABLE])
+        return run(
+            [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml"),
+             "--until-caught-up", "--json"],
+            {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"},
+        )
+
+    @staticmethod
+    def _configuration(folder: Path, settings: PostgresSettings) -> str:
+        return f"""
+warehouse: {folder}
+progress: file:{folder}/progress
+source:
+  name: {settings.name}
+  type: postgres
+  host: {settings.host}
+  port: {settings.port}
+  database: {settings.database}
+  user: {settings.user}
+  password: ${{file:{folder}/password}}
+  tls: disable
+  tables: ["public.*"]
+  slot: {settings.slot}
+  publication: {settings.publication}
+"""

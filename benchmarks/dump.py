@@ -1,0 +1,42 @@
+"""Dump → landing, through chunks and their windows, beside a bare ``COPY table TO STDOUT`` that keeps nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import closing
+
+import psycopg2
+
+from benchmarks.comparison import Comparison, Side
+from benchmarks.database import TABLE, Bench
+
+
+def measure(bench: Bench, slot: str, rounds: int) -> tuple[Comparison, float]:
+    """The comparison, and capture's peak memory in MB. Nobody writes meanwhile, so the log holds watermarks only."""
+    ours, peers = [], []
+    for number in range(rounds):
+        peers.append(_bare_copy(bench))
+        with bench.copied_slot(slot) as copy:
+            ours.append(bench.capture(copy, f"dump_{number}", dump=True))
+    landed = [json.loads(r.output) for r in ours]
+    comparison = Comparison(
+        "dump → landing",
+        Side("capture with a dump queued, from opening the log to the last commit", bench.rows,
+             tuple(fact["seconds"] for fact in landed), tuple(r.cpu_seconds for r in ours)),
+        Side("COPY TO STDOUT by psycopg2 to /dev/null", bench.rows, tuple(s for s, _ in peers),
+             tuple(cpu for _, cpu in peers)),
+        least=0.35,
+        also=(Side("capture, the whole command with Python's start", bench.rows, tuple(r.seconds for r in ours)),),
+    )
+    return comparison, max(r.peak_mb for r in ours)
+
+
+def _bare_copy(bench: Bench) -> tuple[float, float]:
+    settings = bench.settings
+    where = bench.server.dsn(settings.database, settings.user, settings.password)
+    with closing(psycopg2.connect(where)) as conn, conn.cursor() as cur, open(os.devnull, "wb") as nowhere:
+        began, cpu = time.perf_counter(), time.process_time()
+        cur.copy_expert(f"COPY {TABLE} TO STDOUT", nowhere)
+        return time.perf_counter() - began, time.process_time() - cpu

@@ -1,0 +1,32 @@
+"""Where a benchmark ran: a number without its machine says nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+_PACKAGES = ("psycopg2-binary", "deltalake", "pyarrow", "numpy", "pyspark", "delta-spark")
+
+
+def facts(postgres: str) -> dict[str, str]:
+    """What to print beside the numbers. The load is that of the minute before."""
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "processor": _first("/proc/cpuinfo", "model name"),
+        "memory": f"{int(_first('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.1f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "load before": f"{os.getloadavg()[0]:.2f}",
+        "PostgreSQL": postgres,
+        "Python": platform.python_version(),
+        **{package: version(package) for package in _PACKAGES},
+    }
+
+
+def _first(file: str, key: str) -> str:
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return "unknown"

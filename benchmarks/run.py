@@ -1,0 +1,189 @@
+"""The one command: makes the data set, measures every stage beside its peer, prints all rates, ratios and the machine.
+
+``./spark-submit.sh benchmark`` runs it. It needs nothing but the machine: the database is its own and everything it
+writes is in a temporary folder. Numbers of a machine that does something else meanwhile are not worth keeping.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import capture, dump, machine, memory, spark_reconcile, state
+from benchmarks.comparison import Comparison, Side
+from benchmarks.database import Bench
+from benchmarks.memory import Peaks
+from dblake.landing.table import Landing
+from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.spark.session import spark_session
+from pipelines.cli import run_job, verbose_option
+
+_RESULTS = Path(__file__).parent / "results"
+_SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB", "max_connections": "50"}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All that one run found out."""
+
+    data: str
+    machine: Mapping[str, str]
+    comparisons: tuple[Comparison, ...]
+    peaks: Peaks
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "data": self.data, "machine": dict(self.machine),
+            "comparisons": [c.facts() for c in self.comparisons], "memory": self.peaks.facts(),
+        }
+
+
+class Run:
+    """One run over one data set."""
+
+    def __init__(self, bench: Bench, rows: int, changes: int, rounds: int, console: Console) -> None:
+        self._bench, self._rows, self._changes, self._rounds = bench, rows, changes, rounds
+        self._console = console
+
+    def left(self) -> tuple[list[Comparison], Peaks, int]:
+        """What needs no JVM; the last number is the landing batch up to which the dump and half the changes landed."""
+        bench = self._bench
+        self._say(f"A table of {self._rows:,} rows")
+        bench.fill(self._rows)
+        bench.keep_slot("start")
+        self._say("Dump beside COPY")
+        dumped, dump_peak = dump.measure(bench, "start", self._rounds)
+        self._say(f"{self._changes:,} row changes, half of them while a dump runs")
+        peak, batch = self._land_both()
+        self._say("Capture beside pg_recvlogical")
+        captured, log_peak = capture.measure(bench, "start", self._changes, self._rounds)
+        self._say("Capture's memory with ten times as much")
+        once = self._rows + self._changes
+        peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, 10 * max(self._rows, self._changes))
+        return [captured, dumped], peaks, batch
+
+    def _land_both(self) -> tuple[float, int]:
+        """Lands dump and changes in one landing table, for the stages right of it."""
+        bench = self._bench
+        with bench.copied_slot("start") as slot:
+            writes = threading.Thread(target=bench.change, args=(self._changes // 2,))
+            writes.start()
+            first = bench.capture(slot, "landed", dump=True)
+            writes.join()
+            second = bench.capture(slot, "landed", dump=False)
+            reached = Landing(bench.paths("landed").landing, bench.settings.name).reached
+            bench.change(self._changes - self._changes // 2)
+            third = bench.capture(slot, "landed", dump=False)
+        return max(r.peak_mb for r in (first, second, third)), reached.batch if reached else 0
+
+    def right(self, batch: int, folder: Path) -> list[Comparison]:
+        """What Spark does with that landing."""
+        self._say("Reconcile beside a copy")
+        spark = spark_session("benchmark", **{"spark.local.dir": str(folder)})
+        reconciled, tables = spark_reconcile.measure(spark, self._bench.paths("landed"), folder, self._rounds)
+        self._say("State beside a plain MERGE")
+        merged = state.measure(spark, tables, batch, folder, self._rounds)
+        spark.stop()
+        return [reconciled, merged]
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")
+
+
+def run(rows: int, changes: int, rounds: int, console: Console) -> Results:
+    """Makes the data set and measures everything."""
+    with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
+        folder = Path(name)
+        with EmbeddedPostgres(folder / "postgres", settings=_SERVER) as server:
+            facts = machine.facts(_version(server))
+            whole = Run(Bench(server, folder), rows, changes, rounds, console)
+            left, peaks, batch = whole.left()
+        return Results(
+            f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts,
+            (*left, *whole.right(batch, folder)), peaks,
+        )
+
+
+def _version(server: EmbeddedPostgres) -> str:
+    with closing(server.connect()) as conn:
+        return str(conn.info.parameter_status("server_version"))
+
+
+def tables(results: Results) -> tuple[Table, Table]:
+    """For people: the numbers, and the machine."""
+    numbers = Table("", "rows", "seconds, each run", "CPU s", "rows/s", "ratio", "wanted", title=results.data)
+    for comparison in results.comparisons:
+        verdict = "" if not comparison.target else "[green]met[/green]" if comparison.met else "[red]MISSED[/red]"
+        numbers.add_row(f"[bold]{comparison.name}[/bold]")
+        numbers.add_row(*_cells(comparison.ours), f"{comparison.ratio:.2f}", f"{comparison.target} {verdict}")
+        for side in (comparison.peer, *comparison.also):
+            numbers.add_row(*_cells(side))
+    peaks = results.peaks.facts()
+    numbers.add_row(f"[bold]{peaks['name']}[/bold]")
+    numbers.add_row("log and dump", f"{peaks['rows']:,}", f"{peaks['mb']} MB")
+    numbers.add_row(
+        "ten times as much", f"{peaks['rows_at_ten_times']:,}", f"{peaks['mb_at_ten_times']} MB", "", "", "",
+        f"{peaks['target']} {'[green]met[/green]' if peaks['met'] else '[red]MISSED[/red]'}",
+    )
+    place = Table("", "", title="machine", show_header=False)
+    for key, value in results.machine.items():
+        place.add_row(key, value)
+    return numbers, place
+
+
+def _cells(side: Side) -> tuple[str, ...]:
+    cpu = f"{sorted(side.cpu_seconds)[len(side.cpu_seconds) // 2]:.2f}" if side.cpu_seconds else ""
+    return f"  {side.what}", f"{side.rows:,}", " ".join(f"{s:.2f}" for s in side.seconds), cpu, f"{side.rate:,.0f}"
+
+
+def save(results: Results, command: str) -> Path:
+    """Keeps them beside the code, as a page with the machine and the command."""
+    now = datetime.now(UTC)
+    page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores.md"
+    page.parent.mkdir(exist_ok=True)
+    plain = Console(width=200, record=True, file=None, quiet=True)
+    for table in tables(results):
+        plain.print(table)
+    page.write_text(
+        f"# {now:%Y-%m-%d}, {results.machine['cores']} cores\n\n    {command}\n\n```\n{plain.export_text()}```\n",
+        encoding="utf-8",
+    )
+    return page
+
+
+@click.command("benchmark")
+@verbose_option
+@click.option("--rows", type=click.IntRange(min=1000), default=1_000_000, show_default=True, help="Rows of the table.")
+@click.option("--changes", type=click.IntRange(min=1000), default=500_000, show_default=True, help="Row changes.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each, in turn.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
+@click.option("--save", "keep", is_flag=True, help="Also keep them in benchmarks/results.")
+def benchmark(rows: int, changes: int, rounds: int, as_json: bool, keep: bool) -> None:
+    """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
+    results = run(rows, changes, rounds, Console(stderr=True))
+    if as_json:
+        click.echo(json.dumps(results.facts(), indent=2))
+    else:
+        console = Console()
+        for table in tables(results):
+            console.print(table)
+    if keep:
+        command = f"./spark-submit.sh benchmark --rows {rows} --changes {changes} --rounds {rounds} --save"
+        click.echo(f"kept in {save(results, command).name}", err=True)
+
+
+if __name__ == "__main__":
+    run_job(benchmark)
