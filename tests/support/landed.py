@@ -67,22 +67,24 @@ def land(path: str, source: str, things: Sequence[Thing], schemas: Mapping[str, 
     first = landing.reached is None
     for batch, group in groupby(things, key=lambda thing: thing.batch):
         members = list(group)
-        rows = [_row(thing, schemas) for thing in members]
+        rows = [landing_row(thing, schemas) for thing in members]
         if first:
-            rows = [_schema_row(batch, members[0].lease_epoch, schema) for schema in schemas.values()] + rows
+            rows = [schema_row(batch, members[0].lease_epoch, schema) for schema in schemas.values()] + rows
             first = False
         reached = Reached(batch, members[0].lease_epoch, ServerIdentity("server", "log"), ResumePoint(1, "0/0"))
         landing.commit(pa.Table.from_pylist(rows, schema=LANDING), reached)
 
 
-def _schema_row(batch: int, lease_epoch: int, schema: TableSchema) -> dict[str, Any]:
+def schema_row(batch: int, lease_epoch: int, schema: TableSchema) -> dict[str, Any]:
+    """What landing says of a table's schema."""
     return {
         "batch": batch, "lease_epoch": lease_epoch, "incarnation": 1, "lsn": 0, "seq": 0, "kind": "schema",
         "table": schema.table, "schema_id": schema.schema_id, "format": "json", "payload": schema.to_json().encode(),
     }
 
 
-def _row(thing: Thing, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
+def landing_row(thing: Thing, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
+    """A thing as a row of landing."""
     schema = schemas[thing.table]
     row: dict[str, Any] = {
         "batch": thing.batch, "lease_epoch": thing.lease_epoch, "table": thing.table, "incarnation": 1,

@@ -46,6 +46,9 @@ def _launch(settings: dict[str, str]) -> dict[str, str]:
     if SparkContext._gateway is None:
         os.environ["SPARK_CONF_DIR"] = str(_HOME / "conf")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Spark's Python workers start with an empty path of their own.
+        ours = [str(_HOME / "lib"), str(_HOME)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
         jars = shlex.join(["--jars", ",".join(_jars())])
         os.environ[_LAUNCH] = f"{jars} {os.environ.get(_LAUNCH, 'pyspark-shell')}"
     # There is no public way to start the JVM before a context; afterwards SparkConf() shows what it was started with.
