@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
@@ -43,6 +44,8 @@ class BatchBuilder:
         self._changed = threading.Condition()
         self._closed = False
         self._schemas: set[str] = set()
+        self._alike: tuple[str, str, int] | None = None
+        self._template = FRAMES.empty_table()
         self._where = Position(resume.incarnation, 0)
         self.number = first
         self.resume = resume
@@ -93,9 +96,21 @@ class BatchBuilder:
                 self._schemas.add(schema.schema_id)
                 self._chunks.append(_schema_row(schema, self._where))
                 self._rows += 1
-            self._chunks.append(_chunk_rows(chunk, schema.schema_id, first_row, payload, self._where.incarnation))
+            self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload))
             self._rows += len(payload)
             self._bytes += payload.nbytes
+
+    def _chunk_rows(self, chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray) -> pa.Table:
+        """One delivery's rows. All of a table share the columns that say the same of every row."""
+        count = len(payload)
+        alike = (chunk.table, schema_id, self._where.incarnation)
+        if self._alike != alike or self._template.num_rows < count:
+            self._alike, self._template = alike, _chunk_template(*alike, count)
+        columns = dict(zip(FRAMES.names, self._template.slice(0, count).columns, strict=True))
+        columns |= {"chunk_id": pa.repeat(chunk.chunk_id, count), "payload": payload}
+        if first_row:
+            columns["seq"] = pc.add(columns["seq"], first_row * 2)
+        return pa.table(columns, schema=FRAMES)
 
     def take(self) -> Filled:
         """Takes the batch out and starts the next one."""
@@ -125,24 +140,18 @@ class BatchBuilder:
             self._changed.notify_all()
 
 
-def _chunk_rows(
-    chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray, incarnation: int
-) -> pa.Table:
-    count = len(payload)
+def _chunk_template(table: str, schema_id: str, incarnation: int, count: int) -> pa.Table:
+    """Chunk rows as they are whatever was read; numbered from the chunk's first row."""
     values: dict[str, pa.Array] = {
         "incarnation": pa.repeat(pa.scalar(incarnation, pa.int64()), count),
-        "seq": pa.array(np.arange(first_row, first_row + count, dtype=np.int64) * 2),
+        "seq": pa.array(np.arange(count, dtype=np.int64) * 2),
         "kind": pa.repeat(CHUNK, count),
-        "table": pa.repeat(chunk.table, count),
+        "table": pa.repeat(table, count),
         "schema_id": pa.repeat(schema_id, count),
         "last_in_txn": pa.repeat(False, count),
-        "chunk_id": pa.repeat(chunk.chunk_id, count),
         "format": pa.repeat(COPY, count),
-        "payload": payload,
     }
-    return pa.table(
-        [values[f.name] if f.name in values else pa.nulls(count, f.type) for f in FRAMES], schema=FRAMES
-    )
+    return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in FRAMES], schema=FRAMES)
 
 
 def _schema_row(schema: TableSchema, where: Position) -> pa.Table:

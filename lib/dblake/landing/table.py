@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import (
+    ColumnProperties,
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
@@ -35,6 +36,7 @@ from dblake.landing.columns import (
     LANDING,
     LEASE_EPOCH,
     LSN,
+    PAYLOAD,
     SEQ,
     TABLE,
     TXID,
@@ -45,6 +47,12 @@ _ONE_FILE = 1 << 40
 _HISTORY_STEP = 50
 # Readers prune by these; statistics of payloads would only cost.
 _PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, COMMITTED_AT, CHUNK_ID)
+# Values that hardly ever come twice: to look for repetitions costs time, and space in the file.
+_UNLIKE = (LSN, SEQ, COMMITTED_AT, PAYLOAD)
+_FILE = WriterProperties(
+    compression="ZSTD", compression_level=1, max_row_group_size=1 << 20,
+    column_properties={name: ColumnProperties(dictionary_enabled=False) for name in _UNLIKE},
+)
 _CONFIGURATION = {
     "delta.appendOnly": "true",
     "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
@@ -129,9 +137,7 @@ class Landing:
         try:
             write_deltalake(
                 self._table, rows, mode="append", target_file_size=_ONE_FILE,
-                writer_properties=WriterProperties(
-                    compression="ZSTD", compression_level=1, max_row_group_size=1 << 20,
-                ),
+                writer_properties=_FILE,
                 commit_properties=CommitProperties(
                     custom_metadata=reached.to_metadata(),
                     app_transactions=[Transaction(self._application, reached.batch)],

@@ -19,6 +19,9 @@ from dblake.source.postgres import pgoutput
 from dblake.source.postgres.relations import Relations
 
 
+NO_ROWS = FRAMES.empty_table()
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transaction of which a run sees the end, or a part: ``number`` is that of its first message in the run."""
@@ -96,7 +99,7 @@ def frame(
     """Landing rows and watermarks of a run. ``after`` drops what has landed before (see ResumePoint.landed)."""
     count = len(messages)
     if count == 0:
-        return FRAMES.empty_table(), []
+        return NO_ROWS, []
     payload = pa.array(messages, pa.binary())
     offsets = np.frombuffer(payload.buffers()[1], np.int32, count + 1)
     data = np.frombuffer(payload.buffers()[2], np.uint8)
@@ -115,7 +118,7 @@ def frame(
     ]
     kept = np.flatnonzero(captured)
     if len(kept) == 0:
-        return FRAMES.empty_table(), seen
+        return NO_ROWS, seen
     txn_kept = txn[kept]
     last = np.append(txn_kept[1:] != txn_kept[:-1], True)[: len(kept)]
     if transactions.open:

@@ -18,7 +18,6 @@ from psycopg2.extras import REPLICATION_LOGICAL
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.landing.columns import FRAMES
 from dblake.source.postgres import frames, pgoutput
 from dblake.source.postgres.connection import connect_replication, explained
 from dblake.source.postgres.relations import Relations
@@ -198,7 +197,8 @@ class PgLogStream:
             self._token = pgoutput.lsn_text(pgoutput.commit_end(self._committed))
             self._committed = None
         kept = self._sealed[place:]
-        rows = pa.concat_tables([FRAMES.empty_table(), *self._sealed[:place]])
+        framed = [table for table in self._sealed[:place] if table.num_rows]
+        rows = pa.concat_tables(framed) if framed else frames.NO_ROWS
         left = sum(table["payload"].nbytes for table in kept)
         piece = LogPiece(rows, ResumePoint(self._incarnation, self._token, landed), tuple(seen), self._bytes - left)
         self._sealed, self._seen, self._opened = kept, later, 0
