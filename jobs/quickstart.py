@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from dblake.config import load_config
 from dblake.core.errors import ExitCode
@@ -37,13 +37,13 @@ def quickstart(conf: Path, scale: int, rate: int) -> int:
     console = Console()
     run = Quickstart(load_config(conf), conf, console, scale=scale, changes_per_second=rate)
     proofs = run.run()
-    table = Table("table", "rows: source", "state", "hash: source", "state", "")
+    table = Table(Column("table", no_wrap=True), "rows: source", "state", "hash: source", "state", "")
     for proof in proofs:
         (rows, digest), (state_rows, state_digest) = proof.source, proof.state
         verdict = "[green]equal[/green]" if proof.equal else "[red]DIFFERENT[/red]"
         table.add_row(
             proof.table.partition(".")[2], f"{rows:,}", f"{state_rows:,}",
-            f"{digest:x}"[-12:], f"{state_digest:x}"[-12:], verdict,
+            f"{digest:x}"[-8:], f"{state_digest:x}"[-8:], verdict,
         )
     console.print(table)
     if not all(proof.equal for proof in proofs):

@@ -20,6 +20,7 @@ from dblake.state.spelling import identifier
 from pipelines.sql import fault
 
 SHOWN = 1000
+_WIDE = 1000
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 
 
@@ -57,7 +58,9 @@ def _as_table(result: DataFrame) -> None:
     rows = _texts(result).head(SHOWN + 1)
     for row in rows[:SHOWN]:
         table.add_row(*(Text("NULL", style="dim") if value is None else Text(value) for value in row))
-    Console().print(table)
+    # Into a pipe or a file there is no width that a row would have to fit.
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDE)).print(table)
     if len(rows) > SHOWN:
         click.echo(f"only the first {SHOWN} rows are shown; --csv and --json give all", err=True)
 
