@@ -19,6 +19,8 @@ def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Compari
         with bench.copied_slot(slot) as copy:
             ours.append(bench.capture(copy, f"log_{number}", dump=False))
     landed = [json.loads(r.output) for r in ours]
+    if any(fact["rows"] < changes for fact in landed):
+        raise RuntimeError("capture landed less than there was")
     comparison = Comparison(
         "capture → landing",
         Side("capture, from opening the log to the last commit", changes, tuple(fact["seconds"] for fact in landed),

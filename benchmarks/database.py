@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import psycopg2
 
 from benchmarks.process import Ran, run
 from dblake.capture.progress import open_progress
-from dblake.capture.requests import queue_dump
+from dblake.capture.requests import queue_dump, status
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.settings import PostgresSettings
@@ -153,6 +154,14 @@ class Bench:
              "--until-caught-up", "--json"],
             {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"},
         )
+
+    def dump_seconds(self, warehouse: str) -> float:
+        """How long the dump of a run took, which must have landed every row."""
+        (done,) = status(open_progress(f"file:{self.warehouse(warehouse)}/progress", SOURCE))
+        if done["state"] != "done" or done["rows"] != self.rows:
+            raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {self.rows} rows")
+        began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))
+        return (ended - began).total_seconds()
 
     @staticmethod
     def _configuration(folder: Path, settings: PostgresSettings) -> str:
