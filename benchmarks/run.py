@@ -6,7 +6,9 @@ writes is in a temporary folder. Numbers of a machine that does something else m
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +32,7 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 from pipelines.cli import run_job, verbose_option
 
+_PAGE = 160
 _RESULTS = Path(__file__).parent / "results"
 _SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB", "max_connections": "50"}
 
@@ -154,7 +157,7 @@ def save(results: Results, command: str) -> Path:
     now = datetime.now(UTC)
     page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores.md"
     page.parent.mkdir(exist_ok=True)
-    plain = Console(width=200, record=True, file=None, quiet=True)
+    plain = Console(width=_PAGE, record=True, file=io.StringIO())
     for table in tables(results):
         plain.print(table)
     page.write_text(
@@ -177,7 +180,7 @@ def benchmark(rows: int, changes: int, rounds: int, as_json: bool, keep: bool) -
     if as_json:
         click.echo(json.dumps(results.facts(), indent=2))
     else:
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else _PAGE)
         for table in tables(results):
             console.print(table)
     if keep:

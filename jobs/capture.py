@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 
 import click
+import pyarrow as pa
 
 from dblake.capture.loop import Until
 from dblake.config import Config
@@ -44,4 +45,6 @@ class _NoPandas(MetaPathFinder):
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas())
+    # One allocator for all: what Arrow's own keeps in reserve would come on top of the rest.
+    pa.set_memory_pool(pa.system_memory_pool())
     run_job(capture)
