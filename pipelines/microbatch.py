@@ -26,7 +26,7 @@ from dblake.reconcile.decode import decoded, touched
 from dblake.reconcile.dedupe import evictors, survivors
 from dblake.reconcile.ledger import ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
-from dblake.reconcile.survey import SchemaRow, Survey, read_survey, survey
+from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
 from dblake.reconcile.windows import (
     Ending, WatermarkRow, endings, in_window, of_window, require_rows, unanswered, windows_table,
 )
@@ -34,6 +34,9 @@ from pipelines.paths import Paths
 from pipelines.tables import AppendTable
 
 logger = logging.getLogger(__name__)
+
+_FEW = 500_000
+"""Log rows up to which the keys they touched go to every task. Otherwise all chunk rows are shuffled to meet them."""
 
 _LOG = f"{KIND} IN ('{ROW}', '{TRUNCATE}')"
 
@@ -47,8 +50,7 @@ class Reconciler:
         self._landing = paths.landing
         self._schemas = AppendTable(spark, paths.schemas, application, SCHEMAS, ("table", "batch"))
         self._events = AppendTable(
-            spark, paths.events, application, EVENTS,
-            ("incarnation", "lsn", "seq", "table", "op", "txid", "committed_at", "chunk_id", "batch"),
+            spark, paths.events, application, EVENTS, ("incarnation", "lsn", "table", "committed_at", "batch")
         )
         self._ledger = AppendTable(spark, paths.windows, application, WINDOWS, ("table", "lease_epoch", "batch"))
         for table in (self._schemas, self._events, self._ledger):
@@ -121,16 +123,20 @@ class Reconciler:
         windows = self._spark.createDataFrame(windows_table(closing))
         spans = [ending.window for ending in closing if ending.window]
         first = min(window.first_batch for window in spans)
-        counted = Counter(found.chunk_rows)
+        tables = sorted({window.table for window in spans})
+        chunk_counts, log_rows = Counter(found.chunk_rows), found.log_rows
         chunk_rows = new.where(F.col(KIND) == CHUNK)
         if first <= done:
             ids = [window.chunk_id for window in spans if window.first_batch <= done]
-            earlier = self._batches(first, done).where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
-            counted.update(read_survey(survey(earlier).collect()).chunk_rows)
+            since = self._batches(first, done)
+            earlier = since.where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
+            held = earlier.unionByName(since.where(_LOG).where(F.col(TABLE).isin(tables)))
+            before = read_survey(counts(held).collect())
+            chunk_counts.update(before.chunk_rows)
+            log_rows += before.log_rows
             chunk_rows = chunk_rows.unionByName(earlier)
-        require_rows(closing, counted)
+        require_rows(closing, chunk_counts)
 
-        tables = sorted({window.table for window in spans})
         log = new.where(_LOG).where(F.col(TABLE).isin(tables))
         reach: Expression = F.col(BATCH) >= first
         oldest = [window.snapshot.xmin for window in spans if window.snapshot]
@@ -142,6 +148,8 @@ class Reconciler:
         inside = in_window(log, windows)
         emptied = inside.where(F.col(KIND) == TRUNCATE).select(CHUNK_ID).distinct()
         evicting = evictors(touched(inside.where(F.col(KIND) == ROW), self._known))
+        if log_rows <= _FEW:
+            evicting = F.broadcast(evicting)
         rows = decoded(of_window(chunk_rows, windows), self._known)
         return dump_events(survivors(rows, evicting, emptied), windows)
 

@@ -46,17 +46,21 @@ class Survey:
 
 
 def survey(landing: DataFrame) -> DataFrame:
-    """Counts by batch and chunk, and the low, high and schema rows themselves; for ``read_survey``."""
+    """``counts``, and the low, high and schema rows themselves; for ``read_survey``."""
+    told = landing.where(F.col(KIND).isin(LOW, HIGH, SCHEMA)).select(*_TOLD)
+    return counts(landing).unionByName(told, allowMissingColumns=True)
+
+
+def counts(landing: DataFrame) -> DataFrame:
+    """How many rows each batch and chunk has; for ``read_survey``."""
     of_chunk = F.col(KIND) == CHUNK
-    counted = (
+    return (
         landing.select(
             BATCH, LEASE_EPOCH, F.col(KIND).isin(ROW, TRUNCATE).alias(_OF_LOG),
             *(F.when(of_chunk, F.col(name)).alias(name) for name in (TABLE, CHUNK_ID)),
         )
         .groupBy(BATCH, LEASE_EPOCH, TABLE, CHUNK_ID, _OF_LOG).agg(F.count("*").alias(_COUNT))
     )
-    told = landing.where(F.col(KIND).isin(LOW, HIGH, SCHEMA)).select(*_TOLD)
-    return counted.unionByName(told, allowMissingColumns=True)
 
 
 def read_survey(rows: Iterable[Row]) -> Survey:

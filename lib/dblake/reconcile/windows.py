@@ -124,16 +124,13 @@ def in_window(rows: DataFrame, windows: DataFrame) -> DataFrame:
     This is ``ChunkWindow.holds``. A row's events share its answer: a watermark stands alone in its transaction.
     """
     window = F.broadcast(windows.select(
-        WINDOW, *(F.col(name).alias(f"w_{name}") for name in (TABLE, INCARNATION)),
-        F.struct(F.col("low_lsn").alias(LSN), F.col("low_seq").alias(SEQ)).alias("w_low"),
-        F.struct(F.col("high_lsn").alias(LSN), F.col("high_seq").alias(SEQ)).alias("w_high"),
-        F.col("xmax").alias("w_xmax"), F.col("xip").alias("w_xip"),
+        WINDOW, "low_lsn", "low_seq", "high_lsn", "high_seq", "xmax", "xip",
+        *(F.col(name).alias(f"w_{name}") for name in (TABLE, INCARNATION)),
     ))
-    position = F.struct(LSN, SEQ)
-    unseen = (F.col(TXID) >= F.col("w_xmax")) | F.array_contains("w_xip", F.col(TXID))
+    unseen = (F.col(TXID) >= F.col("xmax")) | F.array_contains("xip", F.col(TXID))
     held = (
         (F.col(TABLE) == F.col("w_table")) & (F.col(INCARNATION) == F.col("w_incarnation"))
-        & (position <= F.col("w_high")) & ((position > F.col("w_low")) | unseen)
+        & _up_to(F.col("high_lsn"), F.col("high_seq")) & (~_up_to(F.col("low_lsn"), F.col("low_seq")) | unseen)
     )
     return rows.join(window, held, "inner").select(*_renumbered(rows))
 
@@ -142,6 +139,11 @@ def of_window(chunk_rows: DataFrame, windows: DataFrame) -> DataFrame:
     """Chunk rows of landing that belong to one of the windows, with the window's number for ``chunk_id``."""
     bound = F.broadcast(windows.select(WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH))
     return chunk_rows.join(bound, [CHUNK_ID, TABLE, LEASE_EPOCH], "inner").select(*_renumbered(chunk_rows))
+
+
+def _up_to(lsn: Column, seq: Column) -> Column:
+    # Spelt out: a comparison of structs makes two of them for each pair of a row and a window.
+    return (F.col(LSN) < lsn) | ((F.col(LSN) == lsn) & (F.col(SEQ) <= seq))
 
 
 def _renumbered(rows: DataFrame) -> list[Column]:
