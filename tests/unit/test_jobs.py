@@ -50,7 +50,8 @@ def test_help_and_what_it_imports(job: str) -> None:
 def test_an_unknown_job_is_told_which_there_are(arguments: list[str]) -> None:
     done = script(*arguments)
     assert done.returncode == 64
-    assert done.stderr == f"dblake: no such job. Next: use one of{''.join(f' {job}' for job in JOBS)}\n"
+    there = "".join(f" {job}" for job in JOBS)
+    assert done.stderr == f"dblake: no such job: {arguments[0]}. Next: use one of{there}\n"
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 64), (["--help"], 0), (["-h"], 0)])
