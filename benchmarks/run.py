@@ -23,7 +23,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, dump, machine, memory, spark_reconcile, state
+from benchmarks import capture, dump, machine, memory, reconcile, state
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
 from benchmarks.memory import Peaks
@@ -69,10 +69,12 @@ class Run:
         bench.keep_slot("start")
         self._say("Dump beside COPY")
         dumped, dump_peak = dump.measure(bench, "start", self._rounds)
+        self._tell(dumped)
         self._say(f"{self._changes:,} row changes, half of them while a dump runs")
         peak, batch = self._land_both()
         self._say("Capture beside pg_recvlogical")
         captured, log_peak = capture.measure(bench, "start", self._changes, self._rounds)
+        self._tell(captured)
         self._say("Capture's memory with ten times as much")
         once = self._rows + self._changes
         peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, 10 * max(self._rows, self._changes))
@@ -95,12 +97,19 @@ class Run:
     def right(self, batch: int, folder: Path) -> list[Comparison]:
         """What Spark does with that landing."""
         self._say("Reconcile beside a copy")
-        spark = spark_session("benchmark", **{"spark.local.dir": str(folder)})
-        reconciled, tables = spark_reconcile.measure(spark, self._bench.paths("landed"), folder, self._rounds)
+        spark = spark_session("benchmark")
+        reconciled, tables = reconcile.measure(spark, self._bench.paths("landed"), folder, self._rounds)
+        self._tell(reconciled)
         self._say("State beside a plain MERGE")
         merged = state.measure(spark, tables, batch, folder, self._rounds)
+        self._tell(merged)
         spark.stop()
         return [reconciled, merged]
+
+    def _tell(self, found: Comparison) -> None:
+        for side in (found.ours, found.peer):
+            self._console.print(f"         {side.what}: {' '.join(f'{s:.2f}' for s in side.seconds)} s", highlight=False)
+        self._console.print(f"         ratio {found.ratio:.2f}", highlight=False)
 
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")

@@ -14,7 +14,7 @@ from pyspark.sql.functions import expr
 
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import SOURCE, TABLE
-from benchmarks.spark_reconcile import seconds
+from benchmarks.reconcile import seconds
 from dblake.core.names import split_qualified
 from pipelines.paths import Paths
 from pipelines.state import run_state
