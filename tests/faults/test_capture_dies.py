@@ -61,7 +61,8 @@ class Rig:
                 "tls": "disable", "tables": ["public.*"], "slot": settings.slot, "publication": settings.publication,
             },
             "capture": {"commits_per_second": 20.0, "heartbeat_seconds": 1.0},
-            "dump": {"chunk_size": 7},
+            # A rest after each chunk spreads a dump over several batches, so that progress is saved several times.
+            "dump": {"chunk_size": 7, "delay": 0.03},
         }), encoding="utf-8")
         self._environment = os.environ | {
             "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": settings.password,
