@@ -6,9 +6,11 @@ One row is one thing the source sent. ``payload`` holds its bytes as they came, 
 kind       format                payload
 ========== ===================== ================================================================================
 row        pgoutput              one Insert, Update or Delete message
+row        binlog_rows           one rows event, from its header on, without a checksum: one row change or many
 truncate   pgoutput              the Truncate message; one landing row for each table in it
 message    pgoutput              a logical Message
 chunk      copy                  one line of COPY text, newline included
+chunk      mysql_rows            one result row of the text protocol, without its packet header
 schema     json                  ``TableSchema.to_json``, at the position from which it holds
 low, high  json                  ``landing.control``: the watermarks of a chunk
 heartbeat  (null)                nothing: the row's position is what counts
@@ -33,6 +35,7 @@ ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
 LOW, CHUNK, HIGH, HEARTBEAT, MESSAGE = "low", "chunk", "high", "heartbeat", "message"
 
 PGOUTPUT, COPY, JSON = "pgoutput", "copy", "json"
+BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
