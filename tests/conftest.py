@@ -1,4 +1,4 @@
-"""What tests of every kind may ask for: a Spark session and a PostgreSQL server, each started once and only if used."""
+"""What tests of every kind may ask for: a Spark session and database servers, each started once, if used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.postgres"]
+pytest_plugins = ["tests.support.postgres", "tests.support.mysql"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,234 @@
+"""MariaDB and MySQL for tests: one server of each for the whole run, on a port of its own, emptied between tests.
+
+Fixtures (all may be asked for by any test)::
+
+    mariadb, mysql   the run's servers, as they are (session)
+    mysql_server     both in turn, each emptied before and after the test
+
+``MysqlServer`` needs no pytest: ``with MysqlServer("mariadb", folder / "data") as server: server.run("CREATE …")``.
+The administrator is ``root`` without a password, the log is on with ROW, FULL images and FULL metadata, and nothing is
+synced to disk. A test that stops its server or changes what cannot be changed back starts one of its own, with
+``options`` of its own (``MysqlServer("mysql", folder / "data", "--binlog-order-commits=OFF")``).
+
+MariaDB is the system's (``apt-get install mariadb-server-core``); MySQL is fetched, see ``mysql_fetch``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import pymysql
+import pytest
+
+from tests.support.mysql_fetch import mysql_root, program
+
+Flavour = Literal["mysql", "mariadb"]
+
+_SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
+_SYSTEM_USERS = ("root", "mariadb.sys", "mysql", "mysql.sys", "mysql.session", "mysql.infoschema")
+_START_SECONDS = 60
+_STOP_SECONDS = 30
+
+#: For both: the log as capture needs it, nothing durable, little memory.
+_OPTIONS = [
+    "--bind-address=127.0.0.1", "--socket=s.sock", "--pid-file=pid", "--skip-name-resolve", "--log-bin=binlog",
+    "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL", "--sync-binlog=0",
+    "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--innodb-buffer-pool-size=64M",
+    "--max-connections=200", "--character-set-server=utf8mb4", "--secure-file-priv=",
+]
+_OWN_OPTIONS = {
+    "mariadb": ["--server-id=1", "--innodb-flush-method=nosync", "--innodb-log-file-size=32M", "--gtid-strict-mode=ON"],
+    "mysql": ["--server-id=2", "--mysqlx=OFF", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
+              "--innodb-flush-method=nosync", "--innodb-redo-log-capacity=64M", "--performance-schema=OFF"],
+}
+
+
+class MysqlServer:
+    """One server on one data folder, which is made if it is not there. A context manager.
+
+    Ends with the thread that started it, however that ends; ``stop`` ends it before.
+    """
+
+    user, password = "root", ""
+
+    def __init__(self, flavour: Flavour, data_dir: Path, *options: str, port: int = 0) -> None:
+        self.flavour = flavour
+        self.port = port
+        self.data = data_dir.absolute()
+        self._options = list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> MysqlServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.data.parent / f"{self.data.name}.log"
+
+    def start(self) -> None:
+        """Starts the server, on a free port unless one was given, and returns when it takes connections."""
+        if self._process is not None:
+            return
+        base = self._base()
+        self._make_data(base)
+        self.port = self.port or _free_port()
+        options = [*_OPTIONS, *_OWN_OPTIONS[self.flavour], f"--port={self.port}", *self._options]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig=KILL", *base, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd="/", start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self.connect().close()
+                return
+            except pymysql.Error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    self.stop(crash=True)
+                    said = self.log.read_text(errors="replace").splitlines()[-15:]
+                    raise RuntimeError("\n".join([f"{self.flavour} did not start:", *said])) from None
+                time.sleep(0.05)
+
+    def stop(self, *, crash: bool = False) -> None:
+        """Ends the server; ``crash`` leaves the rest to recovery."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(signal.SIGKILL if crash else signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def restart(self, *options: str, crash: bool = False) -> None:
+        """Stops and starts again on the same port, with further options."""
+        self.stop(crash=crash)
+        self._options += options
+        self.start()
+
+    def connect(self, database: str | None = None, **arguments: Any) -> Any:
+        """The administrator's connection, in autocommit unless told otherwise."""
+        return pymysql.connect(**{
+            "host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password,
+            "database": database, "autocommit": True, "charset": "utf8mb4", "connect_timeout": 5, **arguments,
+        })
+
+    def run(self, *statements: str) -> None:
+        """Each statement in a transaction of its own."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(query, parameters or None)
+            return list(cursor.fetchall())
+
+    def kill_connections_of(self, user: str) -> None:
+        """Breaks all connections of a user."""
+        for (number,) in self.rows("SELECT id FROM information_schema.processlist WHERE user = %s", (user,)):
+            try:
+                self.run(f"KILL {number}")
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
+                    raise
+
+    def empty(self) -> None:
+        """Drops all databases and users that tests have made, breaking what is still connected."""
+        for (user, host) in self.rows("SELECT user, host FROM mysql.user"):
+            if user not in _SYSTEM_USERS:
+                self.kill_connections_of(user)
+                self.run(f"DROP USER '{user}'@'{host}'")
+        for (schema,) in self.rows("SHOW DATABASES"):
+            if schema not in _SYSTEM:
+                self.run("SET FOREIGN_KEY_CHECKS=0", f"DROP DATABASE `{schema.replace('`', '``')}`")
+
+    def _base(self) -> list[str]:
+        # As root only because told to: it has nothing but test data, and need not pass through anybody's folders.
+        own = ["--no-defaults", "--user=root", f"--datadir={self.data}"]
+        if self.flavour == "mariadb":
+            found = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+            if found is None:
+                raise RuntimeError("there is no MariaDB: apt-get install mariadb-server-core")
+            return [found, *own]
+        root = mysql_root()
+        share = root / "usr/share/mysql"
+        return [
+            *program(root, "usr/sbin/mysqld"), *own, f"--basedir={root / 'usr'}", f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share / 'charsets'}", f"--plugin-dir={root / 'usr/lib/mysql/plugin'}",
+        ]
+
+    def _make_data(self, base: list[str]) -> None:
+        if (self.data / "mysql").exists():
+            return
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        if self.flavour == "mariadb":
+            made = subprocess.run(
+                ["mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--user=root", "--skip-test-db",
+                 "--auth-root-authentication-method=normal", "--skip-name-resolve", "--skip-log-bin"],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            )
+        else:
+            first = self.data.parent / f"{self.data.name}.init.sql"
+            first.write_text("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;")
+            self.data.mkdir()
+            made = subprocess.run(
+                [*base, "--initialize-insecure", f"--init-file={first}", "--innodb-flush-method=nosync"],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            )
+        if made.returncode:
+            raise RuntimeError(f"{self.flavour} could not make its data folder:\n{made.stderr[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
+    """The run's MariaDB."""
+    with MysqlServer("mariadb", tmp_path_factory.mktemp("mariadb") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
+    """The run's MySQL."""
+    with MysqlServer("mysql", tmp_path_factory.mktemp("mysql") / "data") as server:
+        yield server
+
+
+@contextmanager
+def emptied(server: MysqlServer) -> Iterator[MysqlServer]:
+    """The server with nothing of another test's on it, before and after."""
+    server.empty()
+    yield server
+    server.empty()
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def mysql_server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
+    """Each server in turn, empty."""
+    with emptied(request.getfixturevalue(request.param)) as server:
+        yield server
