@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.capture.windows import OpenChunk
-from dblake.landing.columns import CHUNK, COPY, FRAMES, JSON, LANDING, SCHEMA
+from dblake.landing.columns import CHUNK, FRAMES, JSON, LANDING, SCHEMA
 
 
 class Closed(Exception):
@@ -44,7 +44,7 @@ class BatchBuilder:
         self._changed = threading.Condition()
         self._closed = False
         self._schemas: set[str] = set()
-        self._alike: tuple[str, str, int] | None = None
+        self._alike: tuple[str, str, str, int] | None = None
         self._template = FRAMES.empty_table()
         self._where = Position(resume.incarnation, 0)
         self.number = first
@@ -84,7 +84,9 @@ class BatchBuilder:
                 last = rows[0]
                 self._where = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
 
-    def add_chunk(self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray) -> None:
+    def add_chunk(
+        self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray, format_: str
+    ) -> None:
         """Adds rows that a chunk read, numbered from ``first_row``; waits while the batch is full. Raises Closed."""
         with self._changed:
             while self.full and not self._closed:
@@ -96,14 +98,16 @@ class BatchBuilder:
                 self._schemas.add(schema.schema_id)
                 self._chunks.append(_schema_row(schema, self._where))
                 self._rows += 1
-            self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload))
+            self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload, format_))
             self._rows += len(payload)
             self._bytes += payload.nbytes
 
-    def _chunk_rows(self, chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray) -> pa.Table:
+    def _chunk_rows(
+        self, chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray, format_: str
+    ) -> pa.Table:
         """One delivery's rows. All of a table share the columns that say the same of every row."""
         count = len(payload)
-        alike = (chunk.table, schema_id, self._where.incarnation)
+        alike = (chunk.table, schema_id, format_, self._where.incarnation)
         if self._alike != alike or self._template.num_rows < count:
             self._alike, self._template = alike, _chunk_template(*alike, count)
         columns = dict(zip(FRAMES.names, self._template.slice(0, count).columns, strict=True))
@@ -140,7 +144,7 @@ class BatchBuilder:
             self._changed.notify_all()
 
 
-def _chunk_template(table: str, schema_id: str, incarnation: int, count: int) -> pa.Table:
+def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, count: int) -> pa.Table:
     """Chunk rows as they are whatever was read; numbered from the chunk's first row."""
     values: dict[str, pa.Array] = {
         "incarnation": pa.repeat(pa.scalar(incarnation, pa.int64()), count),
@@ -149,7 +153,7 @@ def _chunk_template(table: str, schema_id: str, incarnation: int, count: int) ->
         "table": pa.repeat(table, count),
         "schema_id": pa.repeat(schema_id, count),
         "last_in_txn": pa.repeat(False, count),
-        "format": pa.repeat(COPY, count),
+        "format": pa.repeat(format_, count),
     }
     return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in FRAMES], schema=FRAMES)
 

@@ -228,7 +228,7 @@ class DumpRunner:
                 self._reader = self._source.open_reader()
             self._reader.mark(_READER, chunk.chunk_id)
             failpoint("dump.low_written")
-            chunk.read = self._reader.read(request, _Delivery(self._batches, chunk))
+            chunk.read = self._reader.read(request, _Delivery(self._batches, chunk, self._reader.format))
             failpoint("dump.chunk_read")
             self._reader.mark(_READER, chunk.high_value)
             failpoint("dump.high_written")
@@ -278,10 +278,10 @@ class DumpRunner:
 class _Delivery:
     """Hands a chunk's rows to the batch as they come, numbered through the chunk."""
 
-    def __init__(self, batches: BatchBuilder, chunk: OpenChunk) -> None:
-        self._batches, self._chunk = batches, chunk
+    def __init__(self, batches: BatchBuilder, chunk: OpenChunk, format_: str) -> None:
+        self._batches, self._chunk, self._format = batches, chunk, format_
         self._rows = 0
 
     def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
-        self._batches.add_chunk(self._chunk, schema, self._rows, payload)
+        self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._format)
         self._rows += len(payload)

@@ -108,7 +108,12 @@ class ChunkRead:
 
 
 class ChunkReader(Protocol):
-    """One connection that writes watermarks and reads chunks, each in a transaction of its own; takes no locks."""
+    """One connection that writes watermarks and reads chunks, each in a transaction of its own; takes no locks.
+
+    ``format`` is how its payloads are to be read (``landing.columns``).
+    """
+
+    format: str
 
     def mark(self, reader: int, value: str) -> None:
         """One UPDATE of one row of the watermark table, committed on return."""

@@ -11,7 +11,7 @@ from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.windows import OpenChunk
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
-from dblake.landing.columns import FRAMES, LANDING
+from dblake.landing.columns import COPY, FRAMES, LANDING
 
 SCHEMA = TableSchema("public.t", (Column("id", "integer", False, 1),))
 
@@ -61,10 +61,10 @@ def test_a_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> 
 def test_chunk_rows_stand_beside_the_log_with_their_schema_told_once() -> None:
     batches, mine = builder(), chunk()
     batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set())
-    batches.add_chunk(mine, SCHEMA, 0, lines("1\n", "2\n"))
-    batches.add_chunk(mine, SCHEMA, 2, lines("3\n"))
+    batches.add_chunk(mine, SCHEMA, 0, lines("1\n", "2\n"), COPY)
+    batches.add_chunk(mine, SCHEMA, 2, lines("3\n"), COPY)
     first = batches.take().rows
-    batches.add_chunk(mine, SCHEMA, 3, lines("4\n"))
+    batches.add_chunk(mine, SCHEMA, 3, lines("4\n"), COPY)
     second = batches.take().rows
     assert first.select(["kind", "lsn", "seq", "chunk_id"]).to_pylist() == [
         {"kind": "row", "lsn": 7, "seq": 8, "chunk_id": None},
@@ -80,7 +80,7 @@ def test_chunk_rows_stand_beside_the_log_with_their_schema_told_once() -> None:
 def test_a_chunk_waits_while_the_batch_is_full_and_the_log_does_not() -> None:
     batches = builder(max_rows=2)
     batches.add_log([log(0, 2)], 1, ResumePoint(1, "10"), [], set())
-    adding = threading.Thread(target=batches.add_chunk, args=(chunk(), SCHEMA, 0, lines("1\n")))
+    adding = threading.Thread(target=batches.add_chunk, args=(chunk(), SCHEMA, 0, lines("1\n"), COPY))
     adding.start()
     batches.add_log([log(4)], 1, ResumePoint(1, "11"), [], set())
     adding.join(0.2)
@@ -97,7 +97,7 @@ def test_who_waits_is_freed_when_capture_ends() -> None:
 
     def add() -> None:
         try:
-            batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"))
+            batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"), COPY)
         except Closed:
             ended.append("closed")
 
@@ -107,4 +107,4 @@ def test_who_waits_is_freed_when_capture_ends() -> None:
     adding.join(5)
     assert ended == ["closed"]
     with pytest.raises(Closed):
-        batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"))
+        batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"), COPY)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dblake.core.errors import SourceError, UnsupportedByName
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.landing.columns import COPY
 from dblake.source.memory.database import MemoryDatabase, Sight
 from dblake.source.memory.encode import copy_line
 from dblake.source.memory.tables import Key, Row
@@ -21,6 +22,8 @@ _ROWS_DELIVERED = 3
 
 class MemoryChunkReader:
     """See ChunkReader for the methods."""
+
+    format = COPY
 
     def __init__(self, database: MemoryDatabase, name: str) -> None:
         self._database, self._name = database, name

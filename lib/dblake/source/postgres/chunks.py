@@ -22,6 +22,7 @@ from dblake.core.errors import SourceError, UnsupportedByName
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.landing.columns import COPY
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.connection import explained
 from dblake.source.postgres.settings import PostgresSettings
@@ -33,6 +34,8 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 class PgChunkReader:
     """See ChunkReader for the methods."""
+
+    format = COPY
 
     def __init__(self, settings: PostgresSettings, conn: connection) -> None:
         self._settings = settings
