@@ -55,7 +55,7 @@ class Grid:
         try:
             return cls(names, raw.cast(pa.string()), present)
         except pa.ArrowInvalid:
-            text, wrong = _hex_where_no_text(raw)
+            text, wrong = text_or_hex(raw)
             undecoded = np.zeros(present.shape, np.bool_)
             undecoded[present] = wrong
             return cls(names, text, present, undecoded)
@@ -151,7 +151,7 @@ def _tile(names: Sequence[str], times: int) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(names) * times, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def _hex_where_no_text(raw: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
+def text_or_hex(raw: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
     """Text, with hex for values that are not; only the blocks that hold such values are looked at one by one."""
     wrong = np.zeros(len(raw), np.bool_)
     for start in range(0, len(raw), _BLOCK):

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.decode.columns import CREATE, DELETE, IMAGE, UPDATE
-from dblake.decode.grid import Grid, spans, take, undecoded_names, with_nulls
+from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Changes, Index, Mask, Payloads
+from dblake.decode.row_changes import Images, row_changes
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _KEY, _OLD = b"NKO"
@@ -55,15 +55,11 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     old_grid = old.grid(payloads, old_sent)
     new_grid = new.grid(payloads, new.tags != _UNCHANGED)
     new_grid = _carried_over(new_grid, old_grid, old_of[news])
-    return _changes(payloads, _Rows(olds, old_grid), _Rows(news, new_grid), old_of[news], letter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Old or new rows, and the landing rows they belong to."""
-
-    row: Index
-    grid: Grid
+    return row_changes(
+        payloads, Images(olds, old_grid, letter[olds] == _DELETE), Images(news, new_grid, letter[news] == _INSERT),
+        old_of[news],
+        key_missing=f"ALTER TABLE {payloads.schema.table} REPLICA IDENTITY DEFAULT, then dump the table again",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,59 +132,3 @@ def _carried_over(new: Grid, old: Grid, old_of: Index) -> Grid:
     if old.undecoded is not None:
         undecoded = (found & old.undecoded[old_of]) | (new.undecoded if new.undecoded is not None else False)
     return Grid(new.names, values, present, undecoded)
-
-
-def _changes(payloads: Payloads, old: _Rows, new: _Rows, old_of: Index, letter: npt.NDArray[np.uint8]) -> list[Changes]:
-    """New rows are creates and updates, old rows deletes; an update that changes the key is one of each."""
-    keys = [payloads.schema.names.index(name) for name in payloads.schema.primary_key]
-    for rows in (old, new):
-        payloads.refuse(
-            rows.grid.without(keys), "a value of the primary key was not sent", rows=rows.row,
-            next_step=f"ALTER TABLE {payloads.schema.table} REPLICA IDENTITY DEFAULT, then dump the table again",
-        )
-    both = np.flatnonzero(old_of >= 0)
-    moved = np.zeros(len(new.row), np.bool_)
-    if keys and len(both):
-        moved[both] = new.grid.differs(both, old.grid, old_of[both], keys)
-    deleted = letter[old.row] == _DELETE
-    gone = deleted.copy()
-    gone[old_of[moved]] = True
-    changes = []
-    if len(new.row):
-        created = (letter[new.row] == _INSERT) | moved
-        changes.append(_arrived(new, old.grid, np.where(moved, -1, old_of), keys, created, moved))
-    if gone.any():
-        changes.append(_gone(old, np.flatnonzero(gone), keys, deleted[gone]))
-    return changes
-
-
-def _arrived(new: _Rows, old: Grid, old_of: Index, keys: Sequence[int], created: Mask, moved: Mask) -> Changes:
-    """Creates and updates; ``old_of`` says which old row stands before a new one, -1 for none."""
-    has_old = old_of >= 0
-    before, undecoded = pa.nulls(len(new.row), IMAGE), new.grid.undecoded
-    if has_old.any():
-        before = old.image()
-        if not np.array_equal(old_of, np.arange(len(old))):
-            before = before.take(pa.array(old_of, mask=~has_old))
-        if old.undecoded is not None:
-            theirs = old.undecoded[old_of] & has_old[:, None]
-            undecoded = theirs if undecoded is None else undecoded | theirs
-    return Changes(
-        op=take(pa.array([UPDATE, CREATE]), created),
-        key=new.grid.key(keys), before=before, after=new.grid.image(),
-        partial=pa.array(~new.grid.present.all(axis=1)),
-        undecoded=undecoded_names(new.grid.names, undecoded, len(new.row)),
-        row=new.row, step=moved.astype(np.int64),
-    )
-
-
-def _gone(old: _Rows, which: Index, keys: Sequence[int], closing: Mask) -> Changes:
-    """Deletes of some of the old rows."""
-    undecoded = None if old.grid.undecoded is None else old.grid.undecoded[which]
-    return Changes(
-        op=pa.repeat(DELETE, len(which)),
-        key=old.grid.key(keys).take(pa.array(which)), before=old.grid.image().take(pa.array(which)),
-        after=pa.nulls(len(which), IMAGE), partial=pa.repeat(False, len(which)),
-        undecoded=undecoded_names(old.grid.names, undecoded, len(which)),
-        row=old.row[which], closing=closing,
-    )

@@ -7,33 +7,46 @@ character set that is not here is refused by name. Which bytes are text is left 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dblake.core.errors import UnsupportedByName
 
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """``most`` bytes a character may take; ``codec`` is Python's name for the closest encoding it knows."""
+    """``most`` bytes a character may take; ``codec`` is the encoding of Python's that is closest to it.
+
+    ``differs`` has what the codec makes of some bytes and what the server makes of the same. ``controls`` is true if
+    bytes that the codec leaves out are control characters of the same number.
+    """
 
     most: int
     codec: str
+    differs: Mapping[str, str] = field(default_factory=dict)
+    controls: bool = False
 
 
+def _by_codec(most: int, **codecs: str) -> dict[str, Charset]:
+    return {name: Charset(most, codec) for name, codec in codecs.items()}
+
+
+# Held against the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
+# (a second backslash in sjis and ujis), the codec keeps them apart, so that two keys never become one.
 CHARSETS: Mapping[str, Charset] = {
-    "binary": Charset(1, "utf-8"),
-    "utf8mb4": Charset(4, "utf-8"), "utf8mb3": Charset(3, "utf-8"), "ascii": Charset(1, "ascii"),
-    "latin1": Charset(1, "cp1252"), "latin2": Charset(1, "iso8859_2"), "latin5": Charset(1, "iso8859_9"),
-    "latin7": Charset(1, "iso8859_13"), "greek": Charset(1, "iso8859_7"), "hebrew": Charset(1, "iso8859_8"),
-    "cp850": Charset(1, "cp850"), "cp852": Charset(1, "cp852"), "cp866": Charset(1, "cp866"),
-    "cp1250": Charset(1, "cp1250"), "cp1251": Charset(1, "cp1251"), "cp1256": Charset(1, "cp1256"),
-    "cp1257": Charset(1, "cp1257"), "koi8r": Charset(1, "koi8_r"), "koi8u": Charset(1, "koi8_u"),
-    "macroman": Charset(1, "mac_roman"), "macce": Charset(1, "mac_latin2"), "tis620": Charset(1, "tis_620"),
-    "big5": Charset(2, "big5hkscs"), "gbk": Charset(2, "gbk"), "gb2312": Charset(2, "gb2312"),
-    "gb18030": Charset(4, "gb18030"), "sjis": Charset(2, "shift_jis"), "cp932": Charset(2, "cp932"),
-    "ujis": Charset(3, "euc_jp"), "eucjpms": Charset(3, "euc_jp"), "euckr": Charset(2, "euc_kr"),
-    "ucs2": Charset(2, "utf-16-be"), "utf16": Charset(4, "utf-16-be"), "utf16le": Charset(4, "utf-16-le"),
-    "utf32": Charset(4, "utf-32-be"),
+    **_by_codec(
+        1, binary="utf-8", ascii="ascii", latin2="iso8859_2", latin5="iso8859_9", latin7="iso8859_13", cp850="cp850",
+        cp852="cp852", cp1250="cp1250", cp1251="cp1251", cp1256="cp1256", cp1257="cp1257", koi8r="koi8_r",
+        macroman="mac_roman", macce="mac_latin2", tis620="tis_620",
+    ),
+    **_by_codec(2, gbk="gbk", gb2312="gb2312", cp932="cp932", sjis="shift_jis", euckr="cp949", ucs2="utf-16-be"),
+    **_by_codec(3, utf8mb3="utf-8", ujis="euc_jp"),
+    **_by_codec(4, utf8mb4="utf-8", gb18030="gb18030", utf16="utf-16-be", utf16le="utf-16-le", utf32="utf-32-be"),
+    "latin1": Charset(1, "cp1252", controls=True),
+    "cp866": Charset(1, "cp866", {"\u2116": "\u207f", "\u00a4": "\u00b2"}),
+    "greek": Charset(1, "iso8859_7", {"\u2018": "\u02bd", "\u2019": "\u02bc"}),
+    "hebrew": Charset(1, "iso8859_8", {"\u00af": "\u203e"}),
+    "koi8u": Charset(1, "koi8_u", {"\u2219": "\u2022"}),
+    "big5": Charset(2, "cp950", dict(zip("‧﹑¯～⊕⊙∕﹨￥￠￡", "•､‾∼♁☉／＼¥¢£", strict=True))),
 }
 
 

@@ -17,7 +17,7 @@ spelling                                                                  notes
 ``enum('a','b')`` ``set('a','b')``                                        labels as text, quotes doubled; always with
                                                                           `` character set X``
 ``date``, ``time`` ``datetime`` ``timestamp`` and ``(f)`` if f > 0        stored as before MySQL 5.6:
-                                                                          `` /* mariadb-5.3 */`` behind it
+                                                                          `` /* mariadb-5.3 */`` behind it, no f
 ``json`` ``geometry`` ``vector(n)``                                       as MySQL stores them
 ``uuid`` ``inet4`` ``inet6``                                              MariaDB's, known to the catalogue only
 ========================================================================= =========================================
@@ -140,6 +140,8 @@ def from_catalogue(column_type: str, charset: str | None, *, mariadb: bool = Fal
     if name == "vector" and mariadb:
         return f"varbinary({4 * size})"
     if name in _TEMPORAL:
+        if size and column_type.endswith(_OLD):
+            raise _old_fractions()
         return str(MysqlType(name, size, old=column_type.endswith(_OLD)))
     if name in ("char", "varchar") or name in _TEXTS:
         return str(MysqlType(name, size, charset=_charset(charset or "")))
@@ -171,7 +173,7 @@ def from_log(
     if code in _TEMPORAL_NAMES:
         return str(MysqlType(_TEMPORAL_NAMES[code], meta))
     if code in _OLD_NAMES:
-        return str(MysqlType(_OLD_NAMES[code], meta, old=True))
+        return str(MysqlType(_OLD_NAMES[code], old=True))
     if code == _STRING and low in (_ENUM, _SET):
         if labels is None:
             raise _metadata_missing()
@@ -277,6 +279,14 @@ def _compressed() -> UnsupportedByName:
     return UnsupportedByName(
         "the column is COMPRESSED, which dblake does not decode",
         next_step="take the table out of source.tables, or ALTER TABLE … MODIFY the column without COMPRESSED",
+    )
+
+
+def _old_fractions() -> UnsupportedByName:
+    # Its TABLE_MAP does not say how long such a value is.
+    return UnsupportedByName(
+        "the column has fractions of seconds in MariaDB's format from before 10.1, which the binlog does not describe",
+        next_step="SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE … FORCE",
     )
 
 

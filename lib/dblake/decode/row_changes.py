@@ -1,0 +1,93 @@
+"""Old and new rows of a log to changes: which rows came, changed, went or moved to another key.
+
+Called by the decoders of log formats once they have read the rows. Promises that an update which changes the key
+becomes ``d`` of the old key and ``c`` of the new one, that a key is never guessed, and that a landing row of many
+row changes gives each its ``step``. Reading bytes is left to the formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dblake.decode.columns import CREATE, DELETE, IMAGE, UPDATE
+from dblake.decode.grid import Grid, take, undecoded_names
+from dblake.decode.payloads import Changes, Index, Mask, Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Old or new rows. ``row`` is the landing row each belongs to; ``alone`` marks deletes, or inserts.
+
+    Where a landing row holds several row changes, ``number`` counts them from 0 and ``last`` marks the last one.
+    """
+
+    row: Index
+    grid: Grid
+    alone: Mask
+    number: Index | None = None
+    last: Mask | None = None
+
+
+def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, key_missing: str) -> list[Changes]:
+    """New rows are creates and updates, old rows deletes; an update that changes the key is one of each.
+
+    ``old_of`` says which old row stands before each new one, -1 for none. ``key_missing`` is the next step if a row
+    came without its key.
+    """
+    keys = [payloads.schema.names.index(name) for name in payloads.schema.primary_key]
+    for images in (old, new):
+        payloads.refuse(
+            images.grid.without(keys), "a value of the primary key was not sent", rows=images.row,
+            next_step=key_missing,
+        )
+    both = np.flatnonzero(old_of >= 0)
+    moved = np.zeros(len(new.row), np.bool_)
+    if keys and len(both):
+        moved[both] = new.grid.differs(both, old.grid, old_of[both], keys)
+    gone = old.alone.copy()
+    gone[old_of[moved]] = True
+    changes = []
+    if len(new.row):
+        changes.append(_arrived(new, old.grid, np.where(moved, -1, old_of), keys, moved))
+    if gone.any():
+        changes.append(_gone(old, np.flatnonzero(gone), keys))
+    return changes
+
+
+def _arrived(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: Mask) -> Changes:
+    """Creates and updates; ``old_of`` says which old row stands before a new one, -1 for none."""
+    has_old = old_of >= 0
+    before, undecoded = pa.nulls(len(new.row), IMAGE), new.grid.undecoded
+    if has_old.any():
+        before = old.image()
+        if not np.array_equal(old_of, np.arange(len(old))):
+            before = before.take(pa.array(old_of, mask=~has_old))
+        if old.undecoded is not None:
+            theirs = old.undecoded[old_of] & has_old[:, None]
+            undecoded = theirs if undecoded is None else undecoded | theirs
+    step = moved.astype(np.int64)
+    return Changes(
+        op=take(pa.array([UPDATE, CREATE]), new.alone | moved),
+        key=new.grid.key(keys), before=before, after=new.grid.image(),
+        partial=pa.array(~new.grid.present.all(axis=1)),
+        undecoded=undecoded_names(new.grid.names, undecoded, len(new.row)),
+        row=new.row, step=step if new.number is None else 2 * new.number + step, closing=new.last,
+    )
+
+
+def _gone(old: Images, which: Index, keys: Sequence[int]) -> Changes:
+    """Deletes of some of the old rows."""
+    undecoded = None if old.grid.undecoded is None else old.grid.undecoded[which]
+    closing = old.alone[which]
+    return Changes(
+        op=pa.repeat(DELETE, len(which)),
+        key=old.grid.key(keys).take(pa.array(which)), before=old.grid.image().take(pa.array(which)),
+        after=pa.nulls(len(which), IMAGE), partial=pa.repeat(False, len(which)),
+        undecoded=undecoded_names(old.grid.names, undecoded, len(which)),
+        row=old.row[which], step=None if old.number is None else 2 * old.number[which],
+        closing=closing if old.last is None else closing & old.last[which],
+    )
