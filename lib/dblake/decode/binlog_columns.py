@@ -6,10 +6,12 @@ canonical text or refused by name. Layout: MySQL's source, ``Field::pack`` and `
 
 from __future__ import annotations
 
-import ipaddress
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from ipaddress import IPv4Address
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -118,6 +120,23 @@ def _uuid(cells: Cells) -> Text:
 def _address(cells: Cells, width: int) -> Text:
     """Addresses, each distinct one once."""
     distinct = padded(cells.raw(), width).dictionary_encode()
-    read = ipaddress.IPv4Address if width == FIXED["inet4"] else ipaddress.IPv6Address
-    texts = [str(read(value)) for value in distinct.dictionary.to_pylist()]
-    return Text(pa.array(texts, pa.string()).take(distinct.indices))
+    read = _ipv4 if width == FIXED["inet4"] else _ipv6
+    return Text(pa.array(map(read, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices))
+
+
+def _ipv4(value: bytes) -> str:
+    return str(IPv4Address(value))
+
+
+def _ipv6(value: bytes) -> str:
+    """As MariaDB prints it: the first of the longest runs of zeros is left out, even if it is a single one, and
+    addresses that hold one of IPv4 end with that."""
+    words = struct.unpack(">8H", value)
+    zeros = max((len(list(run)) for zero, run in groupby(words, key=lambda word: word == 0) if zero), default=0)
+    if not zeros:
+        return ":".join(f"{word:x}" for word in words)
+    start = next(at for at in range(8) if words[at : at + zeros] == (0,) * zeros)
+    if start == 0 and (zeros == 6 or (zeros == 5 and words[5] == 0xFFFF)):
+        return ("::" if zeros == 6 else "::ffff:") + _ipv4(value[12:])
+    before, behind = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + zeros :]))
+    return f"{before}::{behind}"

@@ -143,7 +143,8 @@ def _opaque(kind: int, data: bytes) -> str:
     if kind in _TEMPORAL:
         return '"' + _temporal(kind, struct.unpack("<q", data)[0]) + '"'
     encoded = base64.b64encode(data).decode()
-    lines = "\n".join(encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE))
+    # The server breaks lines as MIME does, and shows the break escaped.
+    lines = "\\n".join(encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE))
     return f'"base64:type{kind}:{lines}"'
 
 
