@@ -1,0 +1,156 @@
+"""Decoding speed of MySQL's formats on one core, beside mysql-replication's row decoder on the same events.
+
+``PYTHONPATH=lib:. python benchmarks/decode_binlog.py 100000`` prints row changes per second of both, ours with keys
+and images made, and their ratio.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pymysql.protocol import MysqlPacket
+from pymysqlreplication.column import Column as TheirColumn
+from pymysqlreplication.constants import BINLOG
+from pymysqlreplication.packet import BinLogPacketWrapper
+from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+from pymysqlreplication.table import Table
+
+from dblake.core.schema import Column, TableSchema
+from dblake.decode.batch import decode
+from dblake.decode.columns import DECODER_INPUT
+from dblake.landing.columns import BINLOG_ROWS, CHUNK, MYSQL_ROWS, ROW
+from dblake.landing.mysql_types import parse, wire
+from tests.support.binlog_encode import UPDATE, WRITE, result_row, rows_event
+
+SCHEMA = TableSchema(
+    "shop.orders",
+    (
+        Column("id", "bigint unsigned", False, 1), Column("customer", "int"),
+        Column("email", "varchar(120) character set utf8mb4"), Column("state", "enum('new','paid','sent') character set latin1"),
+        Column("total", "decimal(10,2)"), Column("weight", "double"), Column("placed", "datetime(6)"),
+        Column("changed", "timestamp"), Column("gift", "tinyint"), Column("note", "text character set utf8mb4"),
+    ),
+)
+TYPES = [column.type for column in SCHEMA.columns]
+REPEAT = 3
+_EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
+
+
+class _Control:
+    """What the library asks of its control connection."""
+
+    charset = "utf8mb4"
+
+    def _get_dbms(self) -> str:
+        return "mysql"
+
+
+class _Meta:
+    """The metadata bytes of one column, as the library reads them."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number.to_bytes(4, "little")
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        out, self._left = self._left[:size], self._left[size:]
+        return out
+
+    def read_uint8(self) -> int:
+        """The next byte."""
+        return self.read(1)[0]
+
+
+def their_table(schema: TableSchema) -> dict[int, Any]:
+    """The library's own description of a table, as its TABLE_MAP reader makes it."""
+    columns = []
+    for column in schema.columns:
+        kind, (code, meta) = parse(column.type), wire(column.type)
+        theirs = TheirColumn(code, _Meta(meta))
+        theirs.name, theirs.unsigned, theirs.is_primary = column.name, kind.unsigned, bool(column.key)
+        theirs.character_set_name = kind.charset or None
+        theirs.enum_values, theirs.set_values = ["", *kind.labels], list(kind.labels)
+        columns.append(theirs)
+    return {1234: Table(1234, "shop", "orders", columns, column_name_flag=True)}
+
+
+def their_rows(event: bytes, tables: dict[int, Any]) -> list[dict[str, Any]]:
+    """The rows of one event as the library decodes them."""
+    wrapper = BinLogPacketWrapper(
+        MysqlPacket(b"\0" + event, "utf8mb4"), tables, _Control(), (8, 4, 0), True, _EVENTS, None, None, None, None,
+        False, False, False, True, False, False, {number: 10 for number in vars(BINLOG).values() if isinstance(number, int)},
+    )
+    return wrapper.event.rows  # type: ignore[no-any-return]
+
+
+def rows(count: int) -> list[list[str | None]]:
+    """Rows of a shop."""
+    draw = random.Random(1)
+    return [
+        [str(n), str(draw.randint(1, 99_999)), f"customer{n}@example.org", draw.choice(["new", "paid", "sent"]),
+         f"{draw.randint(-9_999_999, 9_999_999)}.{draw.randint(0, 99):02d}", repr(draw.random()),
+         f"2026-01-02 03:04:{n % 60:02d}.{draw.randint(0, 999_999):06d}", f"2026-01-02 03:04:{n % 60:02d}",
+         str(draw.randint(-1, 1)), "a note of some length, with ümläuts" if n % 3 else None]
+        for n in range(count)
+    ]
+
+
+def batch_of(kind: str, payload_format: str, payloads: Sequence[bytes]) -> pa.RecordBatch:
+    """Landing rows with those payloads."""
+    count = len(payloads)
+    same = {
+        "batch": pa.scalar(1, pa.int64()), "incarnation": pa.scalar(1, pa.int64()), "seq": pa.scalar(0, pa.int64()),
+        "kind": kind, "table": SCHEMA.table, "schema_id": SCHEMA.schema_id, "txid": pa.scalar(None, pa.int64()),
+        "committed_at": pa.scalar(0, pa.timestamp("us", tz="UTC")), "last_in_txn": True,
+        "chunk_id": "c1" if kind == CHUNK else pa.scalar(None, pa.string()), "format": payload_format,
+    }
+    columns = {name: pa.repeat(value, count) for name, value in same.items()}
+    columns |= {"lsn": pa.array(range(count), pa.int64()), "payload": pa.array(payloads, pa.binary())}
+    return pa.RecordBatch.from_arrays([columns[n] for n in DECODER_INPUT.names], schema=DECODER_INPUT)
+
+
+def seconds(work: Callable[[], object], repeat: int = REPEAT) -> float:
+    """The best of a few runs."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def measured(batch: pa.RecordBatch, changes: int, size: int) -> float:
+    """Row changes per second, decoded in batches of so many landing rows."""
+    schemas = {SCHEMA.schema_id: SCHEMA}
+    parts = [batch.slice(at, size) for at in range(0, len(batch), size)]
+    return changes / seconds(lambda: [decode(part, schemas) for part in parts])
+
+
+def main() -> None:
+    """Prints one line per case."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    pa.set_cpu_count(1)
+    every = rows(count)
+    tables = their_table(SCHEMA)
+    for per_event in (1, 10, 100):
+        for name, number in (("inserts", WRITE), ("updates", UPDATE)):
+            groups = [every[at : at + per_event] for at in range(0, count, per_event)]
+            if number == UPDATE:
+                groups = [[image for row in group for image in (row, [*row[:8], "5", row[9]])] for group in groups]
+            events = [rows_event(number, TYPES, group) for group in groups]
+            few = events[: max(2_000 // per_event, 1)]
+            theirs = len(few) * per_event / seconds(lambda few=few: [their_rows(e, tables) for e in few], 1)
+            ours = measured(batch_of(ROW, BINLOG_ROWS, events), count, 10_000)
+            print(f"{name}, {per_event:3d} rows an event {ours:12,.0f} rows/s   mysql-replication {theirs:9,.0f}   "
+                  f"ratio {ours / theirs:5.1f}")
+    lines = [result_row([None if v is None else v.encode() for v in row]) for row in every]
+    print(f"result rows of chunks     {measured(batch_of(CHUNK, MYSQL_ROWS, lines), count, 10_000):12,.0f} rows/s")
+
+
+if __name__ == "__main__":
+    main()
