@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*\Z")
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".\s][^".]*)')
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 _LONGEST_FOLDER = 120
+_NAMED = 10
 
 
 def quote_part(part: str) -> str:
@@ -58,6 +60,12 @@ def folder(name: str) -> str:
     if len(out) > _LONGEST_FOLDER:
         return out[:100] + "~~" + hashlib.sha256(raw).hexdigest()[:16]
     return out
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few of many names, for a message."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class TableFilter:

@@ -30,6 +30,14 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class InitPlan:
+    """What ``preflight --init`` does, as SQL that shows no password, and what a person has to decide about."""
+
+    statements: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WatermarkSeen:
     """An update of one row of the watermark table, as it came by in the log."""
 

@@ -81,6 +81,9 @@ class ServerVersion:
         return f"{'MariaDB' if self.flavour == 'mariadb' else 'MySQL'} {'.'.join(map(str, self.number))}"
 
 
+_HIDES_KEYS = ServerVersion("mysql", (8, 0, 30))
+
+
 def connect(settings: MysqlSettings, *, purpose: str) -> pymysql.Connection:
     """An autocommit connection for statements. ``purpose`` shows among the connection's attributes on the server."""
     with explained(settings):
@@ -98,6 +101,9 @@ def connect(settings: MysqlSettings, *, purpose: str) -> pymysql.Connection:
         with conn.cursor() as cur:
             for statement in (*_PINNED, _PINNED_BY_FLAVOUR[settings.flavour]):
                 cur.execute(statement)
+            if version_of(conn) >= _HIDES_KEYS:
+                # The log has the keys that the server makes by itself, so the catalogue must show them.
+                cur.execute("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
         return conn
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg2 import sql
 from psycopg2.extensions import cursor
 
 from dblake.core.source import Check
-
-_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +23,3 @@ class Finding:
         """The check, its statement quoted as the connection wants it."""
         fix = self.fix if isinstance(self.fix, str) else self.fix.as_string(cur)
         return Check(self.name, self.ok, self.detail, fix if self.detail else "")
-
-
-def named(names: Sequence[str]) -> str:
-    """The first few of many names."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

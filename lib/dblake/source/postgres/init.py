@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import connection, encrypt_password
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet
+from dblake.core.source import InitPlan
 from dblake.source.postgres import statements
 from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.preflight import ALL_OPERATIONS, findings, usable
@@ -24,14 +25,6 @@ from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import WATERMARK_ROWS, Survey, survey
 
 _LEFT_TO_PEOPLE = ("replica_identity", "primary_key", "unlogged_tables", "publication_filters", "row_security")
-
-
-@dataclass(frozen=True, slots=True)
-class InitPlan:
-    """What is to be done, as SQL that shows no password, and what a person has to decide about."""
-
-    statements: tuple[str, ...]
-    warnings: tuple[str, ...]
 
 
 def plan_init(settings: PostgresSettings, admin: str, admin_password: str) -> InitPlan:

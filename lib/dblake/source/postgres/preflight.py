@@ -13,10 +13,11 @@ from psycopg2 import sql
 from psycopg2.extensions import connection
 
 from dblake.core.errors import SourceError
+from dblake.core.names import named
 from dblake.core.source import Check
 from dblake.source.postgres import statements
 from dblake.source.postgres.connection import connect, explained
-from dblake.source.postgres.finding import Finding, named
+from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.preflight_tables import table_findings
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import WATERMARK_ROWS, Publication, Server, Slot, Survey, survey

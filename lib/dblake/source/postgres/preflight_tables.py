@@ -5,19 +5,16 @@ A thousand tables give as many findings as one: each names the tables it is abou
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 
 from psycopg2 import sql
 
-from dblake.core.names import TableFilter, qualified
+from dblake.core.names import named, qualified
+from dblake.source.asked import CLASH, clashing, free_name, patterns_check
 from dblake.source.postgres import statements
-from dblake.source.postgres.finding import Finding, named
+from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import Identity, Survey, Table
-
-#: Column names of state tables' own.
-_RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy"})
 
 
 def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
@@ -32,38 +29,18 @@ def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Findin
 
 
 def _patterns(facts: Survey, settings: PostgresSettings) -> Finding:
-    def idle(pattern: str) -> bool:
-        return not any(TableFilter([pattern.removeprefix("!")])(s, t) for s, t in facts.names)
-
-    missed = [p for p in settings.patterns if not p.startswith("!") and idle(p)]
-    if missed:
-        everything = [qualified(s, t) for s, t in facts.names]
-        near = sorted({n for p in missed for n in difflib.get_close_matches(p, everything, n=2, cutoff=0.8)})
-        return Finding(
-            "tables", ok=False, detail=f"no table matches {named(missed)}",
-            fix="correct source.tables, or create the tables" + (f"; there is {named(near)}" if near else ""),
-        )
-    if not facts.tables:
-        return Finding("tables", ok=False, detail="the patterns leave no table", fix="correct source.tables")
-    in_vain = [p for p in settings.patterns if p.startswith("!") and idle(p)]
-    return Finding("tables", detail=f"nothing to take out for {named(in_vain)}" if in_vain else "")
+    check = patterns_check(settings.patterns, facts.names, found=bool(facts.tables))
+    return Finding(check.check, check.ok, check.detail, check.fix)
 
 
 def _column_names(tables: Sequence[Table]) -> Finding:
-    bad = []
-    for table in tables:
-        seen: set[str] = set()
-        for name in table.columns.names:
-            if name.lower() in _RESERVED or name.lower() in seen:
-                bad.append((table, name))
-            seen.add(name.lower())
+    bad = [(table, name) for table in tables for name in clashing(table.columns)]
     return Finding(
         "column_names", ok=not bad,
-        detail="a state table cannot hold a second column by this name, in whatever case: "
-        + named([f"{t.qualified}.{c}" for t, c in bad]) if bad else "",
+        detail=CLASH + named([f"{t.qualified}.{c}" for t, c in bad]) if bad else "",
         fix=statements.script(
             sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
-                sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(f"{c.strip('_')}_2")
+                sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(free_name(c))
             ) for t, c in bad
         ),
     )
