@@ -92,6 +92,10 @@ class SourceConfig(_Section):
     publication: str = Field(
         "", max_length=63, description="PostgreSQL only: the publication, dblake_<name> unless given."
     )
+    server_id: int = Field(
+        0, ge=0, le=4_294_967_295,
+        description="MySQL and MariaDB only: the capture's number among the server's replicas; by name unless given.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +136,8 @@ class SourceConfig(_Section):
         if self.type == "postgres":
             if not self.database:
                 raise ValueError("database is missing: PostgreSQL is captured one database at a time")
+            if self.server_id:
+                raise ValueError("server_id only makes sense for type mysql or mariadb")
         else:
             alien = [key for key in ("database", "slot", "publication") if getattr(self, key)]
             if alien:

@@ -69,8 +69,8 @@ class ServerVersion:
     def parse(cls, text: str) -> ServerVersion:
         """What the server says of itself; ``5.5.5-`` is for clients that cannot read two digits.
 
-        >>> ServerVersion.parse("5.5.5-10.11.19-MariaDB-log").number
-        (10, 11, 19)
+        >>> ServerVersion.parse("5.5.5-11.4.3-MariaDB-log").number
+        (11, 4, 3)
         """
         match = re.match(r"(?:5\.5\.5-(?=\d))?(\d+)\.(\d+)(?:\.(\d+))?", text)
         numbers = match.groups() if match else ("0", "0", "0")

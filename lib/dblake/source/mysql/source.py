@@ -1,0 +1,67 @@
+"""MySQL or MariaDB as a Source: opens the log, the chunk readers and the checks over one set of settings."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+
+from dblake.core.errors import PrerequisitesNotMet
+from dblake.core.position import ResumePoint
+from dblake.core.schema import TableSchema
+from dblake.core.source import Check, ServerIdentity
+from dblake.source.mysql import catalogue
+from dblake.source.mysql.chunks import MysqlChunkReader
+from dblake.source.mysql.connection import connect, explained
+from dblake.source.mysql.log import MysqlLogStream
+from dblake.source.mysql.preflight import preflight
+from dblake.source.mysql.settings import MysqlSettings
+
+_WHO = {
+    "mysql": "SELECT @@server_uuid, @@log_bin_basename",
+    "mariadb": "SELECT CONCAT(@@server_id, '@', @@hostname, ':', @@port), @@log_bin_basename",
+}
+
+
+class MysqlSource:
+    """See Source for the methods."""
+
+    def __init__(self, settings: MysqlSettings) -> None:
+        self._settings = settings
+        self.name = settings.name
+
+    def preflight(self) -> list[Check]:
+        return preflight(self._settings)
+
+    def require(self) -> None:
+        broken = [c for c in self.preflight() if not c.ok and c.check != "connect"]
+        if broken:
+            raise PrerequisitesNotMet(
+                f"source {self.name}: " + "; ".join(f"{c.check}: {c.detail}" for c in broken),
+                next_step="run preflight, which has the statement that mends each",
+            )
+
+    def identity(self) -> ServerIdentity:
+        conn = connect(self._settings, purpose="identity")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                cur.execute(_WHO[self._settings.flavour])
+                server, log = cur.fetchone()
+        finally:
+            conn.close()
+        return ServerIdentity(server=str(server), log=os.path.basename(log or ""))
+
+    def tables(self) -> Sequence[TableSchema]:
+        conn = connect(self._settings, purpose="tables")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
+        finally:
+            conn.close()
+        # What is not supported is refused by ``require``.
+        return [table.schema for table in found if not table.unsupported and not table.versioned]
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:
+        return MysqlLogStream(self._settings, resume, incarnation)
+
+    def open_reader(self) -> MysqlChunkReader:
+        return MysqlChunkReader(self._settings, connect(self._settings, purpose="chunks"))
