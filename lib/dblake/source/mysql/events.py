@@ -14,9 +14,12 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pymysql.charset import charset_by_id
+
+from dblake.source.mysql.gtids import Gtid
 
 QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID = 2, 3, 4, 5, 13, 14, 15, 16
 TABLE_MAP, INCIDENT, HEARTBEAT, IGNORABLE, ROWS_QUERY = 19, 26, 27, 28, 29
@@ -32,7 +35,7 @@ COMPRESSED_ROWS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 #: Events that say nothing of tables: notes to replicas, parts of statements that are judged by their statement.
 IGNORED = frozenset({
     STOP, INTVAR, RAND, USER_VAR, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE,
-    ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST, START_ENCRYPTION, HEARTBEAT, HEARTBEAT_V2,
+    ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST, START_ENCRYPTION,
 })  # fmt: skip
 NAMES = {
     6: "LOAD", 8: "CREATE_FILE", 9: "APPEND_BLOCK", 10: "EXEC_LOAD", 11: "DELETE_FILE", 12: "NEW_LOAD",
@@ -59,11 +62,10 @@ _CHARSET, _SQL_MODE = 4, 1
 _STATUS_SIZES = {0: 4, 1: 8, 3: 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     """A GTID event: a transaction begins. ``gtid`` as ``gtids`` takes it, None if the transaction has no name."""
 
-    gtid: tuple[int | str, ...] | None
+    gtid: Gtid | None
     committed_at: int | None = None
     """Microseconds since 1970, if the event says so."""
     opens: bool = False

@@ -177,7 +177,7 @@ class Gathered:
         self._last_lsn = self._lsn
         if self._skip_to is not None and self._lsn >= self._skip_to.lsn:
             self._skip_to = None
-        self._clear()
+        self._open, self._undecided, self._undecided_bytes = False, None, 0
 
     def hold(self) -> None:
         """The open transaction is an XA one, whose rows must wait."""

@@ -7,14 +7,17 @@ server and tag, with gaps; MariaDB keeps the last of each replication domain, as
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
+
+Gtid = tuple[Any, Any, int]
+"""One transaction's: see the two classes."""
 
 
 class Executed(Protocol):
     """A set of GTIDs that grows with the log."""
 
-    def add(self, gtid: tuple[int | str, ...]) -> None:
+    def add(self, gtid: Gtid) -> None:
         """Takes in a transaction."""
 
     def __str__(self) -> str:
@@ -42,8 +45,8 @@ class MysqlExecuted:
                 else:
                     tag = word
 
-    def add(self, gtid: tuple[int | str, ...]) -> None:
-        server, tag, number = str(gtid[0]), str(gtid[1]), int(gtid[2])
+    def add(self, gtid: Gtid) -> None:
+        server, tag, number = gtid
         ranges = self._ranges.setdefault((server, tag), [])
         if ranges and ranges[-1][1] + 1 == number:
             ranges[-1][1] = number
@@ -80,8 +83,8 @@ class MariadbExecuted:
             domain, server, sequence = (int(number) for number in part.split("-"))
             self._last[domain] = (server, sequence)
 
-    def add(self, gtid: tuple[int | str, ...]) -> None:
-        domain, server, sequence = (int(number) for number in gtid)
+    def add(self, gtid: Gtid) -> None:
+        domain, server, sequence = gtid
         self._last[domain] = (server, sequence)
 
     def __str__(self) -> str:

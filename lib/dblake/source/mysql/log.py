@@ -46,17 +46,11 @@ class MysqlLogStream:
     def __init__(self, settings: MysqlSettings, resume: ResumePoint | None, incarnation: int) -> None:
         self._settings = settings
         self._incarnation = incarnation
+        self._conn: pymysql.Connection | None = None
         self._refused: SourceError | None = None
         self._feed: Iterator[None] = iter(())
-        conn = connect(settings, purpose="catalogue")
-        try:
-            with explained(settings), conn.cursor() as cur:
-                place = Place.parse(resume.token) if resume else log_end(cur, settings)
-                _require_file(cur, settings, place)
-            self._relations = Relations(settings, conn)
-        except BaseException:
-            conn.close()
-            raise
+        place, fold = _judged_start(settings, resume)
+        self._relations = Relations(settings, fold=fold)
         self._gathered = Gathered(incarnation, resume.landed if resume else None)
         begins = place.offset if place.offset <= _MOST_OFFSET else _START_OF_FILE
         self._transactions = Transactions(
@@ -182,10 +176,22 @@ class MysqlLogStream:
         """Nothing to tell: see the module."""
 
     def close(self) -> None:
-        conn = getattr(self, "_conn", None)
-        if conn is not None:
-            conn._force_close()
+        if self._conn is not None:
+            self._conn._force_close()
         self._relations.close()
+
+
+def _judged_start(settings: MysqlSettings, resume: ResumePoint | None) -> tuple[Place, bool]:
+    """Where the log can start, refused by name if it cannot, and whether names are stored in lower case."""
+    conn = connect(settings, purpose="log start")
+    try:
+        with explained(settings), conn.cursor() as cur:
+            place = Place.parse(resume.token) if resume else log_end(cur, settings)
+            _require_file(cur, settings, place)
+            cur.execute("SELECT @@lower_case_table_names")
+            return place, bool(cur.fetchone()[0])
+    finally:
+        conn.close()
 
 
 def log_end(cur: Cursor, settings: MysqlSettings) -> Place:

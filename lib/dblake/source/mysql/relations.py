@@ -35,17 +35,18 @@ class Captured:
 
 
 class Relations:
-    """The tables of one log stream. Keeps a connection for what must be asked of the server."""
+    """The tables of one log stream. Connects by itself when something must be asked of the server.
 
-    def __init__(self, settings: MysqlSettings, conn: pymysql.Connection) -> None:
+    ``fold`` tells that the server stores tables' names in lower case, however statements write them.
+    """
+
+    def __init__(self, settings: MysqlSettings, *, fold: bool) -> None:
         self._settings = settings
-        self._conn = conn
+        self._fold = fold
+        self._conn: pymysql.Connection | None = None
         self._mariadb = settings.flavour == "mariadb"
         self._known: dict[bytes, Captured] = {}
         self._charsets: dict[int, str] = {}
-        with conn.cursor() as cur:
-            cur.execute("SELECT @@lower_case_table_names")
-            self._fold = bool(cur.fetchone()[0])
 
     def of(self, body: bytes) -> Captured:
         """The table that a TABLE_MAP event's body describes."""
@@ -70,7 +71,10 @@ class Relations:
         return (schema.lower(), table.lower()) if self._fold else (schema, table)
 
     def close(self) -> None:
-        self._conn.close()
+        """Ends the connection, if there is one."""
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
 
     def _resolve(self, body: bytes) -> Captured:
         schema, table = table_map.names(body)
@@ -139,9 +143,12 @@ class Relations:
             return {int(number): str(name) for number, name in cur.fetchall()}
 
     def _asked(self) -> pymysql.Connection:
-        """The connection, made anew if the server has closed it meanwhile: it is not used for days."""
-        try:
-            self._conn.ping(reconnect=False)
-        except (pymysql.Error, OSError):
+        """A connection; made anew if the server has closed it meanwhile, since it may not be used for days."""
+        if self._conn is not None:
+            try:
+                self._conn.ping(reconnect=False)
+            except (pymysql.Error, OSError):
+                self._conn = None
+        if self._conn is None:
             self._conn = connect(self._settings, purpose="catalogue")
         return self._conn

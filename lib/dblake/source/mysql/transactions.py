@@ -29,6 +29,8 @@ from dblake.source.mysql.resume import Place, lsn, unwrapped
 ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
 _ARTIFICIAL = 0x20
+_SIZE_AND_END = struct.Struct("<II").unpack_from
+_LEAVES_ROWS = events.ROWS | events.COMPRESSED_ROWS.keys() | {events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE}
 _NO_TABLE = b"\xff\xff\xff\x00\x00\x00"
 """The table of a rows event that only ends a statement."""
 
@@ -41,6 +43,7 @@ class Transactions:
     ) -> None:
         self._source, self._relations, self._gathered, self._executed = source, relations, gathered, executed
         self._file, self._at, self._skip_until = place.file, begins, place.offset
+        self._lsn_of_file = lsn(place.file, 0)
         self._start = begins
         self._whole = (place.file, place.offset, place.created)
         self.created = 0
@@ -80,14 +83,15 @@ class Transactions:
         self._whole = (*self._whole[:2], self.created)
 
     def feed(self, packets: Iterable[bytes]) -> Iterator[None]:
-        """Takes in events, one at each step; the caller may stop for a while between two."""
+        """Takes in events; stops after each that may have left rows, where the caller may stop for a while."""
         for event in packets:
             try:
                 self._take(event)
-                yield
+                if event[4] in _LEAVES_ROWS:
+                    yield
                 if self._payload:
                     for inner in self._payload:
-                        self._dispatch(inner[4], inner)
+                        self._unusual(inner) if (known := self._handlers.get(inner[4])) is None else known(inner)
                         yield
                     self._payload = None
             except (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException) as error:
@@ -101,45 +105,56 @@ class Transactions:
         return f"source {self._source}: at {self._file}:{self._start} of the log"
 
     def _take(self, event: bytes) -> None:
-        """One event as the server sent it."""
-        _, kind, _, size, end, flags = events.HEADER.unpack_from(event)
-        if kind == events.FORMAT_DESCRIPTION:
-            self._describe(event, end)
-            return
-        if kind == events.ROTATE and flags & _ARTIFICIAL:
-            # Sent before the server says whether it sends checksums.
-            self._rotate(event[: -events.CHECKSUM] if zlib.crc32(event) == events.SOUND else event)
+        """One event as the server sent it. This and what it calls run for every event: it is kept short for speed."""
+        handler = self._handlers.get(event[4])
+        if handler is None and self._is_of_the_stream(event):
             return
         if self._checksums:
             if zlib.crc32(event) != events.SOUND:
-                raise PositionLost(
-                    f"{self._where}: an event's checksum is wrong, so what follows is a gap",
-                    next_step="run again, in case it was the network; if it comes again, " + ACCEPT_GAP,
-                )
+                self._refuse_damaged()
             event = event[: -events.CHECKSUM]
-        if end and not flags & _ARTIFICIAL and kind not in (events.HEARTBEAT, events.HEARTBEAT_V2):
+        size, end = _SIZE_AND_END(event, 9)
+        if end and not event[17] & _ARTIFICIAL:
             self._at = unwrapped(end, self._at)
             self._start = self._at - size
             if self._start < self._skip_until:
                 return
+        if handler is None:
+            self._unusual(event)
+        else:
+            handler(event)
+
+    def _is_of_the_stream(self, event: bytes) -> bool:
+        """Deals with events that the server makes for the stream, or changes: they have no place in the file."""
+        kind, end, flags = event[4], *struct.unpack_from("<IH", event, 13)
+        if kind == events.FORMAT_DESCRIPTION:
+            self._describe(event, end)
+        elif kind == events.ROTATE and flags & _ARTIFICIAL:
+            # Sent before the server says whether it sends checksums.
+            self._rotate(event[: -events.CHECKSUM] if zlib.crc32(event) == events.SOUND else event)
+        else:
+            return kind in (events.HEARTBEAT, events.HEARTBEAT_V2)
+        return True
+
+    def _unusual(self, event: bytes) -> None:
+        kind = event[4]
         if kind == events.ROTATE:
             self._rotate(event)
-        else:
-            self._dispatch(kind, event)
-
-    def _dispatch(self, kind: int, event: bytes) -> None:
-        handler = self._handlers.get(kind)
-        if handler is not None:
-            handler(event)
         elif kind == events.INCIDENT:
             raise PositionLost(
                 f"{self._where}: the server tells of an incident: changes may be missing, a gap", next_step=ACCEPT_GAP
             )
-        elif not int.from_bytes(event[17:19], "little") & events.CAN_BE_IGNORED:
+        elif not event[17] & events.CAN_BE_IGNORED:
             raise UnsupportedByName(
                 f"{self._where}: an event of type {kind} ({events.NAMES.get(kind, 'unknown')}), which may be a change",
                 next_step=f"find out what writes it and stop that; then {_GO_ON}",
             )
+
+    def _refuse_damaged(self) -> None:
+        raise PositionLost(
+            f"{self._where}: an event's checksum is wrong, so what follows is a gap",
+            next_step="run again, in case it was the network; if it comes again, " + ACCEPT_GAP,
+        )
 
     def _describe(self, event: bytes, end: int) -> None:
         """A file begins, or this is where the stream enters it."""
@@ -172,6 +187,7 @@ class Transactions:
         file, offset = events.rotate(event)
         if file != self._file:
             self._file, self._at, self._skip_until, self.created = file, offset, 0, 0
+            self._lsn_of_file = lsn(file, 0)
         self._start = offset
 
     def _between(self) -> None:
@@ -195,7 +211,7 @@ class Transactions:
         if self._begun is None:
             self._begun, self._begun_at = Begin(None), self._start
         when = self._begun.committed_at
-        self._gathered.begin(lsn(self._file, self._begun_at), events.committed_at(event) if when is None else when)
+        self._gathered.begin(self._lsn_of_file + self._begun_at, events.committed_at(event) if when is None else when)
         self._open = rows_follow
 
     def _commit(self) -> None:
