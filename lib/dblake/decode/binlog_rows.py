@@ -9,7 +9,7 @@ before image carries. Layout: MySQL's source, ``Rows_event``; types are left to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 from dblake.decode.binlog_columns import Stored, stored
 from dblake.decode.binlog_walk import Image, Walked, walk
 from dblake.decode.grid import Grid
-from dblake.decode.mysql_cells import PAD, Text, grid_of
+from dblake.decode.mysql_cells import PAD, Cells, Text, grid_of
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
 
@@ -105,10 +105,10 @@ def _changes(
     payloads: Payloads, data: Bytes, group: _Group, images: Sequence[Image], rows: Walked
 ) -> list[Changes]:
     names = payloads.schema.names
-    read = [
-        _columns(payloads, data, image, np.flatnonzero(present).tolist(), rows, at)
-        for image, present, at in zip(images, group.present, rows.starts, strict=True)
-    ]
+    read: list[dict[int, _Column]] = []
+    for image, present, at in zip(images, group.present, rows.starts, strict=True):
+        columns = np.flatnonzero(present).tolist()
+        read.append(_columns(payloads, data, image, columns, rows, at, read[0] if read else {}))
     none = Images(np.zeros(0, np.int64), Grid(names, pa.array([], pa.string()), np.zeros((0, len(names)), np.bool_)),
                   np.zeros(0, np.bool_), np.zeros(0, np.int64), np.zeros(0, np.bool_))
     count = len(rows.event)
@@ -128,25 +128,39 @@ def _changes(
 
 
 class _Column(NamedTuple):
-    """One column of some rows, and which of its values are NULL."""
+    """One column of some rows."""
 
+    cells: Cells
     text: Text
-    null: Mask
 
 
 def _columns(
-    payloads: Payloads, data: Bytes, image: Image, present: Sequence[int], rows: Walked, at: Index
+    payloads: Payloads, data: Bytes, image: Image, present: Sequence[int], rows: Walked, at: Index,
+    before: Mapping[int, _Column],
 ) -> dict[int, _Column]:
+    """The columns of one image, by number; ``before`` has those of the image before it."""
     out = {}
     for number, column, cells in zip(present, image.columns, image.cells(data, at), strict=True):
-        text = column.read(cells)
+        text = _text(column, cells, before.get(number))
         if text.wrong is not None:
             name = payloads.schema.names[number]
             payloads.refuse(text.wrong, f"column {name} holds what its type has not", rows=rows.event)
-        out[number] = _Column(text, cells.null)
+        out[number] = _Column(cells, text)
     return out
+
+
+def _text(column: Stored, cells: Cells, before: _Column | None) -> Text:
+    """Most updates leave most columns as they were: what was read before is not made text again."""
+    if before is None or column.varies:
+        return column.read(cells)
+    changed = np.flatnonzero(~cells.equal(before.cells, column.width))
+    if len(changed) == 0:
+        return before.text
+    if len(changed) > len(cells) // 2:
+        return column.read(cells)
+    return before.text.with_some(changed, column.read(cells.some(changed)))
 
 
 def _grid(names: tuple[str, ...], columns: dict[int, _Column], rows: int) -> Grid:
     order = sorted(columns)
-    return grid_of(names, order, [columns[c].text for c in order], [columns[c].null for c in order], rows)
+    return grid_of(names, order, [columns[c].text for c in order], [columns[c].cells.null for c in order], rows)

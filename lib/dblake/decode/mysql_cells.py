@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblake.decode.grid import Grid, spans, take
 from dblake.decode.payloads import Bytes, Index, Mask
@@ -35,6 +37,18 @@ class Cells:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def some(self, rows: Index) -> Cells:
+        """Cells by number, which rise."""
+        return Cells(self.data, self.start[rows], self.length[rows], self.null[rows])
+
+    def equal(self, other: Cells, width: int) -> Mask:
+        """Where cells of ``width`` bytes hold the same bytes as another's, or both NULL."""
+        same: Mask = self.null == other.null
+        for at in range(0, width, 8):
+            some = min(width - at, 8)
+            same &= (self.big(at, some) == other.big(at, some)) | self.null
+        return same
 
     def raw(self) -> pa.BinaryArray:
         """The cells' bytes, one copy."""
@@ -64,6 +78,16 @@ class Text:
     undecoded: Mask | None = None
     wrong: Mask | None = None
 
+    def with_some(self, rows: Index, others: Text) -> Text:
+        """The same text, apart from some rows. For columns that are text throughout."""
+        which = np.arange(len(self.values))
+        which[rows] = len(which) + np.arange(len(rows))
+        wrong = None
+        if others.wrong is not None:
+            wrong = np.zeros(len(which), np.bool_)
+            wrong[rows] = others.wrong
+        return Text(take(pa.concat_arrays([self.values, others.values]), which), wrong=wrong)
+
 
 def fixed(characters: Bytes) -> pa.StringArray:
     """Rows of characters, all of one width, as text."""
@@ -72,9 +96,13 @@ def fixed(characters: Bytes) -> pa.StringArray:
     return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(characters)))
 
 
-def ragged(characters: Bytes, keep: Mask) -> pa.StringArray:
-    """Rows of characters without those not to be kept."""
-    return of_lengths(characters[keep], keep.sum(axis=1))
+def trimmed(characters: Bytes, lead: Index) -> pa.StringArray:
+    """Rows of characters without so many in front."""
+    rows, width = characters.shape
+    bounds = np.empty(2 * rows, np.int32)
+    begin = np.arange(0, rows * width, width)
+    bounds[::2], bounds[1::2] = begin + lead, begin + width
+    return take(spans(characters.reshape(-1), bounds), 2 * np.arange(rows)).view(pa.string())
 
 
 def of_lengths(characters: Bytes, lengths: npt.NDArray[np.integer[npt.NBitBase]]) -> pa.StringArray:
@@ -85,13 +113,15 @@ def of_lengths(characters: Bytes, lengths: npt.NDArray[np.integer[npt.NBitBase]]
 
 
 _FOUR = np.frombuffer(b"".join(b"%04d" % n for n in range(10_000)), np.uint32)
-_TWO = np.frombuffer(b"".join(b"%02d" % n for n in range(100)), np.uint16)
+# As many as 7 bits can say; two digits never say more than 99.
+_TWO = np.frombuffer(b"".join(b"%02d" % (n % 100) for n in range(128)), np.uint16)
 
 
 def digits(numbers: Index, width: int) -> Bytes:
     """The last ``width`` decimal digits of numbers that are not negative, a row each."""
     if width <= 2:
-        return _TWO[numbers % 100][:, None].view(np.uint8)[:, 2 - width :]
+        pairs: Bytes = _TWO[numbers & 127][:, None].view(np.uint8)
+        return pairs[:, 2 - width :]
     groups = (width + 3) // 4
     out = np.empty((len(numbers), groups), np.uint32)
     for group in range(groups - 1, 0, -1):
@@ -100,6 +130,12 @@ def digits(numbers: Index, width: int) -> Bytes:
         numbers = higher
     out[:, 0] = _FOUR[numbers % 10_000]
     return out.view(np.uint8)[:, 4 * groups - width :]
+
+
+@lru_cache(maxsize=16)
+def _row_by_row(rows: int, columns: int) -> pa.Int32Array:
+    """Where the cells of columns, one column after the other, come from row by row."""
+    return pa.array(np.add.outer(np.arange(rows, dtype=np.int32), rows * np.arange(columns, dtype=np.int32)).ravel())
 
 
 def grid_of(
@@ -111,8 +147,8 @@ def grid_of(
     if not columns:
         return Grid(names, pa.array([], pa.string()), shown)
     null = np.stack(nulls, axis=1)
-    turned = np.add.outer(np.arange(rows), rows * np.arange(len(columns))).ravel()
-    values = take(pa.concat_arrays([column.values for column in columns]), turned)
+    every = pa.concat_arrays([column.values for column in columns])
+    values = pc.take(every, _row_by_row(rows, len(columns)), boundscheck=False)
     if null.any():
         valid = pa.py_buffer(np.packbits(~null.ravel(), bitorder="little"))
         values = pa.StringArray.from_buffers(len(values), *values.buffers()[1:], valid)

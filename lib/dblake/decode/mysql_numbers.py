@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblake.decode.grid import take
-from dblake.decode.mysql_cells import Cells, Text, digits, fixed, ragged
-from dblake.decode.payloads import Mask
+from dblake.decode.mysql_cells import Cells, Text, digits, fixed, trimmed
 
 _DIGITS = 9
 # Bytes that so many digits of an incomplete word take.
@@ -53,7 +52,6 @@ def decimal(cells: Cells, precision: int, scale: int) -> Text:
     whole = max(precision - scale, 1)
     negative = cells.big(0, 1) < 0x80
     out = np.full((len(cells), 1 + whole + (1 + scale if scale else 0)), _ZERO, np.uint8)
-    out[:, 0] = _MINUS
     if scale:
         out[:, 1 + whole] = _POINT
     column, at = 1 + whole - (precision - scale), 0
@@ -67,7 +65,16 @@ def decimal(cells: Cells, precision: int, scale: int) -> Text:
         word = np.where(negative, word ^ ((1 << 8 * length) - 1), word)
         out[:, column : column + width] = digits(word, width)
         column, at = column + width, at + length
-    return Text(ragged(out, _worth_keeping(out, whole, negative)))
+    # The last digit before the point stays, whatever it is.
+    out_of_zeros = out[:, 1 : 1 + whole] != _ZERO
+    out_of_zeros[:, -1] = True
+    lead = 1 + np.argmax(out_of_zeros, axis=1)
+    signed = np.flatnonzero(negative)
+    if len(signed):
+        signed = signed[((out[signed, 1:] != _ZERO) & (out[signed, 1:] != _POINT)).any(axis=1)]
+        lead[signed] -= 1
+        out[signed, lead[signed]] = _MINUS
+    return Text(trimmed(out, lead))
 
 
 def _words(whole: int, scale: int) -> list[int]:
@@ -75,18 +82,6 @@ def _words(whole: int, scale: int) -> list[int]:
     before = [whole % _DIGITS] if whole % _DIGITS else []
     behind = [scale % _DIGITS] if scale % _DIGITS else []
     return before + [_DIGITS] * (whole // _DIGITS) + [_DIGITS] * (scale // _DIGITS) + behind
-
-
-def _worth_keeping(out: np.ndarray[tuple[int, int], np.dtype[np.uint8]], whole: int, negative: Mask) -> Mask:
-    """All but leading zeros and the sign of what is not below zero."""
-    keep = np.ones(out.shape, np.bool_)
-    lead = out[:, 1:whole] != _ZERO
-    np.logical_or.accumulate(lead, axis=1, out=keep[:, 1:whole])
-    keep[:, 0] = negative
-    signed = np.flatnonzero(negative)
-    if len(signed):
-        keep[signed, 0] = ((out[signed, 1:] != _ZERO) & (out[signed, 1:] != _POINT)).any(axis=1)
-    return keep
 
 
 def bits(cells: Cells, width: int) -> Text:

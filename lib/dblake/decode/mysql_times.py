@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dblake.decode.mysql_cells import Cells, Text, digits, fixed, ragged
-from dblake.decode.payloads import Bytes, Index
+from dblake.decode.mysql_cells import Cells, Text, digits, fixed, trimmed
+from dblake.decode.payloads import Bytes, Index, Mask
 
 _DAY = 86_400
 # Every day that 32 bits of seconds since 1970 reach.
@@ -111,14 +111,15 @@ def _decimals(number: Index, fraction: int) -> list[Bytes]:
     return [np.full((len(number), 1), ord("."), np.uint8), decimals]
 
 
-def _times(negative: np.ndarray[tuple[int], np.dtype[np.bool_]], hours: Index, minutes: Index, seconds: Index,
+def _times(negative: Mask, hours: Index, minutes: Index, seconds: Index,
            decimals: list[Bytes]) -> Text:
     out = np.full((len(hours), 2 + _CLOCK), ord(":"), np.uint8)
-    out[:, 0] = ord("-")
     out[:, 1:4], out[:, 5:7], out[:, 8:10] = digits(hours, 3), digits(minutes, 2), digits(seconds, 2)
     out = np.hstack([out, *decimals])
-    keep = np.ones(out.shape, np.bool_)
-    keep[:, 0], keep[:, 1] = negative, hours >= 100
-    return Text(ragged(out, keep))
+    lead = np.where(hours >= 100, 1, 2)
+    signed = np.flatnonzero(negative)
+    lead[signed] -= 1
+    out[signed, lead[signed]] = ord("-")
+    return Text(trimmed(out, lead))
 
 

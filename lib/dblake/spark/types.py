@@ -26,6 +26,8 @@ class SourceType:
     cannot_hold: str = ""
 
 
+_ZERO_DATES = "0000-00-00 and dates with a zero month or day"
+
 SOURCE_TYPES = (
     SourceType("smallint", "SMALLINT", "smallint"),
     SourceType("integer", "INT", "integer"),
@@ -33,7 +35,8 @@ SOURCE_TYPES = (
     SourceType("real", "FLOAT", "real"),
     SourceType("double precision", "DOUBLE", "double precision"),
     SourceType("boolean", "BOOLEAN", "boolean"),
-    SourceType("date", "DATE", "date", "infinity, BC, years after 9999"),
+    SourceType("date", "DATE", "date",
+               f"infinity, BC, years after 9999; {_ZERO_DATES}"),
     SourceType(r"timestamp(?:\(\d\))? without time zone", "TIMESTAMP_NTZ", "timestamp without time zone",
                "infinity, BC, years after 9999"),
     SourceType(r"timestamp(?:\(\d\))? with time zone", "TIMESTAMP", "timestamp with time zone",
@@ -42,6 +45,21 @@ SOURCE_TYPES = (
     SourceType("numeric", f"DECIMAL({_MAX_DIGITS},18)", "numeric",
                "NaN, infinity, more than 20 digits before or 18 after the point"),
     SourceType(r"numeric\((\d+),(-?\d+)\)", "DECIMAL(p,s)", "numeric(p,s)", "NaN"),
+    # MySQL and MariaDB, whose spellings are landing.mysql_types'; smallint, bigint and date are as above.
+    SourceType("tinyint", "TINYINT", "tinyint"),
+    SourceType("tinyint unsigned", "SMALLINT", "tinyint unsigned"),
+    SourceType("year", "SMALLINT", "year"),
+    SourceType("mediumint(?: unsigned)?|int|smallint unsigned", "INT",
+               "int, mediumint, mediumint unsigned, smallint unsigned"),
+    SourceType("int unsigned", "BIGINT", "int unsigned"),
+    SourceType("bigint unsigned", "DECIMAL(20,0)", "bigint unsigned"),
+    SourceType(r"decimal\((\d+),(\d+)\)", "DECIMAL(p,s)", "decimal(p,s)"),
+    SourceType("float", "FLOAT", "float"),
+    SourceType("double", "DOUBLE", "double"),
+    SourceType(r"datetime(?:\(\d\))?(?: /\* mariadb-5\.3 \*/)?", "TIMESTAMP_NTZ", "datetime", _ZERO_DATES),
+    SourceType(r"timestamp(?:\(\d\))?(?: /\* mariadb-5\.3 \*/)?", "TIMESTAMP", "timestamp", _ZERO_DATES),
+    SourceType(r"(?:var)?binary\(\d+\)|(?:tiny|medium|long)?blob", "BINARY",
+               "binary(n), varbinary(n), tinyblob, blob, mediumblob, longblob"),
 )
 
 _READ = {
@@ -49,7 +67,9 @@ _READ = {
     "DATE": "CASE WHEN length({v}) = 10 THEN try_cast({v} AS DATE) END",
     "TIMESTAMP_NTZ": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' "
                      "THEN try_cast({v} AS TIMESTAMP_NTZ) END",
-    "TIMESTAMP": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' THEN try_cast({v} AS TIMESTAMP) END",
+    # PostgreSQL sends +00, MySQL no zone: both are UTC, whatever the zone of Spark's session.
+    "TIMESTAMP": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' THEN try_cast("
+                 "CASE WHEN substr({v}, 12) RLIKE '[+-]' THEN {v} ELSE concat({v}, '+00') END AS TIMESTAMP) END",
     "BINARY": "unhex(substr({v}, 3))",
 }
 # The cast rounds without a word, so digits beyond the scale are counted in the text first.
@@ -58,7 +78,7 @@ _READ_DECIMAL = (
     "THEN try_cast({v} AS {type}) END"
 )
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_INTEGER_DIGITS = {"SMALLINT": 5, "INT": 10, "BIGINT": 19}
+_INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
 def spark_type(source_type: str) -> str:
@@ -97,7 +117,8 @@ def holds(wide: str, narrow: str) -> bool:
 
 def markdown() -> str:
     """The page ``docs/types.md``."""
-    rows = [f"| `{row.shown}` | `{row.spark}` | {row.cannot_hold or 'nothing'} |" for row in SOURCE_TYPES]
+    rows = [f"| {', '.join(f'`{name}`' for name in row.shown.split(', '))} |"
+            f" `{row.spark}` | {row.cannot_hold or 'nothing'} |" for row in SOURCE_TYPES]
     return "\n".join(
         [
             "# Types",
@@ -107,8 +128,8 @@ def markdown() -> str:
             "| source type | Spark type | what it cannot hold |",
             "| --- | --- | --- |",
             *rows,
-            f"| all others: text, uuid, json, arrays, enums, time, interval, … and numeric of more than {_MAX_DIGITS} "
-            f"digits | `{TEXT}`, the exact text | nothing |",
+            f"| all others: text, uuid, json, arrays, enums, sets, bits, time, interval, geometry, … and numeric or "
+            f"decimal of more than {_MAX_DIGITS} digits | `{TEXT}`, the exact text | nothing |",
             "",
             "A value its type cannot hold is NULL in state, and the column is named in the row's `_lossy`; the exact",
             "text is in the events. So is a column whose bytes are no text in UTF-8: it holds `\\x` and hex. Numbers",

@@ -21,6 +21,14 @@ from dblake.spark.types import holds, markdown, spark_type
         ("numeric(30,-10)", "STRING"), ("integer[]", "STRING"), ("numeric(10,2)[]", "STRING"),
         ("character varying(20)", "STRING"), ("uuid", "STRING"), ("jsonb", "STRING"), ("interval", "STRING"),
         ("time without time zone", "STRING"), ("shop.colour", "STRING"), ("date_range", "STRING"),
+        ("tinyint", "TINYINT"), ("tinyint unsigned", "SMALLINT"), ("smallint unsigned", "INT"), ("mediumint", "INT"),
+        ("mediumint unsigned", "INT"), ("int", "INT"), ("int unsigned", "BIGINT"), ("bigint unsigned", "DECIMAL(20,0)"),
+        ("decimal(10,2)", "DECIMAL(10,2)"), ("decimal(65,30)", "STRING"), ("float", "FLOAT"), ("double", "DOUBLE"),
+        ("year", "SMALLINT"), ("bit(13)", "STRING"), ("datetime", "TIMESTAMP_NTZ"), ("datetime(6)", "TIMESTAMP_NTZ"),
+        ("datetime /* mariadb-5.3 */", "TIMESTAMP_NTZ"), ("timestamp", "TIMESTAMP"), ("timestamp(3)", "TIMESTAMP"),
+        ("time(6)", "STRING"), ("binary(16)", "BINARY"), ("varbinary(9)", "BINARY"), ("tinyblob", "BINARY"),
+        ("blob", "BINARY"), ("longblob", "BINARY"), ("char(5) character set latin1", "STRING"),
+        ("enum('date','int') character set utf8mb4", "STRING"), ("geometry", "STRING"), ("vector(3)", "STRING"),
     ],
 )
 def test_spark_type(source: str, spark: str) -> None:
@@ -36,6 +44,7 @@ def test_spark_type(source: str, spark: str) -> None:
         ("DECIMAL(13,3)", "DECIMAL(12,2)", True), ("DECIMAL(12,2)", "INT", True), ("DECIMAL(11,2)", "INT", False),
         ("DECIMAL(38,18)", "BIGINT", True), ("DECIMAL(38,18)", "DOUBLE", False), ("STRING", "INT", False),
         ("INT", "DECIMAL(5,0)", False), ("TIMESTAMP", "DATE", False),
+        ("SMALLINT", "TINYINT", True), ("DECIMAL(20,0)", "BIGINT", True), ("BIGINT", "DECIMAL(20,0)", False),
     ],
 )
 def test_holds(wide: str, narrow: str, expected: bool) -> None:
