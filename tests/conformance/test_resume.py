@@ -57,7 +57,7 @@ def test_another_server_is_refused(backend: Backend, lake: Lake, script: Script)
     assert lake.reached == before
 
 
-def test_a_slot_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_log_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
     source = backend.source("public.*")
     lake.capture(source)
     backend.drop_slot()
@@ -67,7 +67,7 @@ def test_a_slot_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Scri
     assert "--accept-gap" in str(lost.value)
 
 
-def test_a_slot_ahead_of_landing_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
     source = backend.source("public.*")
     lake.capture(source)
     script.run(["update 1 b"])
@@ -77,7 +77,8 @@ def test_a_slot_ahead_of_landing_is_a_gap(backend: Backend, lake: Lake, script: 
     assert lost.value.exit_code == ExitCode.CONFIGURATION
 
 
-def test_a_slot_that_is_taken_may_be_tried_again(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_slot_that_is_taken_may_be_tried_again(keeping_backend: Backend, lake: Lake, script: Script) -> None:
+    backend = keeping_backend
     source = backend.source("public.*")
     with backend.slot_taken(), pytest.raises(SourceError, match="taken") as refused:
         source.open_log(None, 1)

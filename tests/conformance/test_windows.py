@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dblake.core.schema import Column, TableSchema
+from tests.conformance.conftest import KINDS, empty_backend
 from tests.conformance.script import Script, said
 from tests.model.dblog import Closed, Event, fold
-from tests.support.backends import Backend, MemoryBackend, PostgresBackend
+from tests.support.backends import Backend
 from tests.support.lake import Lake
-from tests.support.postgres import fresh_database
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,10 @@ class Outcome:
     truth: dict[str, list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=["memory", "postgres"])
+@pytest.fixture(scope="module", params=KINDS)
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    folder = tmp_path_factory.mktemp("windows")
-    if request.param == "memory":
-        yield run_all(MemoryBackend(), folder)
-        return
-    with fresh_database(request.getfixturevalue("postgres")) as database:
-        backend = PostgresBackend(database)
-        yield run_all(backend, folder)
-        backend.close()
+    with empty_backend(request) as backend:
+        yield run_all(backend, tmp_path_factory.mktemp("windows"))
 
 
 def run_all(backend: Backend, folder: Path) -> Outcome:

@@ -1,6 +1,6 @@
 """What the conformance suite asks of a database, and how the memory twin and PostgreSQL give it.
 
-``Backend`` is what a new kind of source has to write to be held to the suite.
+``Backend`` is what a new kind of source has to write to be held to the suite; ``mysql_backend`` has MySQL's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,15 @@ class Transaction(Protocol):
 
 
 class Backend(Protocol):
-    """A database to hold a source against. Values are canonical text everywhere."""
+    """A database to hold a source against. Values are canonical text everywhere; types are PostgreSQL's words.
+
+    Databases differ in what there is to ask: whether they keep the log for a reader that they know by name and that
+    tells them what is safe (a slot), number their transactions, and truncate several tables in one transaction.
+    """
+
+    keeps_log_for_reader: bool
+    has_txids: bool
+    truncates_together: bool
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         """A table; updates that do not set ``toasted`` columns do not log them if their value is long."""
@@ -90,6 +98,8 @@ class Backend(Protocol):
 
 class MemoryBackend:
     """The memory twin."""
+
+    keeps_log_for_reader = has_txids = truncates_together = True
 
     def __init__(self) -> None:
         self.database = MemoryDatabase()
@@ -142,6 +152,8 @@ class MemoryBackend:
 
 class PostgresBackend:
     """A database on a PostgreSQL server."""
+
+    keeps_log_for_reader = has_txids = truncates_together = True
 
     def __init__(self, database: Database) -> None:
         self.database = database

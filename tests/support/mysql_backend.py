@@ -1,0 +1,205 @@
+"""MariaDB and MySQL as backends of the conformance suite.
+
+Neither server keeps its log for a reader by name, nor hears from it what is safe: the log is gone when the server
+removes it. So ``drop_slot`` purges the log, ``advance_slot`` starts it anew, and a source opened without a resume point
+begins where ``source`` first made it ready, as a slot would have it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from types import TracebackType
+
+from dblake.core.names import split_qualified
+from dblake.core.position import ResumePoint
+from dblake.core.schema import Column, TableSchema
+from dblake.core.source import LogStream, Source
+from dblake.source.mysql.init import run_init
+from dblake.source.mysql.settings import MysqlSettings
+from dblake.source.mysql.source import MysqlSource
+from dblake.source.mysql.spelling import identifier, string
+from tests.support.backends import Row, Transaction
+from tests.support.mysql import MysqlServer
+
+#: Text compared byte by byte, blanks at its end included.
+_BY_BYTES = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
+
+
+class MysqlBackend:
+    """The databases of a server that tests make; as administrator but for the capture itself."""
+
+    keeps_log_for_reader = False
+    has_txids = False
+    truncates_together = False
+
+    def __init__(self, server: MysqlServer) -> None:
+        self.server = server
+        self.settings: MysqlSettings | None = None
+        self._begin = ""
+        self._partial = False
+
+    def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
+        """``toasted`` columns are blobs, which updates that do not set them leave out of the log from then on."""
+        self._partial |= bool(toasted)
+        database, _ = split_qualified(schema.table)
+        columns = [
+            f"{identifier(c.name)} {'longtext' if c.name in toasted else self._type(c)}"
+            + ("" if c.nullable else " NOT NULL")
+            for c in schema.columns
+        ]
+        if schema.primary_key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(identifier, schema.primary_key))})")
+        self.server.run(
+            f"CREATE DATABASE IF NOT EXISTS {identifier(database)}",
+            f"CREATE TABLE {_name(schema.table)} ({', '.join(columns)})",
+        )
+
+    def _type(self, column: Column) -> str:
+        if column.type == "text":
+            length = 150 if column.key else 4000
+            return f"varchar({length}) CHARACTER SET utf8mb4 COLLATE {_BY_BYTES[self.server.flavour]}"
+        return column.type
+
+    def add_column(self, table: str, column: Column, default: str) -> None:
+        self.server.run(
+            f"ALTER TABLE {_name(table)} ADD COLUMN {identifier(column.name)} {self._type(column)}"
+            f" DEFAULT {string(default)}"
+        )
+
+    def begin(self) -> Transaction:
+        return MysqlTransaction(self.server, partial=self._partial)
+
+    def rows(self, table: str) -> list[Row]:
+        connection = self.server.connect(conv={})
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT * FROM {_name(table)}")
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            connection.close()
+
+    def source(self, *patterns: str) -> Source:
+        if self.settings is None:
+            server = self.server
+            self.settings = MysqlSettings(
+                name="shop", flavour=server.flavour, host="127.0.0.1", port=server.port, user="cap",
+                password="it's a secret", patterns=patterns, tls="disable",
+            )
+            run_init(self.settings, server.user, server.password)
+            stream = MysqlSource(self.settings).open_log(None, 1)
+            self._begin = stream.start.token
+            stream.close()
+        else:
+            self.settings = replace(self.settings, patterns=patterns)
+            run_init(self.settings, self.server.user, self.server.password)
+        return _From(self.settings, self._begin)
+
+    def other_slot(self) -> Source:
+        assert self.settings is not None
+        return _From(replace(self.settings, server_id=77), self._begin)
+
+    def log_end(self) -> int:
+        raise NotImplementedError("nothing to hold it against: the server is told nothing")
+
+    def confirmed(self) -> int:
+        raise NotImplementedError("the server is told nothing")
+
+    def drop_slot(self) -> None:
+        self.cut_connections()
+        self.server.run("FLUSH BINARY LOGS")
+        deadline = time.monotonic() + 20
+        # A file stays while a reader that is just ending has it, or while a checkpoint may still need it.
+        while len(files := self.server.rows("SHOW BINARY LOGS")) > 1:
+            assert time.monotonic() < deadline, "something holds the log"
+            self.server.run(f"PURGE BINARY LOGS TO '{files[-1][0]}'")
+            time.sleep(0.05)
+
+    def advance_slot(self) -> None:
+        self.cut_connections()
+        mysql = self.server.flavour == "mysql"
+        self.server.run("RESET BINARY LOGS AND GTIDS" if mysql else "RESET MASTER")
+
+    def slot_taken(self) -> AbstractContextManager[None]:
+        raise NotImplementedError("any number of readers may read the log")
+
+    def cut_connections(self) -> None:
+        assert self.settings is not None
+        self.server.kill_connections_of(self.settings.user)
+
+
+class _From(MysqlSource):
+    """The source, whose log begins at a place of its own."""
+
+    def __init__(self, settings: MysqlSettings, begin: str) -> None:
+        super().__init__(settings)
+        self._begin = begin
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
+        return super().open_log(resume or ResumePoint(incarnation, self._begin), incarnation)
+
+
+class MysqlTransaction:
+    """A transaction on a connection of its own."""
+
+    def __init__(self, server: MysqlServer, *, partial: bool) -> None:
+        self._connection = server.connect(autocommit=False)
+        if partial:
+            self._execute("SET SESSION binlog_row_image = 'NOBLOB'", [])
+
+    def __enter__(self) -> MysqlTransaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def insert(self, table: str, row: Row) -> None:
+        columns, values = ", ".join(map(identifier, row)), ", ".join("%s" for _ in row)
+        self._execute(f"INSERT INTO {_name(table)} ({columns}) VALUES ({values})", list(row.values()))
+
+    def update(self, table: str, where: Row, values: Row) -> None:
+        sets = ", ".join(f"{identifier(name)} = %s" for name in values)
+        self._execute(f"UPDATE {_name(table)} SET {sets} WHERE {_equal(where)}", [*values.values(), *where.values()])
+
+    def delete(self, table: str, where: Row) -> None:
+        self._execute(f"DELETE FROM {_name(table)} WHERE {_equal(where)}", list(where.values()))
+
+    def truncate(self, *tables: str) -> None:
+        for table in tables:
+            self._execute(f"TRUNCATE TABLE {_name(table)}", [])
+
+    def commit(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+        self._connection.close()
+
+    def _execute(self, statement: str, values: Sequence[str | None]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement, list(values))
+
+
+@contextmanager
+def mysql_backend(server: MysqlServer) -> Iterator[MysqlBackend]:
+    """The server as a backend, empty before and after."""
+    server.empty()
+    yield MysqlBackend(server)
+    server.empty()
+
+
+def _name(table: str) -> str:
+    return identifier(*split_qualified(table))
+
+
+def _equal(where: Row) -> str:
+    return " AND ".join([*(f"{identifier(name)} = %s" for name in where), "TRUE"])
