@@ -31,7 +31,8 @@ def _by_codec(most: int, **codecs: str) -> dict[str, Charset]:
 
 
 # Held against the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
-# (a second backslash in sjis and ujis), the codec keeps them apart, so that two keys never become one.
+# (a second backslash in sjis and ujis, a second slash in big5), the codec keeps them apart, so that two keys never
+# become one; only cp932 has some characters twice, as it has everywhere.
 CHARSETS: Mapping[str, Charset] = {
     **_by_codec(
         1, binary="utf-8", ascii="ascii", latin2="iso8859_2", latin5="iso8859_9", latin7="iso8859_13", cp850="cp850",
@@ -46,7 +47,7 @@ CHARSETS: Mapping[str, Charset] = {
     "greek": Charset(1, "iso8859_7", {"\u2018": "\u02bd", "\u2019": "\u02bc"}),
     "hebrew": Charset(1, "iso8859_8", {"\u00af": "\u203e"}),
     "koi8u": Charset(1, "koi8_u", {"\u2219": "\u2022"}),
-    "big5": Charset(2, "cp950", dict(zip("‧﹑¯～⊕⊙∕﹨￥￠￡", "•､‾∼♁☉／＼¥¢£", strict=True))),
+    "big5": Charset(2, "cp950", dict(zip("‧﹑¯～⊕⊙￥￠￡", "•､‾∼♁☉¥¢£", strict=True))),
 }
 
 

@@ -261,9 +261,9 @@ def _checked(column: MysqlType, spelling: str) -> MysqlType:
     """A spelling that says more or less than its type has is none of ours."""
     name = column.name
     known = name in (*_INTEGERS, *_TEMPORAL, *_SIZED, *_PLAIN, *_TEXTS, "geometry", "decimal", "enum", "set")
-    if not known or str(column) != spelling or bool(column.charset) != (
-        name in ("char", "varchar", "enum", "set", *_TEXTS)
-    ):
+    misplaced = (column.unsigned and name not in _INTEGERS) or (column.old and (name not in _TEMPORAL or column.size))
+    characters = name in ("char", "varchar", "enum", "set", *_TEXTS)
+    if not known or misplaced or str(column) != spelling or bool(column.charset) != characters:
         raise _unknown(spelling)
     return column
 
