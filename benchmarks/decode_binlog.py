@@ -73,7 +73,7 @@ def their_table(schema: TableSchema) -> dict[int, Any]:
         kind, (code, meta) = parse(column.type), wire(column.type)
         theirs = TheirColumn(code, _Meta(meta))
         theirs.name, theirs.unsigned, theirs.is_primary = column.name, kind.unsigned, bool(column.key)
-        theirs.character_set_name = kind.charset or None
+        theirs.character_set_name = kind.charset or "binary"
         theirs.enum_values, theirs.set_values = ["", *kind.labels], list(kind.labels)
         columns.append(theirs)
     return {1234: Table(1234, "shop", "orders", columns, column_name_flag=True)}

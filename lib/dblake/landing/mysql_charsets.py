@@ -32,7 +32,7 @@ def _by_codec(most: int, **codecs: str) -> dict[str, Charset]:
 
 # Held against the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
 # (a second backslash in sjis and ujis, a second slash in big5), the codec keeps them apart, so that two keys never
-# become one; only cp932 has some characters twice, as it has everywhere.
+# become one; only cp932 and big5 have some characters twice by themselves.
 CHARSETS: Mapping[str, Charset] = {
     **_by_codec(
         1, binary="utf-8", ascii="ascii", latin2="iso8859_2", latin5="iso8859_9", latin7="iso8859_13", cp850="cp850",
