@@ -146,9 +146,13 @@ def _role(cur: Cursor, settings: MysqlSettings) -> Role | None:
         if found is None:
             return None
         user, host = settings.user, str(found[0])
-    grants = _grants(cur, spelled((user, host)))
-    for role in grants.roles:
-        grants.add(_grants(cur, role))
+    account = spelled((user, host))
+    grants = _grants(cur, account)
+    if grants.roles and settings.flavour == "mysql":
+        grants = _grants(cur, f"{account} USING {', '.join(grants.roles)}")
+    elif grants.roles:
+        for role in grants.roles:
+            grants.add(_grants(cur, role))
     return Role((user, host), grants)
 
 
