@@ -10,21 +10,15 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pyarrow as pa
-from pymysql.protocol import MysqlPacket
-from pymysqlreplication.column import Column as TheirColumn
-from pymysqlreplication.packet import BinLogPacketWrapper
-from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
-from pymysqlreplication.table import Table
 
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODER_INPUT
 from dblake.landing.columns import BINLOG_ROWS, CHUNK, MYSQL_ROWS, ROW
-from dblake.landing.mysql_types import parse, wire
 from tests.support.binlog_encode import UPDATE, WRITE, result_row, rows_event
+from tests.support.mysql_replication import their_rows, their_table
 
 SCHEMA = TableSchema(
     "shop.orders",
@@ -38,54 +32,6 @@ SCHEMA = TableSchema(
 )
 TYPES = [column.type for column in SCHEMA.columns]
 REPEAT = 3
-_EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
-
-
-class _Control:
-    """What the library asks of its control connection."""
-
-    charset = "utf8mb4"
-
-    def _get_dbms(self) -> str:
-        return "mysql"
-
-
-class _Meta:
-    """The metadata bytes of one column, as the library reads them."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number.to_bytes(4, "little")
-
-    def read(self, size: int) -> bytes:
-        """The next bytes."""
-        out, self._left = self._left[:size], self._left[size:]
-        return out
-
-    def read_uint8(self) -> int:
-        """The next byte."""
-        return self.read(1)[0]
-
-
-def their_table(schema: TableSchema) -> dict[int, Any]:
-    """The library's own description of a table, as its TABLE_MAP reader makes it."""
-    columns = []
-    for column in schema.columns:
-        kind, (code, meta) = parse(column.type), wire(column.type)
-        theirs = TheirColumn(code, _Meta(meta))
-        theirs.name, theirs.unsigned, theirs.is_primary = column.name, kind.unsigned, bool(column.key)
-        theirs.character_set_name = kind.charset or "binary"
-        theirs.enum_values, theirs.set_values = ["", *kind.labels], list(kind.labels)
-        columns.append(theirs)
-    return {1234: Table(1234, "shop", "orders", columns, column_name_flag=True)}
-
-
-def their_rows(event: bytes, tables: dict[int, Any]) -> list[dict[str, Any]]:
-    """The rows of one event as the library decodes them."""
-    wrapper = BinLogPacketWrapper(
-        MysqlPacket(b"\0" + event, "utf8mb4"), tables, _Control(), (8, 4, 0), True, _EVENTS, None, None, None, None,
-        False, False, False, True, False, False, dict.fromkeys(range(256), 10),
-    )
-    return wrapper.event.rows  # type: ignore[no-any-return]
 
 
 def rows(count: int) -> list[list[str | None]]:

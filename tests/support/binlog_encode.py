@@ -12,6 +12,7 @@ from collections.abc import Sequence
 Row = Sequence[str | None]
 
 WRITE, UPDATE, DELETE = 30, 31, 32
+TABLE_ID = 1234
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _PREFIX = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _CODECS = {"utf8mb4": "utf-8", "utf8mb3": "utf-8", "latin1": "cp1252", "gbk": "gbk", "utf16": "utf-16-be"}
@@ -32,7 +33,7 @@ def rows_event(
     update = number in (UPDATE, 24)
     first = (before if update or number in (DELETE, 25) else after) or every
     maps = [first, after or every] if update else [first]
-    body = (1234).to_bytes(6, "little") + b"\x01\x00"
+    body = TABLE_ID.to_bytes(6, "little") + b"\x01\x00"
     if number >= WRITE:
         body += struct.pack("<H", 2 + len(extra)) + extra
     body += length(len(types)) + b"".join(map(_bitmap, maps))

@@ -106,22 +106,24 @@ def _hex(cells: Cells) -> Text:
 
 
 def _binary(cells: Cells, width: int) -> Text:
-    return Text(hexed(padded(cells.raw(), width)))
+    raw, wrong = padded(cells, width)
+    return Text(hexed(raw), wrong=wrong)
 
 
 def _uuid(cells: Cells) -> Text:
-    raw = padded(cells.raw(), FIXED["uuid"])
+    raw, wrong = padded(cells, FIXED["uuid"])
     digits = _HEX[np.frombuffer(raw.buffers()[2], np.uint8)].view(np.uint8).reshape(-1, 32)
     dash = np.full((len(cells), 1), ord("-"), np.uint8)
     parts = [digits[:, :8], digits[:, 8:12], digits[:, 12:16], digits[:, 16:20], digits[:, 20:]]
-    return Text(fixed(np.hstack([piece for part in parts for piece in (part, dash)][:-1])))
+    return Text(fixed(np.hstack([piece for part in parts for piece in (part, dash)][:-1])), wrong=wrong)
 
 
 def _address(cells: Cells, width: int) -> Text:
     """Addresses, each distinct one once."""
-    distinct = padded(cells.raw(), width).dictionary_encode()
+    raw, wrong = padded(cells, width)
+    distinct = raw.dictionary_encode()
     read = _ipv4 if width == FIXED["inet4"] else _ipv6
-    return Text(pa.array(map(read, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices))
+    return Text(pa.array(map(read, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices), wrong=wrong)
 
 
 def _ipv4(value: bytes) -> str:

@@ -20,7 +20,8 @@ from dblake.decode.columns import IMAGE
 from dblake.decode.payloads import Bytes, Index, Mask
 
 _BLOCK = 1024
-_MOST = 2**31 - 1
+MOST = 2**31 - 1
+"""How many bytes one Arrow array may hold."""
 
 
 def spans(data: Bytes, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
@@ -140,15 +141,20 @@ def _tile(names: Sequence[str], times: int) -> pa.StringArray:
     """The names over and over, laid out without touching them one by one."""
     encoded = [n.encode() for n in names]
     width = sum(map(len, encoded))
-    if width * times > _MOST or len(names) * times > _MOST:
-        raise ReconcileError(
-            f"the images of {times} rows of {len(names)} columns do not fit into one Arrow batch",
-            next_step="decode fewer rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch)",
-        )
+    if width * times > MOST or len(names) * times > MOST:
+        raise too_much(f"the images of {times} rows of {len(names)} columns do")
     starts = np.cumsum([0, *map(len, encoded)])[:-1]
     offsets = np.append(np.add.outer(np.arange(times) * width, starts).ravel(), width * times).astype(np.int32)
     data = b"".join(encoded) * times
     return pa.StringArray.from_buffers(len(names) * times, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def too_much(what: str) -> ReconcileError:
+    """The error for what Arrow's offsets of 32 bits cannot hold."""
+    return ReconcileError(
+        f"{what} not fit into one Arrow batch",
+        next_step="decode fewer rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch)",
+    )
 
 
 def text_or_hex(raw: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:

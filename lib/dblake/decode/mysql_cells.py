@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.decode.grid import Grid, spans, take
+from dblake.decode.grid import MOST, Grid, spans, take, too_much
 from dblake.decode.payloads import Bytes, Index, Mask
 
 #: How many bytes behind the last value may be read.
@@ -107,6 +107,8 @@ def trimmed(characters: Bytes, lead: Index) -> pa.StringArray:
 
 def of_lengths(characters: Bytes, lengths: npt.NDArray[np.integer[npt.NBitBase]]) -> pa.StringArray:
     """Text of characters one after the other, cut by length."""
+    if len(characters) > MOST:
+        raise too_much("the values of a column, made text, do")
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(characters))
@@ -147,6 +149,8 @@ def grid_of(
     if not columns:
         return Grid(names, pa.array([], pa.string()), shown)
     null = np.stack(nulls, axis=1)
+    if sum(column.values.nbytes for column in columns) > MOST:
+        raise too_much(f"the images of {rows} rows do")
     every = pa.concat_arrays([column.values for column in columns])
     values = pc.take(every, _row_by_row(rows, len(columns)), boundscheck=False)
     if null.any():

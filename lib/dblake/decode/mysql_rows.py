@@ -19,7 +19,7 @@ from dblake.decode import mysql_numbers as numbers
 from dblake.decode.columns import IMAGE, READ
 from dblake.decode.grid import undecoded_names, with_nulls
 from dblake.decode.mysql_cells import PAD, Cells, Text, grid_of
-from dblake.decode.mysql_text import hexed, padded, transcoded
+from dblake.decode.mysql_text import content, hexed, padded, transcoded
 from dblake.decode.payloads import Bytes, Changes, Index, Payloads
 from dblake.landing.mysql_types import parse
 
@@ -31,6 +31,7 @@ _FARTHEST = 1 << 40
 
 _BLOCK = 8192
 _ZERO, _MINUS, _NINE = b"0-9"
+_IN_NUMBERS = np.isin(np.arange(256), list(b"0123456789.-"))
 
 
 def decode(payloads: Payloads) -> Sequence[Changes]:
@@ -113,7 +114,12 @@ def _printed(spelling: str) -> Callable[[Cells], Text]:
 
 def _digits(cells: Cells) -> Text:
     """Integers and decimals, without the zeros of ZEROFILL in front and without a minus before zero."""
-    values = cells.raw().cast(pa.string())
+    raw = cells.raw()
+    data, offsets = content(raw)
+    if not _IN_NUMBERS[data].all():
+        strange = np.append(0, np.cumsum(~_IN_NUMBERS[data]))
+        return Text(hexed(raw), wrong=np.diff(strange[offsets]) > 0)
+    values = raw.cast(pa.string())
     first, second = cells.data[cells.start], cells.data[cells.start + 1]
     if ((first == _ZERO) & (second >= _ZERO) & (second <= _NINE) & (cells.length > 1)).any():
         values = pc.replace_substring_regex(values, r"^0+(\d)", r"\1")
@@ -123,11 +129,11 @@ def _digits(cells: Cells) -> Text:
 
 
 def _real(cells: Cells, single: bool) -> Text:
-    printed = with_nulls(cells.raw(), cells.null).cast(pa.string())
+    printed = with_nulls(cells.raw(), cells.null)
     try:
-        read = pc.fill_null(printed.cast(pa.float64()), 0.0).to_numpy()
+        read = pc.fill_null(printed.cast(pa.string()).cast(pa.float64()), 0.0).to_numpy()
     except pa.ArrowInvalid:
-        return Text(printed, wrong=~cells.null)
+        return Text(hexed(printed), wrong=~cells.null)
     return Text(numbers.real_text(read.astype(np.float32) if single else read))
 
 
@@ -136,9 +142,11 @@ def _bits(cells: Cells, width: int) -> Text:
     return Text(numbers.bits(cells, width).values, wrong=wrong if wrong.any() else None)
 
 
-def _bytes(cells: Cells, width: int = 0) -> Text:
-    raw = cells.raw()
-    return Text(hexed(padded(raw, width) if width else raw))
+def _bytes(cells: Cells, width: int | None = None) -> Text:
+    if width is None:
+        return Text(hexed(cells.raw()))
+    raw, wrong = padded(cells, width)
+    return Text(hexed(raw), wrong=wrong)
 
 
 def _characters(cells: Cells, charset: str) -> Text:

@@ -7,6 +7,7 @@ and are marked. Which character sets there are is ``landing.mysql_charsets``'.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.decode.grid import text_or_hex
-from dblake.decode.mysql_cells import Text, of_lengths
+from dblake.decode.mysql_cells import Cells, Text, of_lengths
 from dblake.decode.payloads import Bytes, Index, Mask
 from dblake.landing.mysql_charsets import CHARSETS, Charset
 
@@ -25,7 +26,7 @@ _WITHOUT_ASCII = ("utf-16-be", "utf-16-le", "utf-32-be")
 def transcoded(raw: pa.BinaryArray, charset: str) -> Text:
     """Values of a character set as UTF-8."""
     known = CHARSETS[charset]
-    data, offsets = _content(raw)
+    data, offsets = content(raw)
     if known.codec not in _WITHOUT_ASCII and (known.codec != "utf-8" and (len(data) == 0 or data.max() < 0x80)):
         return Text(raw.cast(pa.string()))
     if known.codec == "utf-8":
@@ -35,24 +36,24 @@ def transcoded(raw: pa.BinaryArray, charset: str) -> Text:
 
 def hexed(raw: pa.BinaryArray) -> pa.StringArray:
     """``\\x`` and two digits for every byte."""
-    data, offsets = _content(raw)
+    data, offsets = content(raw)
     digits = _HEX[data].view(np.uint8)
     return pc.binary_join_element_wise("\\x", of_lengths(digits, 2 * np.diff(offsets)), "")
 
 
-def padded(raw: pa.BinaryArray, width: int) -> pa.BinaryArray:
-    """The same bytes with zeros behind them: the binlog leaves them out."""
-    data, offsets = _content(raw)
-    lengths = np.diff(offsets)
-    if (lengths == width).all():
-        return raw
+def padded(cells: Cells, width: int) -> tuple[pa.BinaryArray, Mask | None]:
+    """Bytes with zeros behind them up to a width, since the binlog leaves them out; and which were longer than that."""
+    lengths = np.minimum(cells.length, width)
+    raw = replace(cells, length=lengths).raw()
+    wrong = cells.length > width
     out = np.zeros((len(raw), width), np.uint8)
-    out[np.arange(width) < lengths[:, None]] = data
+    out[np.arange(width) < lengths[:, None]] = content(raw)[0]
     ends = np.arange(len(raw) + 1, dtype=np.int32) * np.int32(width)
-    return pa.BinaryArray.from_buffers(pa.binary(), len(raw), [None, pa.py_buffer(ends), pa.py_buffer(out)])
+    full = pa.BinaryArray.from_buffers(pa.binary(), len(raw), [None, pa.py_buffer(ends), pa.py_buffer(out)])
+    return full, wrong if wrong.any() else None
 
 
-def _content(raw: pa.BinaryArray) -> tuple[Bytes, Index]:
+def content(raw: pa.BinaryArray) -> tuple[Bytes, Index]:
     """The bytes of all values and where each begins in them."""
     _, offsets, data = raw.buffers()
     ends = np.frombuffer(offsets, np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.decode_binlog import their_rows, their_table
+from dblake.core.errors import ReconcileError
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from tests.support.binlog_encode import DELETE, UPDATE, WRITE, result_row, rows_event
+from tests.support.mysql_replication import their_rows, their_table
 from tests.unit.decode.landing_rows import batch_of, chunk_row, events_of, log_row
 
 LETTERS = "abc é€ß"
@@ -215,3 +216,37 @@ def seen(spelling: str, value: Any) -> Any:
     if isinstance(value, str) and "character set" not in spelling and not spelling.startswith("bit("):
         return value.encode("latin1")
     return value
+
+
+def dented(draw: random.Random, payload: bytes) -> bytes:
+    """The bytes with some of them changed, or cut."""
+    out = bytearray(payload)
+    for _ in range(draw.randint(1, 4)):
+        out[draw.randrange(len(out))] = draw.choice([0, 1, 0x7F, 0x80, 0xFB, 0xFE, 0xFF, draw.randrange(256)])
+    return bytes(out[: draw.choice([len(out), draw.randrange(1, len(out) + 1)])])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_out_of_format_are_refused_by_name_or_read_but_never_break_decoding(seed: int) -> None:
+    draw = random.Random(2000 + seed)
+    table = any_table(draw)
+    types = [c.type for c in table.columns]
+    json = ("\\x0003004d0019000000190001001a000200071c000220000501006162627011010005002d000501000b13000c1b00040000001d"
+            "0000000000000004400178010010000b000100020c006300000400")
+    more = (Column("j", "json"), Column("u", "uuid"), Column("i", "inet6"))
+    schema = TableSchema("shop.orders", (*table.columns, *more))
+    refused = read = 0
+    for _ in range(40):
+        rows = [[*any_row(draw, table), json, "\\x1234", "\\x"] for _ in range(3)]
+        event = rows_event(WRITE, [*types, "json", "tinyblob", "tinyblob"], rows)
+        line = result_row([*(printed(t, v) for t, v in zip(types, rows[0], strict=False)), b"{}", b"u", b"i"])
+        for row in (log_row(schema, dented(draw, event), format="binlog_rows"),
+                    chunk_row(schema, dented(draw, line), format="mysql_rows")):
+            try:
+                events_of(decode(batch_of(row), {schema.schema_id: schema}))
+                read += 1
+            except ReconcileError as error:
+                assert "shop.orders" in str(error)
+                refused += 1
+    assert refused > 10
+    assert read > 0

@@ -71,7 +71,11 @@ def test_refused(payload: bytes, message: str) -> None:
     assert "in mysql_rows at row 8 of chunk d1-3 in landing batch 9" in str(refused.value)
 
 
-@pytest.mark.parametrize(("spelling", "printed"), [("double", b"one"), ("float", b""), ("bit(9)", b"\x01")])
+@pytest.mark.parametrize(
+    ("spelling", "printed"),
+    [("double", b"one"), ("float", b""), ("bit(9)", b"\x01"), ("int", b"4\xe9"), ("decimal(3,1)", b"one"),
+     ("binary(2)", b"abc")],
+)
 def test_values_no_type_prints_are_refused(spelling: str, printed: bytes) -> None:
     schema = TableSchema("shop.t", (Column("id", "int", False, 1), Column("v", spelling)))
     payload = chunk_row(schema, result_row([b"1", printed]), format="mysql_rows")
