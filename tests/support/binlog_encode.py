@@ -137,7 +137,8 @@ def _moment(name: str, text: str, fraction: int) -> bytes:
         return (0x8000000000 + (days << 17 | clock)).to_bytes(5, "big") + part.to_bytes(tail, "big")
     seconds = 0
     if year:
-        past = [31, 29 if year % 4 == 0 and year % 100 or year % 400 == 0 else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30]
+        leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+        past = [31, 28 + leap, 31, 30, 31, 30, 31, 31, 30, 31, 30]
         days = 365 * (year - 1970) + (year - 1969) // 4 - (year - 1901) // 100 + (year - 1601) // 400
         seconds = (days + sum(past[: month - 1]) + day - 1) * 86400 + hour * 3600 + minute * 60 + second
     return seconds.to_bytes(4, "big") + part.to_bytes(tail, "big")
