@@ -102,18 +102,21 @@ def walk(payloads: Payloads, data: Bytes, events: Index, at: Index, images: Sequ
     which, cursor = np.flatnonzero(at < ends), at[at < ends]
     starts: list[list[Index]] = [[] for _ in images]
     rows: list[Index] = []
+    if not any(image.bitmap for image in images):
+        payloads.refuse(at < ends, "the event has rows without columns", rows=events)
     while len(which):
-        payloads.refuse(np.full(1, len(rows) == MOST_ROWS), f"the event has more than {MOST_ROWS} rows",
-                        rows=events[which])
-        begun = cursor
+        if len(rows) == MOST_ROWS:
+            payloads.refuse(cursor > 0, f"the event has more than {MOST_ROWS} rows", rows=events[which])
         for image, where in zip(images, starts, strict=True):
             where.append(cursor)
             cursor = image.past(data, cursor)
         rows.append(which)
-        payloads.refuse(cursor > ends[which], "a row reaches past the end of the event", rows=events[which])
-        payloads.refuse(cursor == begun, "the event has rows without columns", rows=events[which])
-        going = cursor < ends[which]
-        if not going.all():
+        left = ends[which] - cursor
+        least = left.min()
+        if least < 0:
+            payloads.refuse(left < 0, "a row reaches past the end of the event", rows=events[which])
+        if least == 0:
+            going = left > 0
             which, cursor = which[going], cursor[going]
     return _in_order(events, starts, rows)
 

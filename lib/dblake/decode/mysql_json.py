@@ -1,6 +1,6 @@
 """MySQL's binary JSON to the text the server prints for it.
 
-Called by ``binlog_rows`` for ``json`` columns; chunks get the text from the server. Promises the same text, key for
+Called by ``binlog_columns`` for ``json``; chunks get the text from the server. Promises the same text, key for
 key and digit for digit: keys in stored order, doubles in the server's own notation, decimals and times as it shows
 them. One value at a time, each distinct value once: a tree has no columns. Layout: MySQL's source, ``json_binary.h``.
 """

@@ -1,8 +1,8 @@
 """MySQL's numbers, bits, years, enums and sets as the binlog stores them, to text.
 
-Called by ``binlog_rows`` through ``mysql_types_of_log``'s table. Promises the canonical text that ``mysql_rows``
-makes of the same values: no leading zeros, every digit of a decimal's scale, no minus zero. Layout: MySQL's source,
-``decimal2bin`` and ``Field::pack``.
+Called by ``binlog_columns``; ``mysql_rows`` shares ``real_text`` and ``bits``. Promises the canonical text that
+``mysql_rows`` makes of the same values: no leading zeros, every digit of a decimal's scale, no minus zero. Layout:
+MySQL's source, ``decimal2bin`` and ``Field::pack``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def real(cells: Cells, width: int) -> Text:
 
 def real_text(numbers: np.ndarray[tuple[int], np.dtype[np.floating]]) -> pa.StringArray:
     """How floats are spelled, whichever way they came. Minus zero equals zero to the database, so it is spelled so."""
-    return pa.array(numbers + numbers.dtype.type(0)).cast(pa.string())
+    with np.errstate(invalid="ignore"):
+        return pa.array(numbers + numbers.dtype.type(0)).cast(pa.string())
 
 
 def decimal_bytes(precision: int, scale: int) -> int:

@@ -1,6 +1,6 @@
 """MySQL's character sets to UTF-8, and its bytes to hex.
 
-Called by ``binlog_rows`` and ``mysql_rows`` alike, which both get a column's raw bytes: so one value is one text,
+Called for ``binlog_rows`` and ``mysql_rows`` alike, which both get a column's raw bytes: so one value is one text,
 whichever way it came. Promises that bytes which are no text in the column's character set stand as ``\\x`` and hex
 and are marked. Which character sets there are is ``landing.mysql_charsets``'.
 """

@@ -1,6 +1,6 @@
 """MySQL's dates and times as the binlog stores them, to text.
 
-Called by ``binlog_rows``, beside ``mysql_numbers``. Promises the text the server prints in the time zone +00:00,
+Called by ``binlog_columns``, beside ``mysql_numbers``. Promises the text the server prints in the time zone +00:00,
 zero parts and zero dates kept: whether a date exists is left to the types of state. Layout: MySQL's source,
 ``my_datetime_packed_to_binary`` and its neighbours; the old formats are numbers that read like the date.
 """
