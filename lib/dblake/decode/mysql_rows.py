@@ -29,7 +29,9 @@ _LONGER = {252: 2, 253: 3, 254: 8}
 _INVALID = 255
 _FARTHEST = 1 << 40
 
-_BLOCK = 8192
+# Measured: more leave the processor's cache; fewer make blocks of the 10,000 rows that Spark hands over at a time,
+# which must be put together again.
+_BLOCK = 16_384
 _ZERO, _MINUS, _NINE = b"0-9"
 _IN_NUMBERS = np.isin(np.arange(256), list(b"0123456789.-"))
 

@@ -47,10 +47,10 @@ def test_the_key_in_key_order() -> None:
 
 
 def test_more_rows_than_a_block_holds() -> None:
-    rows = [row(result_row([b"%d" % n, None if n % 3 else b"n" * (n % 400), b"z"]), seq=2 * n) for n in range(10_000)]
+    rows = [row(result_row([b"%d" % n, None if n % 3 else b"n" * (n % 400), b"z"]), seq=2 * n) for n in range(17_000)]
     events = events_of(decode(batch_of(*rows), {ITEM.schema_id: ITEM}))
     assert [(e["seq"], [v for _, v in e["after"]]) for e in events] == [
-        (2 * n, [str(n), None if n % 3 else "n" * (n % 400), "z"]) for n in range(10_000)
+        (2 * n, [str(n), None if n % 3 else "n" * (n % 400), "z"]) for n in range(17_000)
     ]
 
 
