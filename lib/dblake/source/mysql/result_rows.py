@@ -120,10 +120,15 @@ class ResultRows:
         deliver(pa.array([self.last], pa.binary()))
 
     def _exactly(self, count: int) -> bytes:
-        data: bytes = self._file.read(count)
-        if len(data) < count:
-            raise _lost()
-        return data
+        # Past the driver's buffer, like all else: it would read ahead.
+        data = bytearray(count)
+        room = memoryview(data)
+        while room:
+            read = self._file.raw.readinto(room)
+            if not read:
+                raise _lost()
+            room = room[read:]
+        return bytes(data)
 
 
 def values(packet: bytes) -> list[bytes | None]:
