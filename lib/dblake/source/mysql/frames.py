@@ -64,7 +64,7 @@ class Gathered:
         self._lasts: list[int] = []
         self._seen: list[WatermarkSeen] = []
         self._told: dict[str, str] = {}
-        self._bytes = 0
+        self._bytes = self._count = 0
         self._prepared: dict[str, Prepared] = {}
         self._last_lsn = 0
         self._open = False
@@ -94,8 +94,9 @@ class Gathered:
 
     def full(self, max_bytes: int, max_rows: int) -> bool:
         """True if what could be given out now reaches a limit."""
-        held_back = self._undecided is not None
-        return self._bytes - self._undecided_bytes >= max_bytes or len(self._rows) - held_back >= max_rows
+        # A piece without a row, schemas apart, would bring nobody on who starts again after each.
+        rows = self._count - (self._undecided is not None)
+        return rows > 0 and (rows >= max_rows or self._bytes - self._undecided_bytes >= max_bytes)
 
     def begin(self, lsn: int, committed_at: int) -> None:
         """A transaction begins."""
@@ -139,6 +140,7 @@ class Gathered:
         self._undecided = len(self._rows)
         self._undecided_bytes = len(row[-1])
         self._rows.append(row)
+        self._count += 1
         self._bytes += self._undecided_bytes
 
     def pass_over(self) -> None:
@@ -222,6 +224,7 @@ class Gathered:
         del self._rows[self._opened :]
         self._seen = [mark for mark in self._seen if mark.position.lsn != self._lsn]
         self._bytes = sum(len(row[-1]) for row in self._rows)
+        self._count = sum(row[2] != SCHEMA for row in self._rows)
         parted = self._parted
         self._clear()
         return not parted
@@ -250,6 +253,7 @@ class Gathered:
         left = sum(len(row[-1]) for row in kept)
         cut = Cut(_framed(self._incarnation, rows, self._lasts), seen, landed, self._bytes - left)
         self._rows, self._lasts, self._seen, self._bytes = kept, [], kept_marks, left
+        self._count = sum(row[2] != SCHEMA for row in kept)
         self._opened = max(0, self._opened - place)
         self._undecided = None if self._undecided is None else self._undecided - place
         return cut

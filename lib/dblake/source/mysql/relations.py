@@ -13,6 +13,7 @@ import pymysql
 from dblake.core.errors import UnsupportedByName
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
+from dblake.landing.mysql_charsets import Charset, charset_named
 from dblake.landing.mysql_types import FIXED, from_log, wire
 from dblake.source.mysql import catalogue, table_map
 from dblake.source.mysql.connection import connect, explained, version_of
@@ -115,7 +116,7 @@ class Relations:
         charset = None if column.collation is None else self._charset(column.collation)
         labels = None
         if column.labels is not None:
-            labels = [label.decode("utf-8", "backslashreplace") for label in column.labels]
+            labels = [_label(raw, charset_named(charset or "binary")) for raw in column.labels]
         return from_log(
             column.code, column.meta, unsigned=column.unsigned, charset=charset, labels=labels,
             dimensions=column.dimensions,
@@ -152,3 +153,10 @@ class Relations:
         if self._conn is None:
             self._conn = connect(self._settings, purpose="catalogue")
         return self._conn
+
+
+def _label(raw: bytes, charset: Charset) -> str:
+    """A label as the catalogue spells it."""
+    text = raw.decode(charset.codec, "surrogateescape").translate(str.maketrans(dict(charset.differs)))
+    # What the codec leaves out is a control character of the same number, or no text in any case.
+    return "".join(chr(ord(c) - 0xDC00) if "\udc80" <= c <= "\udcff" else c for c in text)

@@ -30,7 +30,9 @@ ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
 _ARTIFICIAL = 0x20
 _SIZE_AND_END = struct.Struct("<II").unpack_from
-_LEAVES_ROWS = events.ROWS | events.COMPRESSED_ROWS.keys() | {events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE}
+_WORTH_A_STOP = events.ROWS | events.COMPRESSED_ROWS.keys() | {
+    events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE, events.FORMAT_DESCRIPTION,
+}  # fmt: skip
 _NO_TABLE = b"\xff\xff\xff\x00\x00\x00"
 """The table of a rows event that only ends a statement."""
 
@@ -83,11 +85,11 @@ class Transactions:
         self._whole = (*self._whole[:2], self.created)
 
     def feed(self, packets: Iterable[bytes]) -> Iterator[None]:
-        """Takes in events; stops after each that may have left rows, where the caller may stop for a while."""
+        """Takes in events; stops after each that may have left rows, and where a file begins."""
         for event in packets:
             try:
                 self._take(event)
-                if event[4] in _LEAVES_ROWS:
+                if event[4] in _WORTH_A_STOP:
                     yield
                 if self._payload:
                     for inner in self._payload:
