@@ -206,8 +206,10 @@ def payload(event: bytes) -> Iterator[bytes]:
         at += length
     if compression not in (0, 255):
         raise ValueError(f"compression {compression}")
-    stream = pa.input_stream(pa.py_buffer(event[at : at + size]), compression=None if compression else "zstd")
-    with stream:
+    packed_events = event[at : at + size]
+    if len(packed_events) != size:
+        raise ValueError("the payload is cut off")
+    with pa.input_stream(pa.py_buffer(packed_events), compression=None if compression else "zstd") as stream:
         while head := stream.read(BODY):
             rest = HEADER.unpack(head)[3] - BODY
             event = head + stream.read(rest)

@@ -157,6 +157,6 @@ class Relations:
 
 def _label(raw: bytes, charset: Charset) -> str:
     """A label as the catalogue spells it."""
-    text = raw.decode(charset.codec, "surrogateescape").translate(str.maketrans(dict(charset.differs)))
+    text = raw.decode(charset.codec, "surrogateescape").translate({ord(c): to for c, to in charset.differs.items()})
     # What the codec leaves out is a control character of the same number, or no text in any case.
     return "".join(chr(ord(c) - 0xDC00) if "\udc80" <= c <= "\udcff" else c for c in text)
