@@ -23,12 +23,17 @@ SESSION = "SET sql_mode = '', time_zone = '+05:30'"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value as SQL and as canonical text; ``lossy`` if state cannot hold it, ``undecoded`` if it is no text."""
+    """A value as SQL and as canonical text; whether state can hold it, and whether it is no text and stands as hex."""
 
     sql: str
     text: str
-    lossy: bool = False
+    held: bool = True
     undecoded: bool = False
+
+    @property
+    def lossy(self) -> bool:
+        """True if state names it in ``_lossy``."""
+        return self.undecoded or not self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ def _values(*values: str | tuple[str, str] | Value) -> tuple[Value, ...]:
 
 
 def _zero(text: str) -> Value:
-    return Value(f"'{text}'", text, lossy=True)
+    return Value(f"'{text}'", text, held=False)
 
 
 def _labels(letter: str, count: int) -> str:
@@ -192,7 +197,7 @@ _CASES = (
     Case("varchar(9) character set cp1251", _values("Привет",)),
     Case("varchar(9) character set koi8r", _values("Привет",)),
     # The last is a byte that the character set leaves out, and the server keeps.
-    Case("varchar(9) character set greek", _values("αβγ", Value("x'61ff'", "\\x61ff", lossy=True, undecoded=True))),
+    Case("varchar(9) character set greek", _values("αβγ", Value("x'61ff'", "\\x61ff", undecoded=True))),
     Case("varchar(9) character set latin2", _values("łżś",)),
     Case("tinytext", _values("", "é" * 127)),
     Case("text", _values("", "😀" * 100, "line\nline\r\0")),
