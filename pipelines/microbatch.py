@@ -22,8 +22,8 @@ from dblake.core.failpoints import failpoint
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE, TXID
-from dblake.reconcile.decode import decoded, touched
-from dblake.reconcile.dedupe import evictors, survivors
+from dblake.reconcile.decode import chunk_rows, log_rows, touched
+from dblake.reconcile.dedupe import survivors, weights
 from dblake.reconcile.ledger import ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
 from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
@@ -36,7 +36,7 @@ from pipelines.tables import AppendTable
 logger = logging.getLogger(__name__)
 
 _FEW = 500_000
-"""Log rows up to which the keys they touched go to every task. Otherwise all chunk rows are shuffled to meet them."""
+"""Touched rows up to which they go to every task. Otherwise all chunk rows are shuffled to meet them."""
 
 _LOG = f"{KIND} IN ('{ROW}', '{TRUNCATE}')"
 
@@ -113,28 +113,39 @@ class Reconciler:
         if not closing and not found.log_rows:
             self._events.append_nothing(last)
             return
-        events = log_events(decoded(new.where(_LOG), self._known))
-        if closing:
-            events = events.unionByName(self._dumped(new, found, closing, done))
-        self._events.append(in_order(events), last)
-
-    def _dumped(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
-        """The events of the chunks that close, with what earlier batches hold for them read back from landing."""
+        events = log_events(log_rows(new.where(_LOG), self._known))
+        if not closing:
+            self._events.append(in_order(events), last)
+            return
         windows = self._spark.createDataFrame(windows_table(closing))
+        chunks, log = self._held(new, found, closing, done)
+        # Kept, because it is small, and what is in it decides how the chunk rows are gone through.
+        hits = touched(in_window(log, windows), self._known).persist()
+        try:
+            weight = weights(hits).first()
+            assert weight is not None, "an aggregate is one row"
+            standing = survivors(
+                chunk_rows(of_window(chunks, windows), self._known), hits,
+                few=weight["rows"] <= _FEW, partial=weight["partial"] > 0, truncates=weight["truncates"] > 0,
+            )
+            self._events.append(in_order(events.unionByName(dump_events(standing, windows))), last)
+        finally:
+            hits.unpersist()
+
+    def _held(
+        self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int
+    ) -> tuple[DataFrame, DataFrame]:
+        """Landing's chunk rows and log rows for the windows that close, those of earlier batches included."""
         spans = [ending.window for ending in closing if ending.window]
         first = min(window.first_batch for window in spans)
         tables = sorted({window.table for window in spans})
-        chunk_counts, log_rows = Counter(found.chunk_rows), found.log_rows
-        chunk_rows = new.where(F.col(KIND) == CHUNK)
+        chunk_counts = Counter(found.chunk_rows)
+        chunks = new.where(F.col(KIND) == CHUNK)
         if first <= done:
             ids = [window.chunk_id for window in spans if window.first_batch <= done]
-            since = self._batches(first, done)
-            earlier = since.where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
-            held = earlier.unionByName(since.where(_LOG).where(F.col(TABLE).isin(tables)))
-            before = read_survey(counts(held).collect())
-            chunk_counts.update(before.chunk_rows)
-            log_rows += before.log_rows
-            chunk_rows = chunk_rows.unionByName(earlier)
+            earlier = self._batches(first, done).where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
+            chunk_counts.update(read_survey(counts(earlier).collect()).chunk_rows)
+            chunks = chunks.unionByName(earlier)
         require_rows(closing, chunk_counts)
 
         log = new.where(_LOG).where(F.col(TABLE).isin(tables))
@@ -145,13 +156,7 @@ class Reconciler:
             reach = reach | (F.col(TXID) >= min(oldest))
         if done and (oldest or first <= done):
             log = log.unionByName(self._batches(1, done).where(_LOG).where(F.col(TABLE).isin(tables) & reach))
-        inside = in_window(log, windows)
-        emptied = inside.where(F.col(KIND) == TRUNCATE).select(CHUNK_ID).distinct()
-        evicting = evictors(touched(inside.where(F.col(KIND) == ROW), self._known))
-        if log_rows <= _FEW:
-            evicting = F.broadcast(evicting)
-        rows = decoded(of_window(chunk_rows, windows), self._known)
-        return dump_events(survivors(rows, evicting, emptied), windows)
+        return chunks, log
 
     def _append_ledger(self, found: Survey, done: int, last: int) -> None:
         ended = endings(found.watermarks)

@@ -1,6 +1,6 @@
 """Landing's bytes become rows: the decoder run over a frame's Arrow batches.
 
-First step of reconcile. Promises DECODED rows for the landing rows it is given, in no particular order. Which rows
+First step of reconcile. Promises decoded rows for the landing rows it is given, in no particular order. Which rows
 those are, and how large an Arrow batch is (a setting of the session), is left to the caller; how bytes are read, to
 ``decode``.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -16,19 +17,28 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
-from dblake.decode.columns import AFTER, DECODED, DECODER_INPUT, KEY, OP, PARTIAL
-from dblake.landing.columns import CHUNK_ID
+from dblake.decode.columns import AFTER, DECODED, DECODER_INPUT, KEY, OP, PARTIAL, UNDECODED
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, FORMAT, KIND, PAYLOAD, SCHEMA_ID, SEQ, TABLE
 
-CARRIED = "carried"
+CARRIED, KEY_TEXT = "carried", "key_text"
 
-#: What a chunk window needs to know of an event: ``carried`` names the columns of a partial image, else it is null.
+#: What a chunk window needs to know of an event: ``key_text`` is null for a truncate, ``carried`` names the columns of
+#: a partial image and is null for any other.
 TOUCHED = pa.schema(
-    [DECODED.field(CHUNK_ID), DECODED.field(OP), DECODED.field(KEY), pa.field(CARRIED, pa.list_(pa.string()))]
+    [DECODED.field(CHUNK_ID), DECODED.field(OP), pa.field(KEY_TEXT, pa.string()),
+     pa.field(CARRIED, pa.list_(pa.string()))]
 )
 
+#: What a chunk row says of itself. All else is its window's to tell, and would only cost on its way through Python.
+READ_ROW = pa.schema(
+    [DECODED.field(CHUNK_ID), DECODED.field(SEQ), pa.field(KEY_TEXT, pa.string()), DECODED.field(KEY),
+     DECODED.field(AFTER), DECODED.field(UNDECODED)]
+)
+_READ_INPUT = (BATCH, SEQ, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)
 
-def decoded(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
-    """Landing rows of kind row, truncate and chunk, whole."""
+
+def log_rows(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
+    """Landing rows of kind row and truncate, whole."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -37,16 +47,60 @@ def decoded(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame
     return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(DECODED))
 
 
+def chunk_rows(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
+    """Landing rows of kind chunk, as READ_ROW."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = decode(_completed(batch, schemas), schemas)
+            key = rows.column(KEY)
+            columns = [rows.column(CHUNK_ID), rows.column(SEQ), key_text(key), key, rows.column(AFTER),
+                       rows.column(UNDECODED)]
+            yield pa.RecordBatch.from_arrays(columns, schema=READ_ROW)
+
+    return landing.select(*_READ_INPUT).mapInArrow(run, from_arrow_schema(READ_ROW))
+
+
 def touched(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
-    """Landing rows of kind row, without their values: only these columns come back from Python."""
+    """Landing rows of kind row and truncate, as TOUCHED: without their values."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = decode(batch, schemas)
-            columns = [rows.column(CHUNK_ID), rows.column(OP), rows.column(KEY), _carried(rows)]
+            columns = [rows.column(CHUNK_ID), rows.column(OP), key_text(rows.column(KEY)), _carried(rows)]
             yield pa.RecordBatch.from_arrays(columns, schema=TOUCHED)
 
     return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(TOUCHED))
+
+
+def key_text(keys: pa.MapArray) -> pa.StringArray:
+    """Keys of one table as strings that are equal exactly if the keys are; null where there is none.
+
+    A single column's text as it stands; several, each after its length, so that no two keys run together.
+    """
+    sizes = np.diff(keys.offsets.to_numpy())
+    if (sizes == 1).all():
+        return keys.items
+    lengths = pc.cast(pc.binary_length(keys.items), pa.string())
+    counted = pc.binary_join_element_wise(lengths, keys.items, ":")
+    parts = pa.ListArray.from_arrays(keys.offsets, pc.if_else(_alone(sizes), keys.items, counted))
+    return pc.if_else(pa.array(sizes > 0), pc.binary_join(parts, ""), None)
+
+
+def _alone(sizes: np.ndarray) -> pa.BooleanArray:
+    """For each key column whether it is its key's only one."""
+    return pa.array(np.repeat(sizes == 1, sizes))
+
+
+def _completed(batch: pa.RecordBatch, schemas: Mapping[str, TableSchema]) -> pa.RecordBatch:
+    """Chunk rows as the decoder wants them; what was left behind is the same for all, or nothing."""
+    ids = batch.column(SCHEMA_ID).dictionary_encode()
+    tables = [schemas[name].table if name in schemas else None for name in ids.dictionary.to_pylist()]
+    known = {name: batch.column(name) for name in _READ_INPUT} | {
+        KIND: pa.repeat(CHUNK, batch.num_rows), TABLE: pa.array(tables, pa.string()).take(ids.indices),
+    }
+    columns = [known[f.name] if f.name in known else pa.nulls(batch.num_rows, f.type) for f in DECODER_INPUT]
+    return pa.RecordBatch.from_arrays(columns, names=DECODER_INPUT.names)
 
 
 def _carried(rows: pa.RecordBatch) -> pa.Array:

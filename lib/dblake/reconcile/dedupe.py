@@ -7,50 +7,56 @@ delete in the window always evicts, since the row read may be that of an earlier
 rule of its own, for a chunk row read before it had a delete between. A window evicts by log events alone, never by
 another chunk's rows.
 
-One left join does all of it, so that chunk rows are decoded and passed over once. Positions are left to ``order``.
+Positions are left to ``order``.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, functions as F
+from pyspark.sql import DataFrame, functions as F
 
-from dblake.decode.columns import AFTER, DELETE, FILL, OP, PARTIAL
-from dblake.events.keys import key_sql
+from dblake.decode.columns import AFTER, DELETE, FILL, OP, READ, TRUNCATE
 from dblake.landing.columns import CHUNK_ID
-from dblake.reconcile.decode import CARRIED
+from dblake.reconcile.decode import CARRIED, KEY_TEXT
 
-_KEY_TEXT, _TOUCHED, _WHOLE = "key_text", "touched", "whole"
-
-
-def _key_text() -> Column:
-    # The decoder gives key images in key order.
-    return F.expr(key_sql("map_keys(key)")).alias(_KEY_TEXT)
+_WHOLE = "whole"
+_PARTIAL, _TRUNCATES, _ROWS = "partial", "truncates", "rows"
 
 
-def evictors(touched: DataFrame) -> DataFrame:
-    """One row for each window and key that an event in the window touched.
-
-    ``whole`` tells whether the log alone has the row; if not, ``carried`` has the columns the log has.
-    """
-    return touched.select(
-        CHUNK_ID, _key_text(), ((F.col(OP) == DELETE) | F.col(CARRIED).isNull()).alias(_WHOLE), CARRIED
-    ).groupBy(CHUNK_ID, _KEY_TEXT).agg(
-        F.max(_WHOLE).alias(_WHOLE), F.flatten(F.collect_set(CARRIED)).alias(CARRIED)
+def weights(touched: DataFrame) -> DataFrame:
+    """One row that tells how much was touched: all, by partial images, and by truncates; for ``survivors``."""
+    return touched.agg(
+        F.count("*").alias(_ROWS), F.count(CARRIED).alias(_PARTIAL),
+        F.count(F.when(F.col(OP) == TRUNCATE, 1)).alias(_TRUNCATES),
     )
 
 
-def survivors(chunk_rows: DataFrame, evicting: DataFrame, emptied: DataFrame) -> DataFrame:
-    """The decoded chunk rows that stand, whole or as fills. ``emptied`` has the windows with a truncate in them."""
-    rival = evicting.withColumn(_TOUCHED, F.lit(True))
-    rows = chunk_rows.join(F.broadcast(emptied), CHUNK_ID, "left_anti").withColumn(_KEY_TEXT, _key_text())
-    untouched = F.col(_TOUCHED).isNull()
+def survivors(chunk_rows: DataFrame, touched: DataFrame, *, few: bool, partial: bool, truncates: bool) -> DataFrame:
+    """The chunk rows that stand, with ``op``: whole as reads, or as fills.
+
+    ``touched`` are the events of the windows; of them are ``few`` if every task can hold them all, and ``partial``
+    and ``truncates`` tell whether there are such at all: where there are none, neither is anything to look for.
+    """
+    rows = chunk_rows
+    if truncates:
+        emptied = touched.where(F.col(OP) == TRUNCATE).select(CHUNK_ID).distinct()
+        rows = rows.join(F.broadcast(emptied), CHUNK_ID, "left_anti")
+    keys = [CHUNK_ID, KEY_TEXT]
+    if not partial:
+        rivals = touched.select(*keys).distinct()
+        return rows.join(_sent(rivals, few), keys, "left_anti").withColumn(OP, F.lit(READ))
+    rivals = touched.select(*keys, ((F.col(OP) == DELETE) | F.col(CARRIED).isNull()).alias(_WHOLE), CARRIED)
+    rivals = rivals.groupBy(*keys).agg(F.max(_WHOLE).alias(_WHOLE), F.flatten(F.collect_set(CARRIED)).alias(CARRIED))
+    untouched = F.col(_WHOLE).isNull()
     rest = F.map_filter(AFTER, lambda name, _: ~F.array_contains(CARRIED, name))
     return (
-        rows.join(rival, [CHUNK_ID, _KEY_TEXT], "left")
+        rows.join(_sent(rivals, few), keys, "left")
         .where(untouched | ~F.col(_WHOLE))
         .withColumn(AFTER, F.when(untouched, F.col(AFTER)).otherwise(rest))
         .where(F.size(AFTER) > 0)
-        .withColumn(OP, F.when(untouched, F.col(OP)).otherwise(F.lit(FILL)))
-        .withColumn(PARTIAL, F.when(untouched, F.col(PARTIAL)).otherwise(F.lit(True)))
-        .select(*chunk_rows.columns)
+        .withColumn(OP, F.when(untouched, F.lit(READ)).otherwise(F.lit(FILL)))
+        .select(*rows.columns, OP)
     )
+
+
+def _sent(rivals: DataFrame, few: bool) -> DataFrame:
+    return F.broadcast(rivals) if few else rivals

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, functions as F
 
+from dblake.decode.columns import BEFORE, FILL, OP, PARTIAL
 from dblake.events.schema import DUMP, EVENTS, LOG, ORIGIN, POSITION
-from dblake.landing.columns import CHUNK_ID, LAST_IN_TXN, TXID
+from dblake.landing.columns import (
+    BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SCHEMA_ID, TABLE, TXID,
+)
 from dblake.reconcile.windows import WINDOW
 
 
@@ -22,14 +25,12 @@ def log_events(decoded: DataFrame) -> DataFrame:
 def dump_events(survivors: DataFrame, windows: DataFrame) -> DataFrame:
     """Surviving chunk rows as events, at the high watermarks of their windows."""
     high = F.broadcast(windows.select(
-        F.col(WINDOW).alias("w_window"), F.col(CHUNK_ID).alias("w_chunk"), F.col("incarnation").alias("w_incarnation"),
-        F.col("high_lsn").alias("w_lsn"), F.col("batch").alias("w_batch"), F.col(TXID).alias("w_txid"),
-        F.col("committed_at").alias("w_committed_at"),
+        F.col(WINDOW).alias("w_window"), F.col(CHUNK_ID).alias("w_chunk"), TABLE, SCHEMA_ID, INCARNATION,
+        F.col("high_lsn").alias(LSN), BATCH, TXID, COMMITTED_AT,
     ))
     placed = survivors.join(high, F.col(CHUNK_ID) == F.col("w_window"), "inner").withColumns({
-        CHUNK_ID: F.col("w_chunk"), "incarnation": F.col("w_incarnation"), "lsn": F.col("w_lsn"),
-        "batch": F.col("w_batch"), TXID: F.col("w_txid"), "committed_at": F.col("w_committed_at"),
-        LAST_IN_TXN: F.lit(False), ORIGIN: F.lit(DUMP),
+        CHUNK_ID: F.col("w_chunk"), BEFORE: F.lit(None).cast(EVENTS[BEFORE].dataType), LAST_IN_TXN: F.lit(False),
+        ORIGIN: F.lit(DUMP), PARTIAL: F.col(OP) == FILL,
     })
     return placed.select(*EVENTS.names)
 

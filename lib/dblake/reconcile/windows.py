@@ -20,14 +20,17 @@ from pyspark.sql import Column, DataFrame, functions as F
 from dblake.core.errors import WindowInvariantBroken
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
-from dblake.landing.columns import CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SEQ, TABLE, TXID
+from dblake.landing.columns import (
+    CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SCHEMA_ID, SEQ, TABLE, TXID,
+)
 from dblake.landing.control import CLOSED, ChunkEnd
 
 WINDOW = "window"
-_OWN = [WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH, INCARNATION, "low_lsn", "low_seq", "high_lsn", "high_seq", "xmax", "xip",
-        "batch", TXID, "committed_at"]
-_TYPES = {WINDOW: pa.string(), CHUNK_ID: pa.string(), TABLE: pa.string(), "xip": pa.list_(pa.int64()),
-          "committed_at": LANDING.field("committed_at").type}
+_OWN = [WINDOW, CHUNK_ID, TABLE, SCHEMA_ID, LEASE_EPOCH, INCARNATION, "low_lsn", "low_seq", "high_lsn", "high_seq",
+        "xmax", "xip", "batch", TXID, "committed_at"]
+_TYPES = {name: pa.string() for name in (WINDOW, CHUNK_ID, TABLE, SCHEMA_ID)} | {
+    "xip": pa.list_(pa.int64()), "committed_at": LANDING.field("committed_at").type,
+}
 WINDOWS = pa.schema([pa.field(name, _TYPES.get(name, pa.int64())) for name in _OWN])
 
 ChunkName = tuple[str, str, int]
@@ -108,8 +111,8 @@ def windows_table(closing: Sequence[Ending]) -> pa.Table:
         if window is None:
             raise ValueError(f"chunk {row.chunk_id} was discarded")
         rows.append({
-            WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, LEASE_EPOCH: row.lease_epoch,
-            INCARNATION: row.incarnation, "low_lsn": window.low.lsn, "low_seq": window.low.seq,
+            WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, SCHEMA_ID: window.schema_id,
+            LEASE_EPOCH: row.lease_epoch, INCARNATION: row.incarnation, "low_lsn": window.low.lsn, "low_seq": window.low.seq,
             "high_lsn": window.high.lsn, "high_seq": window.high.seq,
             "xmax": window.snapshot.xmax if window.snapshot else None,
             "xip": list(window.snapshot.xip) if window.snapshot else [],

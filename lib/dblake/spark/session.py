@@ -76,6 +76,8 @@ def _local_settings(master: str) -> dict[str, str]:
     count = int(cores) if cores.isdigit() else (os.cpu_count() or 1) if cores == "*" else 1
     return {
         "spark.sql.shuffle.partitions": str(count),
+        # Landing's files are small and unlike: dealt out in more parts than cores, the cores end together.
+        "spark.sql.files.minPartitionNum": str(2 * count),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
