@@ -112,7 +112,8 @@ def windows_table(closing: Sequence[Ending]) -> pa.Table:
             raise ValueError(f"chunk {row.chunk_id} was discarded")
         rows.append({
             WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, SCHEMA_ID: window.schema_id,
-            LEASE_EPOCH: row.lease_epoch, INCARNATION: row.incarnation, "low_lsn": window.low.lsn, "low_seq": window.low.seq,
+            LEASE_EPOCH: row.lease_epoch, INCARNATION: row.incarnation,
+            "low_lsn": window.low.lsn, "low_seq": window.low.seq,
             "high_lsn": window.high.lsn, "high_seq": window.high.seq,
             "xmax": window.snapshot.xmax if window.snapshot else None,
             "xip": list(window.snapshot.xip) if window.snapshot else [],
