@@ -17,7 +17,8 @@ from dblake.core.schema import Column, TableSchema
 _COLUMNS = """
 SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
        format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
-       array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind
+       array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind,
+       {files}
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -25,6 +26,8 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE c.relkind IN ('r', 'p') AND {which}
 ORDER BY c.oid, a.attnum
 """
+_FILES = """ARRAY(SELECT relfilenode FROM pg_class
+WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)) ORDER BY oid)"""
 _ALL = """NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
 AND n.nspname <> 'information_schema' AND n.nspname <> %(watermark_schema)s"""
 
@@ -41,30 +44,26 @@ class CatalogueTable:
     """``(type oid, type modifier)`` of each column."""
     partitioned: bool
     """True for the root of partitions, whose rows are theirs; a plain table has rows of its own only."""
+    files: tuple[int, ...] = ()
+    """The files that hold the rows, those of partitions included: others once it has been rewritten. Of one table
+    asked for by number only."""
 
 
 def captured_tables(cur: cursor, wanted: TableFilter, watermark_schema: str) -> list[CatalogueTable]:
     """All tables the patterns take in, by name."""
-    cur.execute(_COLUMNS.format(which=_ALL), {"watermark_schema": watermark_schema})
+    cur.execute(_COLUMNS.format(files="NULL", which=_ALL), {"watermark_schema": watermark_schema})
     tables = _assemble(cur.fetchall())
     return sorted((t for t in tables if wanted(t.schema_name, t.table_name)), key=lambda t: t.schema.table)
 
 
-def table_by_oid(cur: cursor, oid: int) -> CatalogueTable | None:
-    """One table as it is now, or None if it is gone."""
-    cur.execute(_COLUMNS.format(which="c.oid = %(oid)s"), {"oid": oid})
+def table_by_oid(cur: cursor, oid: int, *, first: str = "") -> CatalogueTable | None:
+    """One table as it is now, with its files, or None if it is gone.
+
+    ``first`` is a statement that the server is to carry out before, on the same way to it.
+    """
+    cur.execute(first + _COLUMNS.format(files=_FILES, which="c.oid = %(oid)s"), {"oid": oid})
     tables = _assemble(cur.fetchall())
     return tables[0] if tables else None
-
-
-def files_of(cur: cursor, oid: int) -> list[int]:
-    """The files that hold a table's rows, those of its partitions included: others once it has been rewritten."""
-    cur.execute(
-        "SELECT relfilenode FROM pg_class WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s))"
-        " ORDER BY oid",
-        {"oid": oid},
-    )
-    return [row[0] for row in cur.fetchall()]
 
 
 def type_names(cur: cursor, types: list[tuple[int, int]]) -> list[str]:
@@ -93,6 +92,7 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
             ),
             types=tuple((r[4], r[5]) for r in group),
             partitioned=group[0][9] == "p",
+            files=tuple(group[0][10] or ()),
         )
         for oid, group in by_oid.items()
     ]

@@ -55,15 +55,12 @@ class PgChunkReader:
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with explained(self._settings), self._connection.cursor() as cur:
-            cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                table, files, chunk = self._read(cur, request, deliver)
-                cur.execute("COMMIT")
+                table, chunk = self._read(cur, request, deliver)
                 # After the snapshot's end, since within it the catalogue stands still. A table rewritten between
                 # snapshot and read does not: to that snapshot it is empty, without an error.
-                again = catalogue.table_by_oid(cur, table.oid)
-                changed = again is None or again.schema != table.schema or catalogue.files_of(cur, table.oid) != files
-                return replace(chunk, schema_changed=changed)
+                again = catalogue.table_by_oid(cur, table.oid, first="COMMIT; ")
+                return replace(chunk, schema_changed=again != table)
             except BaseException:
                 # In the middle of a COPY nothing else can be said on this connection.
                 self._connection.close()
@@ -71,24 +68,28 @@ class PgChunkReader:
 
     def _read(
         self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
-    ) -> tuple[catalogue.CatalogueTable, list[int], ChunkRead]:
+    ) -> tuple[catalogue.CatalogueTable, ChunkRead]:
+        # Each statement sent alone is a way to the server and back; chunks are many.
         cur.execute(
-            sql.SQL("SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s)").format(
-                self._watermark_table
-            ),
-            (request.reader,),
+            sql.SQL(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+                "SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s), "
+                "to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
+            ).format(self._watermark_table),
+            (request.reader, *split_qualified(request.table)),
         )
-        snapshot, low_seen = cur.fetchone()
-        table = self._table(cur, request.table)
+        snapshot, low_seen, oid = cur.fetchone()
+        table = catalogue.table_by_oid(cur, oid) if oid else None
+        if table is None:
+            raise UnsupportedByName(f"table {request.table} is not in the database", next_step="correct its name")
         if not table.schema.primary_key:
             raise UnsupportedByName(
                 f"table {request.table} has no primary key, so it cannot be dumped",
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
-        files = catalogue.files_of(cur, table.oid)
         with _CopySink(table.schema, deliver) as sink:
             self._copy(cur, self._select(table, request), request, sink)
-        return table, files, ChunkRead(
+        return table, ChunkRead(
             rows=sink.rows,
             last_key=_key_of(sink.last, table.schema) if sink.last else None,
             schema=table.schema,
@@ -108,14 +109,6 @@ class PgChunkReader:
                 next_step="correct --keys and start the dump again",
             ) from error
         gathered.flush()
-
-    def _table(self, cur: cursor, name: str) -> catalogue.CatalogueTable:
-        cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(name))
-        (oid,) = cur.fetchone()
-        table = catalogue.table_by_oid(cur, oid) if oid else None
-        if table is None:
-            raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
-        return table
 
     @staticmethod
     def _select(table: catalogue.CatalogueTable, request: ChunkRequest) -> sql.Composable:
