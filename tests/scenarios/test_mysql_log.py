@@ -525,6 +525,7 @@ def test_a_second_capture_takes_the_log_from_the_first(open_log: Callable[..., L
     assert [row[2] for row in changes(second.to_end())] == ["1"]
     refused = first.refusal()
     assert refused.exit_code == ExitCode.TRY_AGAIN
+    assert f"another replica has connected with server id {first.settings.server_id}" in refused.what
 
 
 def test_a_quiet_log_gives_nothing_in_time(log: Log) -> None:

@@ -138,17 +138,18 @@ class MysqlLogStream:
         where = f"source {self._settings.name}"
         if ended.number == 0:
             return SourceError(f"{where}: the server ended the log's stream", next_step="run again")
+        # Under another number in each flavour.
+        if "the same server_uuid/server_id" in ended.text:
+            return SourceError(
+                f"{where}: another replica has connected with server id {self._settings.server_id}",
+                next_step="stop the other capture of this source, or set source.server_id to a number of its own",
+            )
         if ended.number != _UNREADABLE:
             try:
                 with explained(self._settings):
                     raise pymysql.OperationalError(ended.number, ended.text)
             except SourceError as error:
                 return error
-        if "server_id" in ended.text and "has connected" in ended.text:
-            return SourceError(
-                f"{where}: another replica has connected with server id {self._settings.server_id}",
-                next_step="stop the other capture of this source, or set source.server_id to a number of its own",
-            )
         if any(words in ended.text for words in _GONE):
             token = self._transactions.token
             return PositionLost(
