@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from benchmarks.comparison import Comparison, Side
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODER_INPUT
@@ -32,6 +33,9 @@ SCHEMA = TableSchema(
 )
 TYPES = [column.type for column in SCHEMA.columns]
 REPEAT = 3
+_AT_A_TIME = 10_000
+_THEIRS = 2_000
+"""Rows that the library gets to decode, which takes it long enough."""
 
 
 def rows(count: int) -> list[list[str | None]]:
@@ -70,32 +74,47 @@ def seconds(work: Callable[[], object], repeat: int = REPEAT) -> float:
     return best
 
 
-def measured(batch: pa.RecordBatch, changes: int, size: int) -> float:
-    """Row changes per second, decoded in batches of so many landing rows."""
-    schemas = {SCHEMA.schema_id: SCHEMA}
-    parts = [batch.slice(at, size) for at in range(0, len(batch), size)]
-    return changes / seconds(lambda: [decode(part, schemas) for part in parts])
+def decoding(kind: str, payload_format: str, payloads: Sequence[bytes]) -> float:
+    """Seconds it takes to decode them as landing rows, in batches of as many as Spark hands over."""
+    schemas, batch = {SCHEMA.schema_id: SCHEMA}, batch_of(kind, payload_format, payloads)
+    parts = [batch.slice(at, _AT_A_TIME) for at in range(0, len(batch), _AT_A_TIME)]
+    return seconds(lambda: [decode(part, schemas) for part in parts])
 
 
-def main() -> None:
-    """Prints one line per case."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    pa.set_cpu_count(1)
+def comparisons(count: int) -> list[Comparison]:
+    """Inserts and updates in rows events of several sizes; with the last, the result rows of chunks."""
     every = rows(count)
     tables = their_table(SCHEMA)
+    found = []
+    threads = pa.cpu_count()
+    pa.set_cpu_count(1)
+    lines = [result_row([None if v is None else v.encode() for v in row]) for row in every]
+    chunks = Side("result rows of chunks; processor time", count, (decoding(CHUNK, MYSQL_ROWS, lines),))
     for per_event in (1, 10, 100):
         for name, number in (("inserts", WRITE), ("updates", UPDATE)):
             groups = [every[at : at + per_event] for at in range(0, count, per_event)]
             if number == UPDATE:
                 groups = [[image for row in group for image in (row, [*row[:8], "5", row[9]])] for group in groups]
             events = [rows_event(number, TYPES, group) for group in groups]
-            few = events[: max(2_000 // per_event, 1)]
-            theirs = len(few) * per_event / seconds(lambda few=few: [their_rows(e, tables) for e in few], 1)
-            ours = measured(batch_of(ROW, BINLOG_ROWS, events), count, 10_000)
-            print(f"{name}, {per_event:3d} rows an event {ours:12,.0f} rows/s   mysql-replication {theirs:9,.0f}   "
-                  f"ratio {ours / theirs:5.1f}")
-    lines = [result_row([None if v is None else v.encode() for v in row]) for row in every]
-    print(f"result rows of chunks     {measured(batch_of(CHUNK, MYSQL_ROWS, lines), count, 10_000):12,.0f} rows/s")
+            few = events[: max(_THEIRS // per_event, 1)]
+            theirs = seconds(lambda few=few: [their_rows(event, tables) for event in few], 1)  # type: ignore[misc]
+            found.append(Comparison(
+                f"decode, {name}, {per_event} rows an event",
+                Side("ours, keys and images made; processor time", count, (decoding(ROW, BINLOG_ROWS, events),)),
+                Side("mysql-replication's row decoder; processor time", len(few) * per_event, (theirs,)),
+                least=30, also=(chunks,) if (per_event, number) == (100, UPDATE) else (),
+            ))
+    pa.set_cpu_count(threads)
+    return found
+
+
+def main() -> None:
+    """Prints one line per case."""
+    for case in comparisons(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000):
+        print(f"{case.name:35s} {case.ours.rate:12,.0f} rows/s   mysql-replication {case.peer.rate:9,.0f}"
+              f"   ratio {case.ratio:5.1f}")
+        for side in case.also:
+            print(f"{side.what:35s} {side.rate:12,.0f} rows/s")
 
 
 if __name__ == "__main__":

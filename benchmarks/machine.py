@@ -7,10 +7,10 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-_PACKAGES = ("psycopg2-binary", "deltalake", "pyarrow", "numpy", "pyspark", "delta-spark")
+_PACKAGES = ("deltalake", "pyarrow", "numpy", "pyspark", "delta-spark")
 
 
-def facts(postgres: str) -> dict[str, str]:
+def facts(product: str, product_version: str, *drivers: str) -> dict[str, str]:
     """What to print beside the numbers. The load is that of the minute before."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
@@ -18,9 +18,9 @@ def facts(postgres: str) -> dict[str, str]:
         "memory": f"{int(_first('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.1f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
-        "PostgreSQL": postgres,
+        product: product_version,
         "Python": platform.python_version(),
-        **{package: version(package) for package in _PACKAGES},
+        **{package: version(package) for package in (*drivers, *_PACKAGES)},
     }
 
 

@@ -11,13 +11,12 @@ import json
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -27,10 +26,13 @@ from benchmarks import capture, dump, machine, memory, reconcile, state
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
 from benchmarks.memory import Peaks
+from benchmarks.progress import Progress
 from dblake.landing.table import Landing
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 from pipelines.cli import run_job, verbose_option
+
+Flavour = Literal["mariadb", "mysql"]
 
 _PAGE = 160
 _RESULTS = Path(__file__).parent / "results"
@@ -44,38 +46,38 @@ class Results:
     data: str
     machine: Mapping[str, str]
     comparisons: tuple[Comparison, ...]
-    peaks: Peaks
+    peaks: Peaks | None = None
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "data": self.data, "machine": dict(self.machine),
-            "comparisons": [c.facts() for c in self.comparisons], "memory": self.peaks.facts(),
+            "comparisons": [c.facts() for c in self.comparisons], "memory": self.peaks.facts() if self.peaks else None,
         }
 
 
 class Run:
     """One run over one data set."""
 
-    def __init__(self, bench: Bench, rows: int, changes: int, rounds: int, console: Console) -> None:
+    def __init__(self, bench: Bench, rows: int, changes: int, rounds: int, progress: Progress) -> None:
         self._bench, self._rows, self._changes, self._rounds = bench, rows, changes, rounds
-        self._console = console
+        self._progress = progress
 
     def left(self) -> tuple[list[Comparison], Peaks, int]:
         """What needs no JVM; the last number is the landing batch up to which the dump and half the changes landed."""
         bench = self._bench
-        self._say(f"A table of {self._rows:,} rows")
+        self._progress.say(f"A table of {self._rows:,} rows")
         bench.fill(self._rows)
         bench.keep_slot("start")
-        self._say("Dump beside COPY")
+        self._progress.say("Dump beside COPY")
         dumped, dump_peak = dump.measure(bench, "start", self._rounds)
-        self._tell(dumped)
-        self._say(f"{self._changes:,} row changes, half of them while a dump runs")
+        self._progress.found(dumped)
+        self._progress.say(f"{self._changes:,} row changes, half of them while a dump runs")
         peak, batch = self._land_both()
-        self._say("Capture beside pg_recvlogical")
+        self._progress.say("Capture beside pg_recvlogical")
         captured, log_peak = capture.measure(bench, "start", self._changes, self._rounds)
-        self._tell(captured)
-        self._say("Capture's memory with ten times as much")
+        self._progress.found(captured)
+        self._progress.say("Capture's memory with ten times as much")
         once = self._rows + self._changes
         peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, 10 * max(self._rows, self._changes))
         return [captured, dumped], peaks, batch
@@ -96,23 +98,16 @@ class Run:
 
     def right(self, batch: int, folder: Path) -> list[Comparison]:
         """What Spark does with that landing."""
-        self._say("Reconcile beside a copy")
+        self._progress.say("Reconcile beside a copy")
         spark = spark_session("benchmark")
         reconciled, tables = reconcile.measure(spark, self._bench.paths("landed"), folder, self._rounds)
-        self._tell(reconciled)
-        self._say("State beside a plain MERGE")
+        self._progress.found(reconciled)
+        self._progress.say("State beside a plain MERGE")
         merged = state.measure(spark, tables, batch, folder, self._rounds)
-        self._tell(merged)
+        self._progress.found(merged)
         spark.stop()
         return [reconciled, merged]
 
-    def _tell(self, found: Comparison) -> None:
-        for side in (found.ours, found.peer):
-            self._console.print(f"         {side.what}: {' '.join(f'{s:.2f}' for s in side.seconds)} s", highlight=False)
-        self._console.print(f"         ratio {found.ratio:.2f}", highlight=False)
-
-    def _say(self, text: str) -> None:
-        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")
 
 
 def run(rows: int, changes: int, rounds: int, console: Console) -> Results:
@@ -120,13 +115,25 @@ def run(rows: int, changes: int, rounds: int, console: Console) -> Results:
     with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
         folder = Path(name)
         with EmbeddedPostgres(folder / "postgres", settings=_SERVER) as server:
-            facts = machine.facts(_version(server))
-            whole = Run(Bench(server, folder), rows, changes, rounds, console)
+            facts = machine.facts("PostgreSQL", _version(server), "psycopg2-binary")
+            whole = Run(Bench(server, folder), rows, changes, rounds, Progress(console))
             left, peaks, batch = whole.left()
         return Results(
             f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts,
             (*left, *whole.right(batch, folder)), peaks,
         )
+
+
+def run_mysql(flavour: Flavour, rows: int, changes: int, rounds: int, console: Console) -> Results:
+    """What there is to measure of MariaDB or MySQL, none of which needs a JVM."""
+    # The servers are the tests', and come with what tests need.
+    from benchmarks import mysql
+
+    with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
+        with mysql.server(flavour, Path(name)) as server:
+            facts = machine.facts(*mysql.version(server), "mysql-replication", "PyMySQL")
+            found = mysql.measure(server, Path(name), rows, changes, rounds, Progress(console))
+        return Results(f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts, tuple(found))
 
 
 def _version(server: EmbeddedPostgres) -> str:
@@ -143,17 +150,21 @@ def tables(results: Results) -> tuple[Table, Table]:
         numbers.add_row(*_cells(comparison.ours), f"{comparison.ratio:.2f}", f"{comparison.target} {verdict}")
         for side in (comparison.peer, *comparison.also):
             numbers.add_row(*_cells(side))
-    peaks = results.peaks.facts()
+    if results.peaks:
+        _add_peaks(numbers, results.peaks.facts())
+    place = Table("", "", title="machine", show_header=False)
+    for key, value in results.machine.items():
+        place.add_row(key, value)
+    return numbers, place
+
+
+def _add_peaks(numbers: Table, peaks: Mapping[str, Any]) -> None:
     numbers.add_row(f"[bold]{peaks['name']}[/bold]")
     numbers.add_row("log and dump", f"{peaks['rows']:,}", f"{peaks['mb']} MB")
     numbers.add_row(
         "ten times as much", f"{peaks['rows_at_ten_times']:,}", f"{peaks['mb_at_ten_times']} MB", "", "", "",
         f"{peaks['target']} {'[green]met[/green]' if peaks['met'] else '[red]MISSED[/red]'}",
     )
-    place = Table("", "", title="machine", show_header=False)
-    for key, value in results.machine.items():
-        place.add_row(key, value)
-    return numbers, place
 
 
 def _cells(side: Side) -> tuple[str, ...]:
@@ -161,10 +172,10 @@ def _cells(side: Side) -> tuple[str, ...]:
     return f"  {side.what}", f"{side.rows:,}", " ".join(f"{s:.2f}" for s in side.seconds), cpu, f"{side.rate:,.0f}"
 
 
-def save(results: Results, command: str) -> Path:
+def save(results: Results, command: str, suffix: str = "") -> Path:
     """Keeps them beside the code, as a page with the machine and the command."""
     now = datetime.now(UTC)
-    page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores.md"
+    page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores{suffix}.md"
     page.parent.mkdir(exist_ok=True)
     plain = Console(width=_PAGE, record=True, file=io.StringIO())
     for table in tables(results):
@@ -181,11 +192,17 @@ def save(results: Results, command: str) -> Path:
 @click.option("--rows", type=click.IntRange(min=1000), default=1_000_000, show_default=True, help="Rows of the table.")
 @click.option("--changes", type=click.IntRange(min=1000), default=500_000, show_default=True, help="Row changes.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each, in turn.")
+@click.option("--mysql", "of_mysql", is_flag=True, help="Measure MariaDB or MySQL instead, without Spark.")
+@click.option("--flavour", type=click.Choice(["mariadb", "mysql"]), default="mariadb", show_default=True,
+              help="With --mysql: which of the two.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 @click.option("--save", "keep", is_flag=True, help="Also keep them in benchmarks/results.")
-def benchmark(rows: int, changes: int, rounds: int, as_json: bool, keep: bool) -> None:
+def benchmark(
+    rows: int, changes: int, rounds: int, of_mysql: bool, flavour: Flavour, as_json: bool, keep: bool
+) -> None:
     """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
-    results = run(rows, changes, rounds, Console(stderr=True))
+    console = Console(stderr=True)
+    results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)
     if as_json:
         click.echo(json.dumps(results.facts(), indent=2))
     else:
@@ -193,8 +210,9 @@ def benchmark(rows: int, changes: int, rounds: int, as_json: bool, keep: bool) -
         for table in tables(results):
             console.print(table)
     if keep:
-        command = f"./spark-submit.sh benchmark --rows {rows} --changes {changes} --rounds {rounds} --save"
-        click.echo(f"kept in {save(results, command).name}", err=True)
+        which = f" --mysql --flavour {flavour}" if of_mysql else ""
+        command = f"./spark-submit.sh benchmark{which} --rows {rows} --changes {changes} --rounds {rounds} --save"
+        click.echo(f"kept in {save(results, command, f'-{flavour}' if of_mysql else '').name}", err=True)
 
 
 if __name__ == "__main__":

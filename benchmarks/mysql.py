@@ -1,0 +1,128 @@
+"""MariaDB or MySQL → landing, beside the server's own programs and beside mysql-replication; no JVM.
+
+Three questions on one data set: how fast the log lands beside ``mariadb-binlog --raw`` (``mysqlbinlog``), which only
+copies it, and beside mysql-replication, which decodes it; how fast its rows are decoded by one core; how fast a dump
+lands beside the command line client. ``./spark-submit.sh benchmark --mysql`` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import islice
+from pathlib import Path
+
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+from benchmarks import decode_binlog
+from benchmarks.comparison import Comparison, Side
+from benchmarks.mysql_database import OPTIONS, MysqlBench
+from benchmarks.process import Ran
+from benchmarks.progress import Progress
+from tests.support.mysql import Flavour, MysqlServer
+
+_LIBRARY_SECONDS = 10.0
+_DECODED_ROWS = 100_000
+
+
+def server(flavour: Flavour, folder: Path) -> MysqlServer:
+    """A server of our own, to be entered."""
+    return MysqlServer(flavour, folder / "server", *OPTIONS)
+
+
+def version(server: MysqlServer) -> tuple[str, str]:
+    """What it is called, and its version."""
+    product = {"mysql": "MySQL", "mariadb": "MariaDB"}[server.flavour]
+    return product, str(server.rows("SELECT version()")[0][0])
+
+
+def measure(
+    server: MysqlServer, folder: Path, rows: int, changes: int, rounds: int, progress: Progress
+) -> list[Comparison]:
+    """All comparisons, told as they are found."""
+    found: list[Comparison] = []
+
+    def add(comparison: Comparison) -> Comparison:
+        found.append(comparison)
+        progress.found(comparison)
+        return comparison
+
+    bench = MysqlBench(server, folder)
+    progress.say(f"A table of {rows:,} rows")
+    bench.fill(rows)
+    progress.say("Dump beside the command line client")
+    add(_dump(bench, rounds))
+    for rows_a_statement in (1, 100):
+        progress.say(f"{changes:,} row changes, {rows_a_statement} a statement")
+        bench.change(changes, rows_a_statement)
+        progress.say("Capture beside the copy of the log")
+        captured = add(_log(bench, changes, rounds, rows_a_statement))
+        progress.say(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s")
+        add(_beside_library(bench, captured.ours, changes, rows_a_statement))
+    progress.say("Decoding on one core beside mysql-replication")
+    for comparison in decode_binlog.comparisons(_DECODED_ROWS):
+        add(comparison)
+    return found
+
+
+def _log(bench: MysqlBench, changes: int, rounds: int, rows_a_statement: int) -> Comparison:
+    ours: list[Ran] = []
+    peers: list[Ran] = []
+    megabytes = bench.log_bytes() / 1e6
+    for number in range(rounds):
+        peers.append(bench.raw_log())
+        ours.append(bench.capture(f"log_{rows_a_statement}_{number}", dump=False))
+    landed = [json.loads(ran.output) for ran in ours]
+    if any(fact["rows"] < changes // rows_a_statement for fact in landed):
+        raise RuntimeError("capture landed less than there was")
+    return Comparison(
+        f"capture → landing, {rows_a_statement} a statement, {megabytes:,.0f} MB of log",
+        Side("capture, from opening the log to the last commit", changes, tuple(fact["seconds"] for fact in landed),
+             tuple(ran.cpu_seconds for ran in ours)),
+        Side("mariadb-binlog --raw" if bench.server.flavour == "mariadb" else "mysqlbinlog --raw", changes,
+             tuple(ran.seconds for ran in peers), tuple(ran.cpu_seconds for ran in peers)),
+        least=0.3,
+        also=(Side("capture, the whole command with Python's start", changes, tuple(ran.seconds for ran in ours)),),
+    )
+
+
+def _beside_library(bench: MysqlBench, ours: Side, changes: int, rows_a_statement: int) -> Comparison:
+    """Capture beside mysql-replication, which reads and decodes as much of the same log as it can in its time."""
+    server = bench.server
+    stream = BinLogStreamReader(
+        {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}, server_id=4711,
+        log_file=bench.first_file, log_pos=4, resume_stream=True, is_mariadb=server.flavour == "mariadb",
+        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+    )
+    count, began, cpu = 0, time.perf_counter(), time.process_time()
+    try:
+        while count < changes and time.perf_counter() < began + _LIBRARY_SECONDS:
+            count += sum(len(event.rows) for event in islice(stream, 10))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    finally:
+        stream.close()
+    return Comparison(
+        f"capture → landing, {rows_a_statement} a statement, beside a reader that decodes",
+        ours, Side(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s", count, (seconds,), (cpu,)), least=50,
+    )
+
+
+def _dump(bench: MysqlBench, rounds: int) -> Comparison:
+    """Nobody writes meanwhile, so the log holds watermarks only."""
+    ours: list[Ran] = []
+    peers: list[Ran] = []
+    dumps: list[float] = []
+    for number in range(rounds):
+        peers.append(bench.quick_client())
+        ours.append(bench.capture(f"dump_{number}", dump=True))
+        dumps.append(bench.dump_seconds(f"dump_{number}"))
+    return Comparison(
+        "dump → landing",
+        Side("dump, from its first chunk until its last window has landed", bench.rows, tuple(dumps),
+             tuple(ran.cpu_seconds for ran in ours)),
+        Side("mariadb --quick to a pipe", bench.rows, tuple(ran.seconds for ran in peers),
+             tuple(ran.cpu_seconds for ran in peers)),
+        least=0.5,
+        also=(Side("capture, the whole command with Python's start", bench.rows, tuple(ran.seconds for ran in ours)),),
+    )
