@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from dblake.core.errors import PositionLost, UnsupportedByName
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
-from dblake.landing.columns import BINLOG_ROWS, FRAMES, JSON, ROW, SCHEMA
+from dblake.landing.columns import BINLOG_ROWS, JSON, ROW, SCHEMA
 from dblake.source.mysql import watermarks
 from dblake.source.mysql.events import Query
+from dblake.source.mysql.rows import Rows, What
 
 SEQ_BITS = 20
 """A rows event's seq is its number in the transaction with this many bits to spare, which decoding fills."""
@@ -28,11 +28,6 @@ _ALL = 1 << 62
 """A seq after any row's."""
 _MOST_HELD = 256 << 20
 """Bytes of rows kept for XA transactions that are prepared, all together."""
-
-NO_ROWS = FRAMES.empty_table()
-
-# lsn, seq, kind, table, schema id, committed at, format, payload
-_Row = tuple[int, int, str, str | None, str | None, int, str, bytes]
 
 
 @dataclass(slots=True)
@@ -60,7 +55,9 @@ class Gathered:
     def __init__(self, incarnation: int, skip_to: Position | None) -> None:
         self._incarnation = incarnation
         self._skip_to = skip_to
-        self._rows: list[_Row] = []
+        self._rows = Rows()
+        self._schema: TableSchema | None = None
+        self._code = 0
         self._lasts: list[int] = []
         self._seen: list[WatermarkSeen] = []
         self._told: dict[str, str] = {}
@@ -128,20 +125,34 @@ class Gathered:
     def _append_row(self, seq: int, schema: TableSchema, payload: bytes) -> None:
         if seq <= self._skip_seq:
             return
+        if schema is not self._schema:
+            self._tell(seq, schema)
+        self._append(seq, self._code, payload)
+
+    def _tell(self, seq: int, schema: TableSchema) -> None:
+        """What follows is of another schema than the row before; lands it if it is news."""
         table, schema_id = schema.table, schema.schema_id
         if self._told.get(table) != schema_id:
             self._told[table] = schema_id
             said = schema.to_json().encode()
-            self._rows.append((self._lsn, seq, SCHEMA, table, schema_id, self._committed_at, JSON, said))
+            self._put(seq, self._rows.code(What(SCHEMA, table, schema_id, JSON)), said)
             self._bytes += len(said)
-        self._append((self._lsn, seq, ROW, table, schema_id, self._committed_at, BINLOG_ROWS, payload))
+        self._schema, self._code = schema, self._rows.code(What(ROW, table, schema_id, BINLOG_ROWS))
 
-    def _append(self, row: _Row) -> None:
-        self._undecided = len(self._rows)
-        self._undecided_bytes = len(row[-1])
-        self._rows.append(row)
+    def _append(self, seq: int, code: int, payload: bytes) -> None:
+        self._undecided = len(self._rows.payloads)
+        self._undecided_bytes = size = len(payload)
+        self._put(seq, code, payload)
         self._count += 1
-        self._bytes += self._undecided_bytes
+        self._bytes += size
+
+    def _put(self, seq: int, code: int, payload: bytes) -> None:
+        rows = self._rows
+        rows.lsns.append(self._lsn)
+        rows.seqs.append(seq)
+        rows.codes.append(code)
+        rows.times.append(self._committed_at)
+        rows.payloads.append(payload)
 
     def pass_over(self) -> None:
         """A rows event of a table that is not captured: it counts, so that numbers do not depend on what is."""
@@ -167,7 +178,7 @@ class Gathered:
             self._rows_in_it = True
             if first + 2 * n > self._skip_seq:
                 told = self._told.get(table) if table else None
-                self._append((self._lsn, first + 2 * n, kind, table, told, self._committed_at, JSON, payload))
+                self._append(first + 2 * n, self._rows.code(What(kind, table, told, JSON)), payload)
 
     def commit(self) -> None:
         """The open transaction ends; its last row is now known."""
@@ -221,10 +232,12 @@ class Gathered:
 
     def break_off(self) -> bool:
         """The open transaction ends nowhere, in a crash of the server. False if a part of it has been given out."""
-        del self._rows[self._opened :]
+        self._rows.drop(self._opened)
+        # Schemas may have gone with it.
+        self._told.clear()
+        self._schema = None
         self._seen = [mark for mark in self._seen if mark.position.lsn != self._lsn]
-        self._bytes = sum(len(row[-1]) for row in self._rows)
-        self._count = sum(row[2] != SCHEMA for row in self._rows)
+        self._bytes, self._count = self._rows.sizes()
         parted = self._parted
         self._clear()
         return not parted
@@ -248,12 +261,11 @@ class Gathered:
             landed = Position(self._incarnation, self._last_lsn, _ALL)
         if self._skip_to is not None:
             landed = self._skip_to if landed is None else max(landed, self._skip_to)
-        rows, kept = self._rows[:place], self._rows[place:]
+        rows = self._rows.take(place, self._incarnation, self._lasts)
         seen = tuple(self._seen[: len(self._seen) - len(kept_marks)])
-        left = sum(len(row[-1]) for row in kept)
-        cut = Cut(_framed(self._incarnation, rows, self._lasts), seen, landed, self._bytes - left)
-        self._rows, self._lasts, self._seen, self._bytes = kept, [], kept_marks, left
-        self._count = sum(row[2] != SCHEMA for row in kept)
+        left, self._count = self._rows.sizes()
+        cut = Cut(rows, seen, landed, self._bytes - left)
+        self._lasts, self._seen, self._bytes = [], kept_marks, left
         self._opened = max(0, self._opened - place)
         self._undecided = None if self._undecided is None else self._undecided - place
         return cut
@@ -262,32 +274,5 @@ class Gathered:
         """Up to where the open transaction can be skipped once what is before its undecided row has landed."""
         if self._holding is not None:
             return None
-        end = self._number << SEQ_BITS if self._undecided is None else self._rows[self._undecided][1]
+        end = self._number << SEQ_BITS if self._undecided is None else self._rows.seqs[self._undecided]
         return Position(self._incarnation, self._lsn, end - 1) if end else None
-
-
-def _framed(incarnation: int, rows: list[_Row], lasts: list[int]) -> pa.Table:
-    """Rows as FRAMES; ``lasts`` are the indexes of those that are their transaction's last."""
-    if not rows:
-        return NO_ROWS
-    count = len(rows)
-    last = np.zeros(count, np.bool_)
-    last[lasts] = True
-    lsns, seqs, kinds, tables, schema_ids, committed_at, formats, payloads = zip(*rows, strict=True)
-    return pa.table(
-        [
-            pa.repeat(pa.scalar(incarnation, pa.int64()), count),
-            pa.array(lsns, pa.int64()),
-            pa.array(seqs, pa.int64()),
-            pa.array(kinds, pa.string()),
-            pa.array(tables, pa.string()),
-            pa.array(schema_ids, pa.string()),
-            pa.nulls(count, pa.int64()),
-            pa.array(committed_at, pa.int64()).cast(FRAMES.field("committed_at").type),
-            pa.array(last),
-            pa.nulls(count, pa.string()),
-            pa.array(formats, pa.string()),
-            pa.array(payloads, pa.binary()),
-        ],
-        schema=FRAMES,
-    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -29,6 +30,9 @@ from dblake.source.mysql.resume import Place, lsn, unwrapped
 ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
 _ARTIFICIAL = 0x20
+_BODY, _CHECKSUM, _SOUND = events.BODY, events.CHECKSUM, events.SOUND
+_TABLE = _BODY + 6
+"""Behind the number of its table, in table maps and rows events."""
 _SIZE_AND_END = struct.Struct("<II").unpack_from
 _WORTH_A_STOP = events.ROWS | events.COMPRESSED_ROWS.keys() | {
     events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE, events.FORMAT_DESCRIPTION,
@@ -86,9 +90,10 @@ class Transactions:
 
     def feed(self, packets: Iterable[bytes]) -> Iterator[None]:
         """Takes in events; stops after each that may have left rows, and where a file begins."""
+        take = self._take
         for event in packets:
             try:
-                self._take(event)
+                take(event)
                 if event[4] in _WORTH_A_STOP:
                     yield
                 if self._payload:
@@ -112,14 +117,14 @@ class Transactions:
         if handler is None and self._is_of_the_stream(event):
             return
         if self._checksums:
-            if zlib.crc32(event) != events.SOUND:
+            if crc32(event) != _SOUND:
                 self._refuse_damaged()
-            event = event[: -events.CHECKSUM]
+            event = event[:-_CHECKSUM]
         size, end = _SIZE_AND_END(event, 9)
         if end and not event[17] & _ARTIFICIAL:
-            self._at = unwrapped(end, self._at)
-            self._start = self._at - size
-            if self._start < self._skip_until:
+            self._at = at = end if end >= self._at else unwrapped(end, self._at)
+            self._start = start = at - size
+            if start < self._skip_until:
                 return
         if handler is None:
             self._unusual(event)
@@ -228,11 +233,12 @@ class Transactions:
         self._whole = (self._file, self._at, self.created)
 
     def _table_map(self, event: bytes) -> None:
-        self._enter(event)
-        self._tables[event[events.BODY : events.BODY + 6]] = self._relations.of(event[events.BODY :])
+        if not self._open:
+            self._enter(event)
+        self._tables[event[_BODY:_TABLE]] = self._relations.of(event[_BODY:])
 
     def _rows(self, event: bytes) -> None:
-        captured = self._mapped(event)
+        captured = self._tables.get(event[_BODY:_TABLE]) or self._mapped(event)
         if captured.schema is None and not captured.is_watermark_table:
             self._gathered.pass_over()
             return
@@ -256,7 +262,7 @@ class Transactions:
         self._gathered.pass_over()
 
     def _mapped(self, event: bytes) -> Captured:
-        number = event[events.BODY : events.BODY + 6]
+        number = event[_BODY:_TABLE]
         captured = self._tables.get(number)
         if captured is None and number == _NO_TABLE:
             return Captured(None)
