@@ -37,7 +37,7 @@ source:
   tls: disable
   tables: ["public.*"]
 dump: {{chunk_size: 40}}
-reconcile: {{max_bytes_per_trigger: 16k}}
+reconcile: {{max_bytes_per_trigger: 64k}}
 state: {{batches_per_step: 3}}
 """
 _ENVIRONMENT = {
