@@ -66,11 +66,11 @@ class Pipeline:
 
     def run(self, job: str, *arguments: str) -> None:
         """Runs a job to its end, which must be a good one."""
-        assert self._ended(self.start(job, *arguments), 300) == 0, self._said.read_text()
+        assert self._ended(self.start(job, *arguments), 600) == 0, self._said.read_text()
 
     def killed_at(self, job: str, failpoint: str) -> None:
         """Runs a job that must die at a failpoint."""
-        code = self._ended(self.start(job, failpoint=failpoint), 300)
+        code = self._ended(self.start(job, failpoint=failpoint), 600)
         assert code == -signal.SIGKILL, self._said.read_text()
 
     def killed_after(self, job: str, seconds: float) -> None:
@@ -137,7 +137,7 @@ def writes(database: Database) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_reconcile_and_state_killed_under_load_lose_and_repeat_nothing(pipeline: Pipeline, database: Database) -> None:
     with writes(database):
         pipeline.run("dump", "start", "--all")
