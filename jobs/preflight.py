@@ -20,7 +20,10 @@ from pipelines.preflight import check_source, init_source, plan_source
 
 @click.command("preflight")
 @job_options
-@click.option("--init", is_flag=True, help="Make what is missing: role, grants, watermark table; on PostgreSQL publication and slot, too.")
+@click.option(
+    "--init", is_flag=True,
+    help="Make what is missing: role, grants, watermark table; on PostgreSQL publication and slot, too.",
+)
 @click.option("--dry-run", is_flag=True, help="With --init: print the SQL instead of running it.")
 @click.option("--admin-user", metavar="USER", help="With --init: the privileged user who does it.")
 @click.option("--admin-password-env", metavar="VAR", help="With --init: the environment variable with its password.")
