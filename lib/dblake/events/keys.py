@@ -1,8 +1,8 @@
-"""A row's key as one string: what chunk windows and state compare, always for equality, never for order.
+"""A row's key as one string: what state compares, always for equality, never for order.
 
 Promise: two keys have the same string exactly if the source sent the same texts for the same columns. The order of
-keys belongs to the database (collations, padding), so there is none here. Reconcile and state both use this one
-expression; who has a frame wraps it in ``expr``, who writes SQL text pastes it.
+keys belongs to the database (collations, padding), so there is none here. Who has a frame wraps it in ``expr``, who
+writes SQL text pastes it. Chunk windows compare a string of their own, which decoding makes (``reconcile.decode``).
 """
 
 from __future__ import annotations

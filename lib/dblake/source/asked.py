@@ -1,10 +1,14 @@
-"""What preflight says of any database: whether the patterns mean tables, and whether state can hold their columns."""
+"""What preflight says of any database: whether the patterns mean tables, and whether state can hold their columns.
+
+And what capture makes of it: ``require_met`` refuses to start over checks that are not met.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.names import TableFilter, named, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check
@@ -12,6 +16,16 @@ from dblake.core.source import Check
 #: Column names of state tables' own.
 _RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy"})
 CLASH = "a state table cannot hold a second column by this name, in whatever case: "
+
+
+def require_met(source: str, checks: Iterable[Check]) -> None:
+    """Raises PrerequisitesNotMet with all of the checks that are not met."""
+    broken = [check for check in checks if not check.ok]
+    if broken:
+        raise PrerequisitesNotMet(
+            f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in broken),
+            next_step="run preflight, which has the statement that mends each",
+        )
 
 
 def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *, found: bool) -> Check:

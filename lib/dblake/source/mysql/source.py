@@ -5,10 +5,10 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 
-from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, ServerIdentity
+from dblake.source.asked import require_met
 from dblake.source.mysql import catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect, explained
@@ -33,12 +33,7 @@ class MysqlSource:
         return preflight(self._settings)
 
     def require(self) -> None:
-        broken = [c for c in self.preflight() if not c.ok and c.check != "connect"]
-        if broken:
-            raise PrerequisitesNotMet(
-                f"source {self.name}: " + "; ".join(f"{c.check}: {c.detail}" for c in broken),
-                next_step="run preflight, which has the statement that mends each",
-            )
+        require_met(self.name, (check for check in self.preflight() if check.check != "connect"))
 
     def identity(self) -> ServerIdentity:
         conn = connect(self._settings, purpose="identity")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, ServerIdentity
+from dblake.source.asked import require_met
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, connect_replication, explained
@@ -30,12 +30,7 @@ class PostgresSource:
 
     def require(self) -> None:
         # What concerns the slot is judged when the log is opened, which knows where it has to resume.
-        broken = [c for c in self.preflight() if not c.ok and not c.check.startswith(_JUDGED_BY_OPEN_LOG)]
-        if broken:
-            raise PrerequisitesNotMet(
-                f"source {self.name}: " + "; ".join(f"{c.check}: {c.detail}" for c in broken),
-                next_step="run preflight, which has the statement that mends each",
-            )
+        require_met(self.name, (c for c in self.preflight() if not c.check.startswith(_JUDGED_BY_OPEN_LOG)))
 
     def identity(self) -> ServerIdentity:
         conn = connect_replication(self._settings)
