@@ -5,27 +5,23 @@ Every run of capture, and of its peer, gets a copy of a slot: so the same stretc
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import psycopg2
 
-from benchmarks.process import Ran, run
-from dblake.capture.progress import open_progress
-from dblake.capture.requests import queue_dump, status
+from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
+from benchmarks.process import Ran
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.settings import PostgresSettings
 from pipelines.paths import Paths
 
-SOURCE, TABLE = "bench", "public.accounts"
+TABLE = "public.accounts"
 _HOME = Path(__file__).parents[1]
-_PASSWORD = "benchmark"
 _ROWS_A_TRANSACTION = 4
 _TABLE = """
 CREATE TABLE public.accounts (aid int NOT NULL, bid int NOT NULL, abalance int NOT NULL, filler char(84) NOT NULL)
@@ -71,7 +67,7 @@ class Bench:
     def settings(self) -> PostgresSettings:
         """As the capture role sees it."""
         return PostgresSettings(
-            SOURCE, "127.0.0.1", self.server.port, SOURCE, "dblake", _PASSWORD, ("public.*",), tls="disable"
+            SOURCE, "127.0.0.1", self.server.port, SOURCE, "dblake", PASSWORD, ("public.*",), tls="disable"
         )
 
     def execute(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
@@ -145,23 +141,12 @@ class Bench:
         """One run of the capture job until it has caught up, as its user would start it."""
         folder = self.warehouse(warehouse)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "password").write_text(_PASSWORD, encoding="ascii")
-        (folder / "bench.yaml").write_text(self._configuration(folder, replace(self.settings, slot=slot)), "utf-8")
-        if dump:
-            queue_dump(open_progress(f"file:{folder}/progress", SOURCE), [TABLE])
-        return run(
-            [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml"),
-             "--until-caught-up", "--json"],
-            {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"},
-        )
+        configuration = self._configuration(folder, replace(self.settings, slot=slot))
+        return run_capture(folder, configuration, TABLE if dump else None)
 
     def dump_seconds(self, warehouse: str) -> float:
         """How long the dump of a run took, which must have landed every row."""
-        (done,) = status(open_progress(f"file:{self.warehouse(warehouse)}/progress", SOURCE))
-        if done["state"] != "done" or done["rows"] != self.rows:
-            raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {self.rows} rows")
-        began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))
-        return (ended - began).total_seconds()
+        return dump_seconds(self.warehouse(warehouse), self.rows)
 
     @staticmethod
     def _configuration(folder: Path, settings: PostgresSettings) -> str:

@@ -7,22 +7,18 @@ stretch to be read begins, and every peer is told the same place.
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
+from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
 from benchmarks.process import Ran, run
-from dblake.capture.progress import open_progress
-from dblake.capture.requests import queue_dump, status
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_fetch import mysql_root, program
 
-SOURCE, SCHEMA, TABLE = "bench", "shop", "shop.accounts"
+SCHEMA, TABLE = "shop", "shop.accounts"
 _HOME = Path(__file__).parents[1]
-_PASSWORD = "benchmark"
 _ROWS_A_TRANSACTION = 4
 _START = "start"
 OPTIONS = ("--innodb-buffer-pool-size=512M", "--max-binlog-size=1G")
@@ -74,7 +70,7 @@ class MysqlBench:
     def settings(self) -> MysqlSettings:
         """As the capture role sees it."""
         return MysqlSettings(
-            SOURCE, self.server.flavour, "127.0.0.1", self.server.port, "dblake", _PASSWORD, (f"{SCHEMA}.*",),
+            SOURCE, self.server.flavour, "127.0.0.1", self.server.port, "dblake", PASSWORD, (f"{SCHEMA}.*",),
             tls="disable",
         )
 
@@ -125,23 +121,11 @@ class MysqlBench:
             shutil.copytree(self.folder / _START, folder)
         else:
             folder.mkdir()
-        (folder / "password").write_text(_PASSWORD, encoding="ascii")
-        (folder / "bench.yaml").write_text(self._configuration(folder), encoding="utf-8")
-        if dump:
-            queue_dump(open_progress(f"file:{folder}/progress", SOURCE), [TABLE])
-        return run(
-            [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml"),
-             "--until-caught-up", "--json"],
-            {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"},
-        )
+        return run_capture(folder, self._configuration(folder), TABLE if dump else None)
 
     def dump_seconds(self, warehouse: str) -> float:
         """How long the dump of a run took, which must have landed every row."""
-        (done,) = status(open_progress(f"file:{self.folder / warehouse}/progress", SOURCE))
-        if done["state"] != "done" or done["rows"] != self.rows:
-            raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {self.rows} rows")
-        began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))
-        return (ended - began).total_seconds()
+        return dump_seconds(self.folder / warehouse, self.rows)
 
     def raw_log(self) -> Ran:
         """The server's own program that copies the log from it, from where the changes begin, to files in memory."""

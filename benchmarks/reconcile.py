@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.comparison import Comparison, Side
-from benchmarks.database import SOURCE
+from benchmarks.capture_job import SOURCE
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
 

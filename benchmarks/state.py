@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from benchmarks.comparison import Comparison, Side
-from benchmarks.database import SOURCE, TABLE
+from benchmarks.capture_job import SOURCE
+from benchmarks.database import TABLE
 from benchmarks.reconcile import seconds
 from dblake.core.names import split_qualified
 from pipelines.paths import Paths
