@@ -15,20 +15,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from pyspark.sql import Column as Expression, DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from dblake.core.errors import LandingGap
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE, TXID
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
 from dblake.reconcile.decode import chunk_rows, log_rows, touched
 from dblake.reconcile.dedupe import survivors, weights
+from dblake.reconcile.held import Windows
 from dblake.reconcile.ledger import ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
 from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
 from dblake.reconcile.windows import (
-    Ending, WatermarkRow, endings, in_window, of_window, require_rows, unanswered, windows_table,
+    Ending, WatermarkRow, endings, of_window, reach, require_rows, unanswered, windows_table,
 )
 from pipelines.paths import Paths
 from pipelines.tables import AppendTable
@@ -118,9 +119,12 @@ class Reconciler:
             self._events.append(in_order(events), last)
             return
         windows = self._spark.createDataFrame(windows_table(closing))
-        chunks, log = self._held(new, found, closing, done)
+        spans = [ending.window for ending in closing if ending.window]
+        near = F.col(TABLE).isin(sorted({window.table for window in spans})) & reach(spans)
+        log = self._batches(1, last).where(_LOG).where(near)
+        chunks = self._chunk_rows(new, found, closing, done)
         # Kept, because it is small, and what is in it decides how the chunk rows are gone through.
-        hits = touched(in_window(log, windows), self._known).persist()
+        hits = touched(log, self._known, Windows(spans)).persist()
         try:
             weight = weights(hits).first()
             assert weight is not None, "an aggregate is one row"
@@ -132,31 +136,18 @@ class Reconciler:
         finally:
             hits.unpersist()
 
-    def _held(
-        self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int
-    ) -> tuple[DataFrame, DataFrame]:
-        """Landing's chunk rows and log rows for the windows that close, those of earlier batches included."""
-        spans = [ending.window for ending in closing if ending.window]
-        first = min(window.first_batch for window in spans)
-        tables = sorted({window.table for window in spans})
-        chunk_counts = Counter(found.chunk_rows)
-        chunks = new.where(F.col(KIND) == CHUNK)
+    def _chunk_rows(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
+        """Landing's chunk rows for the windows that close, those of earlier batches included."""
+        windows = [ending.window for ending in closing if ending.window]
+        rows, chunk_counts = new.where(F.col(KIND) == CHUNK), Counter(found.chunk_rows)
+        first = min(window.first_batch for window in windows)
         if first <= done:
-            ids = [window.chunk_id for window in spans if window.first_batch <= done]
+            ids = [window.chunk_id for window in windows if window.first_batch <= done]
             earlier = self._batches(first, done).where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin(ids))
             chunk_counts.update(read_survey(counts(earlier).collect()).chunk_rows)
-            chunks = chunks.unionByName(earlier)
+            rows = rows.unionByName(earlier)
         require_rows(closing, chunk_counts)
-
-        log = new.where(_LOG).where(F.col(TABLE).isin(tables))
-        reach: Expression = F.col(BATCH) >= first
-        oldest = [window.snapshot.xmin for window in spans if window.snapshot]
-        if oldest:
-            # What a chunk's snapshot could not see may have landed long before it; file statistics skip the rest.
-            reach = reach | (F.col(TXID) >= min(oldest))
-        if done and (oldest or first <= done):
-            log = log.unionByName(self._batches(1, done).where(_LOG).where(F.col(TABLE).isin(tables) & reach))
-        return chunks, log
+        return rows
 
     def _append_ledger(self, found: Survey, done: int, last: int) -> None:
         ended = endings(found.watermarks)

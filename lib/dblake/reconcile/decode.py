@@ -19,6 +19,7 @@ from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, DECODED, DECODER_INPUT, KEY, OP, PARTIAL, UNDECODED
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, FORMAT, KIND, PAYLOAD, SCHEMA_ID, SEQ, TABLE
+from dblake.reconcile.held import Windows
 
 CARRIED, KEY_TEXT = "carried", "key_text"
 
@@ -61,12 +62,15 @@ def chunk_rows(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFr
     return landing.select(*_READ_INPUT).mapInArrow(run, from_arrow_schema(READ_ROW))
 
 
-def touched(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
-    """Landing rows of kind row and truncate, as TOUCHED: without their values."""
+def touched(landing: DataFrame, schemas: Mapping[str, TableSchema], windows: Windows) -> DataFrame:
+    """Landing rows of kind row and truncate, once for each window that holds them, as TOUCHED: without values.
+
+    A row's events share its window: a watermark stands alone in its transaction.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = decode(batch, schemas)
+            rows = decode(windows.rows_held(batch), schemas)
             columns = [rows.column(CHUNK_ID), rows.column(OP), key_text(rows.column(KEY)), _carried(rows)]
             yield pa.RecordBatch.from_arrays(columns, schema=TOUCHED)
 

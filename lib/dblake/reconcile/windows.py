@@ -1,8 +1,7 @@
-"""Chunk windows: what the watermarks of landing say, and which log rows lie in which window.
+"""Chunk windows: what the watermarks of landing say, and which chunk rows are whose.
 
-Second step of reconcile. Promises that a window is bound by its lease epoch, table and chunk id, has all the rows its
-chunk read, and takes in exactly the rows for which ``ChunkWindow.holds``. What that means for the chunk's rows is
-``dedupe``'s business.
+Second step of reconcile. Promises that a window is bound by its lease epoch, table and chunk id and has all the rows
+its chunk read. Which log rows it holds is told by ``held``, what that means for the chunk's rows by ``dedupe``.
 
 Within a micro-batch a window goes by its number, written as text into the ``chunk_id`` column of the rows that belong
 to it: decoding passes that column on, and no two windows share it whatever the chunks are called.
@@ -21,15 +20,14 @@ from dblake.core.errors import WindowInvariantBroken
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
 from dblake.landing.columns import (
-    CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SCHEMA_ID, SEQ, TABLE, TXID,
+    CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SCHEMA_ID, TABLE, TXID,
 )
 from dblake.landing.control import CLOSED, ChunkEnd
 
 WINDOW = "window"
-_OWN = [WINDOW, CHUNK_ID, TABLE, SCHEMA_ID, LEASE_EPOCH, INCARNATION, "low_lsn", "low_seq", "high_lsn", "high_seq",
-        "xmax", "xip", "batch", TXID, "committed_at"]
+_OWN = [WINDOW, CHUNK_ID, TABLE, SCHEMA_ID, LEASE_EPOCH, INCARNATION, "high_lsn", "batch", TXID, "committed_at"]
 _TYPES = {name: pa.string() for name in (WINDOW, CHUNK_ID, TABLE, SCHEMA_ID)} | {
-    "xip": pa.list_(pa.int64()), "committed_at": LANDING.field("committed_at").type,
+    "committed_at": LANDING.field("committed_at").type,
 }
 WINDOWS = pa.schema([pa.field(name, _TYPES.get(name, pa.int64())) for name in _OWN])
 
@@ -113,41 +111,35 @@ def windows_table(closing: Sequence[Ending]) -> pa.Table:
         rows.append({
             WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, SCHEMA_ID: window.schema_id,
             LEASE_EPOCH: row.lease_epoch, INCARNATION: row.incarnation,
-            "low_lsn": window.low.lsn, "low_seq": window.low.seq,
-            "high_lsn": window.high.lsn, "high_seq": window.high.seq,
-            "xmax": window.snapshot.xmax if window.snapshot else None,
-            "xip": list(window.snapshot.xip) if window.snapshot else [],
-            "batch": row.batch, TXID: row.txid, "committed_at": row.committed_at,
+            "high_lsn": window.high.lsn, "batch": row.batch, TXID: row.txid, "committed_at": row.committed_at,
         })
     return pa.Table.from_pylist(rows, schema=WINDOWS)
 
 
-def in_window(rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """Log rows of landing, once for each window that holds them, with the window's number for ``chunk_id``.
+def reach(windows: Iterable[ChunkWindow]) -> Column:
+    """True for all log rows that any of the windows holds, and false for most others.
 
-    This is ``ChunkWindow.holds``. A row's events share its answer: a watermark stands alone in its transaction.
+    Made of comparisons with constants alone, so that file statistics skip what lies before and after. What a chunk's
+    snapshot could not see may have landed long before its low watermark.
     """
-    window = F.broadcast(windows.select(
-        WINDOW, "low_lsn", "low_seq", "high_lsn", "high_seq", "xmax", "xip",
-        *(F.col(name).alias(f"w_{name}") for name in (TABLE, INCARNATION)),
-    ))
-    unseen = (F.col(TXID) >= F.col("xmax")) | F.array_contains("xip", F.col(TXID))
-    held = (
-        (F.col(TABLE) == F.col("w_table")) & (F.col(INCARNATION) == F.col("w_incarnation"))
-        & _up_to(F.col("high_lsn"), F.col("high_seq")) & (~_up_to(F.col("low_lsn"), F.col("low_seq")) | unseen)
-    )
-    return rows.join(window, held, "inner").select(*_renumbered(rows))
+    of_life: dict[int, list[ChunkWindow]] = {}
+    for window in windows:
+        of_life.setdefault(window.high.incarnation, []).append(window)
+    near = F.lit(False)
+    for incarnation, spans in of_life.items():
+        since = F.col(LSN) >= min(window.low.lsn for window in spans)
+        oldest = [window.snapshot.xmin for window in spans if window.snapshot]
+        if oldest:
+            since = since | (F.col(TXID) >= min(oldest))
+        until = F.col(LSN) <= max(window.high.lsn for window in spans)
+        near = near | ((F.col(INCARNATION) == incarnation) & until & since)
+    return near
 
 
 def of_window(chunk_rows: DataFrame, windows: DataFrame) -> DataFrame:
     """Chunk rows of landing that belong to one of the windows, with the window's number for ``chunk_id``."""
     bound = F.broadcast(windows.select(WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH))
     return chunk_rows.join(bound, [CHUNK_ID, TABLE, LEASE_EPOCH], "inner").select(*_renumbered(chunk_rows))
-
-
-def _up_to(lsn: Column, seq: Column) -> Column:
-    # Spelt out: a comparison of structs makes two of them for each pair of a row and a window.
-    return (F.col(LSN) < lsn) | ((F.col(LSN) == lsn) & (F.col(SEQ) <= seq))
 
 
 def _renumbered(rows: DataFrame) -> list[Column]:
