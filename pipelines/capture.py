@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
-from dblake.capture.lease import LocalLease
+from dblake.capture.lease import open_lease
 from dblake.capture.loop import Capture, Landed, Until
 from dblake.capture.progress import open_progress
 from dblake.capture.settings import CaptureSettings, DumpSettings
@@ -16,13 +15,19 @@ from pipelines.sources import open_source
 
 
 def run_capture(config: Config, until: Until, stop: threading.Event) -> Landed:
-    """Captures until told to; ends at a transaction's end once ``stop`` is set."""
-    paths = Paths(config.warehouse, config.source.name)
+    """Captures until told to; ends at a transaction's end once ``stop`` is set.
+
+    A run that ends by itself does not stand by: whoever scheduled it is told at once that another capture leads.
+    """
+    name = config.source.name
+    paths = Paths(config.warehouse, name)
+    standby = not until.caught_up and until.seconds is None
+    lease = open_lease(config.progress, name, standby=standby, stop=stop)
     capture = Capture(
         open_source(config),
-        lambda: Landing(paths.landing, config.source.name),
-        open_progress(config.progress, config.source.name),
-        LocalLease(Path(config.progress.removeprefix("file:")), config.source.name),
+        lambda: Landing(paths.landing, name),
+        open_progress(config.progress, name, lease),
+        lease,
         CaptureSettings(
             max_bytes=config.capture.max_bytes,
             max_rows=config.capture.max_rows,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.postgres", "tests.support.mysql"]
+pytest_plugins = ["tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper"]
 
 
 @pytest.fixture(scope="session")

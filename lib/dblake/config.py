@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,40 +20,21 @@ from pydantic import (
     BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator,
 )
 
+from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError
 from dblake.core.names import TableFilter
+from dblake.core.secret import Reference
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}\Z")
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 
 
-@dataclass(frozen=True, slots=True)
-class PasswordReference:
-    """Where the password is, not what it is: an environment variable or a file. ``where`` is for messages."""
-
-    kind: Literal["env", "file"]
-    target: str
-    where: str
+class PasswordReference(Reference):
+    """Where the password is, not what it is."""
 
     def read(self) -> SecretStr:
         """The password as it is now. Raises ConfigError if the variable is unset or the file unreadable."""
-        if self.kind == "env":
-            value = os.environ.get(self.target)
-            if value is None:
-                raise ConfigError(
-                    f"{self.where}: the environment variable {self.target} is not set",
-                    next_step=f"export {self.target}",
-                )
-            return SecretStr(value)
-        try:
-            return SecretStr(Path(self.target).read_text(encoding="utf-8").rstrip("\r\n"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
-            raise ConfigError(
-                f"{self.where}: the secret file {self.target} cannot be read: {reason}",
-                next_step="make it readable for the user this job runs as, or name another",
-            ) from None
+        return SecretStr(self.look_up())
 
 
 class _Section(BaseModel):
@@ -115,13 +95,14 @@ class SourceConfig(_Section):
     @field_validator("password", mode="before")
     @classmethod
     def _only_a_reference(cls, given: Any, info: ValidationInfo) -> PasswordReference:
-        match = _REFERENCE.match(given) if isinstance(given, str) else None
-        if not match:
-            raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
         file = _File.of(info)
-        kind: Literal["env", "file"] = "env" if match[1] == "env" else "file"
-        target = match[2] if kind == "env" else file.beside(match[2])
-        return PasswordReference(kind, target, file.where("source.password"))
+        where = file.where("source.password")
+        reference = PasswordReference.parse(given, where) if isinstance(given, str) else None
+        if not reference:
+            raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
+        if reference.kind == "file":
+            return replace(reference, target=file.beside(reference.target))
+        return reference
 
     @field_validator("tables")
     @classmethod
@@ -205,7 +186,8 @@ class Config(_Section):
 
     warehouse: str = Field(min_length=1, description="A path or URL that delta-rs and Spark both reach.")
     progress: str = Field(
-        min_length=1, description="Capture's own notes and its lease: file:PATH or zookeeper://host:2181/path."
+        min_length=1,
+        description="Capture's own notes and its lease: file:PATH, or zookeeper://host:2181/path to stand by for others.",
     )
     source: SourceConfig
     capture: CaptureConfig = CaptureConfig()
@@ -225,8 +207,8 @@ class Config(_Section):
         file = _File.of(info)
         if given.startswith("file:") and not given.startswith("file://") and given != "file:":
             return "file:" + file.beside(given.removeprefix("file:"))
-        if re.match(r"zookeeper://[^/]+/.", given):
-            return given
+        if given.startswith("zookeeper://"):
+            return str(ZookeeperPlace.parse(given).beside(file.beside))
         raise ValueError("must be file:PATH or zookeeper://host:port/path")
 
 

@@ -54,6 +54,9 @@ class Stepped:
     def tables(self) -> Sequence[TableSchema]:
         return self._source.tables()
 
+    def end_other_reader(self) -> None:
+        self._source.end_other_reader()
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         return self._source.open_log(resume, incarnation)
 

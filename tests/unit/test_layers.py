@@ -38,7 +38,7 @@ ONLY_THERE = {
     "psycopg2": ("dblake.source.postgres",),
     "pymysql": ("dblake.source.mysql",),
     "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.capture.lease", "dblake.capture.progress"),
+    "kazoo": ("dblake.capture.zookeeper",),
     # state.table and pipelines ask a Delta log how far it is, for which Spark has no call and would take seconds.
     "deltalake": ("dblake.landing", "dblake.state.table", "pipelines"),
     "great_expectations": ("dblake.quality",),

@@ -1,23 +1,31 @@
 """The right to be the one capture of a source.
 
 Without a coordinator a lock on a file next to the progress documents holds it: the kernel frees it when the process
-dies, however it dies. The lock keeps a second process from starting; what keeps it from *writing* is Delta's
-transaction identifier in landing.
+dies, however it dies. Where the documents are in ZooKeeper an election there holds it (``zookeeper.lease``), and other
+captures may stand by. Either keeps a second process from starting; what keeps it from *writing*, whatever it believes,
+is Delta's transaction identifier in landing.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError, Fenced
+
+ZOOKEEPER = "zookeeper://"
 
 
 class Lease(Protocol):
-    """Held while capture runs."""
+    """Held while capture runs. ``coordinated`` if no process of any machine can hold it beside this one."""
+
+    @property
+    def coordinated(self) -> bool: ...
 
     def __enter__(self) -> Self: ...
 
@@ -26,11 +34,16 @@ class Lease(Protocol):
     ) -> None: ...
 
     def held(self) -> bool:
-        """False as soon as somebody else may hold it."""
+        """False as soon as somebody else may hold it; nothing may be written then, for the time being."""
+
+    def lost(self) -> str | None:
+        """Why it will not be held again, once that is known; the process has to end."""
 
 
 class LocalLease:
     """A lease among the processes of one machine."""
+
+    coordinated = False
 
     def __init__(self, directory: Path, source: str) -> None:
         self._path = directory / f"{source}.lease"
@@ -69,3 +82,20 @@ class LocalLease:
 
     def held(self) -> bool:
         return self._file is not None
+
+    def lost(self) -> str | None:
+        return None
+
+
+def open_lease(url: str, source: str, *, standby: bool, stop: threading.Event) -> Lease:
+    """The lease of one source at a ``progress`` URL; entering it takes it.
+
+    In ZooKeeper, a capture that finds another leading waits for its turn until ``stop`` is set if it may stand by, and
+    is refused after a session's time-out if not. On one machine it is refused at once.
+    """
+    if not url.startswith(ZOOKEEPER):
+        return LocalLease(Path(url.removeprefix("file:")), source)
+    # Here, because files need none of it.
+    from dblake.capture.zookeeper.lease import ZookeeperLease
+
+    return ZookeeperLease(ZookeeperPlace.parse(url), source, standby=standby, stop=stop)

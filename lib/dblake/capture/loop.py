@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -34,7 +35,7 @@ from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.capture.windows import Windows
 from dblake.core.errors import DblakeError, Fenced, SourceError, WrongServer
 from dblake.core.failpoints import failpoint
-from dblake.core.position import Position
+from dblake.core.position import Position, ResumePoint
 from dblake.core.source import HEARTBEAT_ROW, ChunkReader, LogPiece, LogStream, ServerIdentity, Source
 from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
@@ -90,6 +91,8 @@ class Capture:
     def run(self, until: Until) -> Landed:
         """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture."""
         with self._lease:
+            if self._stop.is_set():  # while it stood by
+                return self.landed
             landing = self._open_landing()
             server = self._identify(landing)
             reached = landing.reached
@@ -97,7 +100,7 @@ class Capture:
             resume = reached.resume if reached else None
             incarnation = resume.incarnation if resume else 1
             self._incarnation = incarnation
-            self._stream: LogStream = self._retrying(_START_SECONDS)(self._source.open_log, resume, incarnation)
+            self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, resume)
             self._batches = BatchBuilder(
                 first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
                 resume=self._stream.start,
@@ -144,6 +147,7 @@ class Capture:
         grace = float("inf")
         inside = False
         while True:
+            self._require_lease()
             piece = self._read(self._patience(until))
             if piece:
                 inside = piece.reached.landed is not None
@@ -190,7 +194,23 @@ class Capture:
         logger.warning("%s; connecting again", error.what)
         self._stream.close()
         again = self._retrying(self._settings.reconnect_seconds)
-        self._stream = again(self._source.open_log, self._batches.resume, self._incarnation)
+        self._stream = again(self._open_log, self._batches.resume)
+
+    def _open_log(self, resume: ResumePoint | None) -> LogStream:
+        """Opens the log, from whoever else still reads it: a frozen leader's connection outlives its lease."""
+        while not self._lease.held():
+            self._require_lease()
+            time.sleep(_CHECK_SECONDS)
+        if self._lease.coordinated:
+            self._source.end_other_reader()
+        return self._source.open_log(resume, self._incarnation)
+
+    def _require_lease(self) -> None:
+        if why := self._lease.lost():
+            raise Fenced(
+                f"capture of {self._source.name} leads no more: {why}",
+                next_step="another capture takes over; this one may be started again",
+            )
 
     def _take_in(self, piece: LogPiece) -> None:
         rows, closes, heartbeats = [], [], set()
@@ -226,8 +246,14 @@ class Capture:
             self._submit()
 
     def _submit(self) -> None:
-        if not self._lease.held():
-            raise Fenced("the lease was lost", next_step="another capture takes over; this one may be started again")
+        """Starts a commit as soon as the lease is surely held; not at all if asked to end before it is."""
+        while not self._lease.held():
+            self._require_lease()
+            if self._stop.wait(_CHECK_SECONDS):
+                return
+            # An unsure lease may have gone to a capture that has ended this one's connection.
+            with suppress(SourceError):
+                self._stream.keep_alive()
         self._commits.submit(self._batches.take())
 
     def _after_commit(self, *, wait_seconds: float) -> None:

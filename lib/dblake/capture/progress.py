@@ -8,20 +8,16 @@ business.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
+from dblake.capture.lease import Lease, ZOOKEEPER
+from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError, LandingUnavailable
-
-_PATH = re.compile(r"[A-Za-z0-9_~][A-Za-z0-9_~.-]*(/[A-Za-z0-9_~][A-Za-z0-9_~.-]*)*\Z")
-_SUFFIX = ".json"
-
-Document = dict[str, Any]
 
 
 class ProgressStore(Protocol):
@@ -49,24 +45,16 @@ class FileProgress:
     def read(self, path: str) -> Document | None:
         file = self._file(path)
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_bytes()
         except FileNotFoundError:
             return None
-        except UnicodeDecodeError as error:
-            raise _corrupt(file) from error
         except OSError as error:
             raise _unusable("read", error) from error
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise _corrupt(file) from error
-        if not isinstance(document, dict):
-            raise _corrupt(file)
-        return document
+        return from_text(text, f"file {file}")
 
     def write(self, path: str, document: Document) -> None:
         file = self._file(path)
-        text = json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
+        text = to_text(document)
         try:
             descriptor, part = _part_beside(file)
             try:
@@ -83,9 +71,9 @@ class FileProgress:
             raise _unusable("written", error) from error
 
     def list(self, prefix: str) -> Sequence[str]:
-        top = self._directory / _checked(prefix)
+        top = self._directory / checked(prefix)
         return sorted(
-            file.relative_to(self._directory).as_posix().removesuffix(_SUFFIX) for file in top.rglob(f"*{_SUFFIX}")
+            file.relative_to(self._directory).as_posix().removesuffix(SUFFIX) for file in top.rglob(f"*{SUFFIX}")
         )
 
     def delete(self, path: str) -> None:
@@ -96,23 +84,27 @@ class FileProgress:
             raise _unusable("written", error) from error
 
     def _file(self, path: str) -> Path:
-        return self._directory / (_checked(path) + _SUFFIX)
+        return self._directory / (checked(path) + SUFFIX)
 
 
-def open_progress(url: str, source: str) -> ProgressStore:
-    """The documents of one source at a ``progress`` URL. Sources may share the URL, never a document."""
+def open_progress(url: str, source: str, lease: Lease | None = None) -> ProgressStore:
+    """The documents of one source at a ``progress`` URL. Sources may share the URL, never a document.
+
+    Capture gives its ``lease``: in ZooKeeper it then cannot write once another capture leads.
+    """
     if url.startswith("file:"):
-        return FileProgress(Path(url.removeprefix("file:")) / _checked(source))
-    scheme = url.partition(":")[0]
+        return FileProgress(Path(url.removeprefix("file:")) / checked(source))
+    if url.startswith(ZOOKEEPER):
+        # Here, because files need none of it.
+        from dblake.capture.zookeeper.lease import ZookeeperLease
+        from dblake.capture.zookeeper.progress import ZookeeperProgress
+
+        place = ZookeeperPlace.parse(url)
+        return ZookeeperProgress(place, checked(source), lease if isinstance(lease, ZookeeperLease) else None)
     raise ConfigError(
-        f"progress: this version cannot keep its documents in {scheme}", next_step="set `progress` to file:PATH"
+        f"progress: no documents can be kept in {url.partition(':')[0]}",
+        next_step="set `progress` to file:PATH or zookeeper://host:port/path",
     )
-
-
-def _checked(path: str) -> str:
-    if not _PATH.match(path):
-        raise ValueError(f"not a document path: {path}")
-    return path
 
 
 def _part_beside(file: Path) -> tuple[int, Path]:
@@ -128,13 +120,6 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _corrupt(file: Path) -> ConfigError:
-    return ConfigError(
-        f"progress: the document {file} is not what was written there",
-        next_step="delete that file; landing has all that is needed, only the dump it belongs to starts again",
-    )
 
 
 def _unusable(verb: str, error: OSError) -> LandingUnavailable | ConfigError:

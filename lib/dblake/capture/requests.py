@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from dblake.capture.progress import Document, ProgressStore
+from dblake.capture.documents import Document
+from dblake.capture.progress import ProgressStore
 from dblake.core.errors import ConfigError
 from dblake.core.names import folder
 

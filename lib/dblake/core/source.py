@@ -162,6 +162,12 @@ class Source(Protocol):
     def tables(self) -> Sequence[TableSchema]:
         """The captured tables as the catalogue has them now, those without a key included."""
 
+    def end_other_reader(self) -> None:
+        """Ends the connection of a capture that still reads the log under this source's name, if the database keeps it.
+
+        Only for one who knows, by a lease that holds on every machine, that the other may not write any more.
+        """
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         """The log from ``resume`` on, or from the slot's own start if there is none.
 

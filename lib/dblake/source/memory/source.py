@@ -37,6 +37,9 @@ class MemorySource:
     def tables(self) -> Sequence[TableSchema]:
         return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
 
+    def end_other_reader(self) -> None:
+        """Nothing is held."""
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
         return MemoryLogStream(self._database, self._slot, self._wanted, resume, incarnation)
 

@@ -55,6 +55,9 @@ class MysqlSource:
         # What is not supported is refused by ``require``.
         return [table.schema for table in found if not table.unsupported and not table.versioned]
 
+    def end_other_reader(self) -> None:
+        """The server does that by itself for who comes with the same server id."""
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:
         return MysqlLogStream(self._settings, resume, incarnation)
 

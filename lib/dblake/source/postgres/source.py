@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from dblake.core.position import ResumePoint
@@ -16,6 +17,8 @@ from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
 
 _JUDGED_BY_OPEN_LOG = ("connect", "slot", "replication_slots", "wal_senders")
+
+logger = logging.getLogger(__name__)
 
 
 class PostgresSource:
@@ -50,6 +53,20 @@ class PostgresSource:
         finally:
             conn.close()
         return [table.schema for table in found]
+
+    def end_other_reader(self) -> None:
+        conn = connect(self._settings, purpose="catalogue")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                cur.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                    " WHERE slot_name = %s AND active_pid IS NOT NULL",
+                    (self._settings.slot,),
+                )
+                if cur.rowcount:
+                    logger.info("source %s: ended another connection's hold of the slot", self.name)
+        finally:
+            conn.close()
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> PgLogStream:
         return PgLogStream(self._settings, connect(self._settings, purpose="catalogue"), resume, incarnation)

@@ -1,0 +1,128 @@
+"""ZooKeeper for tests: a real server of Debian's package, one for the whole run, each test below a folder of its own.
+
+``zookeeper`` is the server, ``place`` the URL of a fresh folder in it. A test that stops the server or ends sessions
+starts a ``ZookeeperServer`` of its own. Ticks are short, so that a session may be as short as a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from kazoo.client import KazooClient
+
+_JARS = Path("/usr/share/java")
+_numbers = itertools.count(1)
+
+
+class ZookeeperServer:
+    """One server, alone. ``settings`` are lines of its zoo.cfg; ``longest`` is the longest session it grants."""
+
+    longest = 10.0
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.port = _free_port()
+        self._folder = folder
+        self._tls = "secureClientPort" in settings
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = {
+            "tickTime": "500", "maxSessionTimeout": f"{self.longest * 1000:.0f}", "dataDir": str(folder / "data"),
+            "clientPort": str(self.port), "clientPortAddress": "127.0.0.1", "admin.enableServer": "false",
+            "maxClientCnxns": "0", "4lw.commands.whitelist": "ruok", **settings,
+        }
+        (folder / "zoo.cfg").write_text("".join(f"{k}={v}\n" for k, v in lines.items()), encoding="utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        assert (_JARS / "zookeeper.jar").exists(), "no ZooKeeper here: apt-get install zookeeper"
+        # Netty is what speaks TLS, and is not among what the package's own jar asks for.
+        jars = [_JARS / "zookeeper.jar", _JARS / "slf4j-simple.jar", *_JARS.glob("netty-*.jar")]
+        factory = "NettyServerCnxnFactory" if self._tls else "NIOServerCnxnFactory"
+        command = [
+            _java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            f"-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.{factory}",
+            "-Dzookeeper.forceSync=no", "-cp", ":".join(map(str, jars)),
+            "org.apache.zookeeper.server.ZooKeeperServerMain", str(self._folder / "zoo.cfg"),
+        ]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError((self._folder / "log").read_text(encoding="utf-8")[-2000:])
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """As if the machine had lost power."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def client(self, **arguments: Any) -> Any:
+        """A connected client of the test's own; the test stops it."""
+        client = KazooClient(hosts=self.hosts, **arguments)
+        client.start(timeout=20)
+        return client
+
+    def end_session(self, client: Any) -> None:
+        """Ends the session of a client that knows nothing of it: another connection takes it over and closes it."""
+        twin = self.client(client_id=client.client_id)
+        twin.stop()
+        twin.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    """The run's server."""
+    with ZookeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def place(zookeeper: ZookeeperServer) -> str:
+    """A ``progress`` URL that nobody else has."""
+    return f"zookeeper://{zookeeper.hosts}/test-{next(_numbers)}?session_timeout=4"
