@@ -187,7 +187,7 @@ class Config(_Section):
     warehouse: str = Field(min_length=1, description="A path or URL that delta-rs and Spark both reach.")
     progress: str = Field(
         min_length=1,
-        description="Capture's own notes and its lease: file:PATH, or zookeeper://host:2181/path to stand by for others.",
+        description="Capture's own notes and its lease: file:PATH, or zookeeper://host:2181/path for stand-by.",
     )
     source: SourceConfig
     capture: CaptureConfig = CaptureConfig()

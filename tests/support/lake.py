@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from dblake.capture.lease import LocalLease
 from dblake.capture.loop import Capture, Landed, Until
-from dblake.capture.progress import FileProgress
+from dblake.capture.progress import FileProgress, ProgressStore
 from dblake.capture.requests import Key, queue_dump, status
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.core.position import Position
@@ -34,7 +34,7 @@ class Lake:
         self.paths = Paths(str(folder / "warehouse"), source)
         self.progress = folder / "progress"
         self._source = source
-        self.store = FileProgress(self.progress / source)
+        self.store: ProgressStore = FileProgress(self.progress / source)
 
     def dump(self, *tables: str, keys: Sequence[Key] | None = None) -> str:
         """Queues a dump."""

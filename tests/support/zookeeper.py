@@ -81,6 +81,10 @@ class ZookeeperServer:
             self._process.wait()
             self._process = None
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def __enter__(self) -> Self:
         self.start()
         return self

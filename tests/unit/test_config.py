@@ -65,6 +65,8 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
         ("progress: file:/data/progress", "progress", "file:/data/progress"),
         ("progress: zookeeper://a:2181,b:2181/dblake?session_timeout=5", "progress",
          "zookeeper://a:2181,b:2181/dblake?session_timeout=5"),
+        ("progress: zookeeper://a/dblake?tls=verify&ca=/etc/ca.pem", "progress",
+         "zookeeper://a:2181/dblake?tls=verify&ca=/etc/ca.pem"),
     ],
 )  # fmt: skip
 def test_places_that_are_kept(tmp_path: Path, given: str, key: str, expected: str) -> None:
@@ -104,6 +106,8 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
         ("  database: shop\n", "", "3: source: database is missing: PostgreSQL is captured one database at a time"),
         ("type: postgres", "type: mysql", "3: source: database only make sense for type postgres"),
         ("file:./progress", "redis://here", "2: progress: must be file:PATH or zookeeper://host:port/path"),
+        ("file:./progress", f"zookeeper://a/x?user=u&password={SECRET}", "2: progress: password must be a reference"),
+        ("file:./progress", "zookeeper://a/x?timeout=4", "2: progress: zookeeper has no parameter timeout;"),
         ("file:./progress", "'file:'", "2: progress: must be file:PATH or zookeeper://host:port/path"),
         ("  user: dblake", "  user: dblake\n  user: dblake", "9: source.user stands there twice"),
         ("${env:SHOP_PASSWORD}", f"[{SECRET}", "10: not YAML: "),

@@ -6,13 +6,17 @@ batch back, and the first commit that fails ends the process: what landed is the
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from dblake.capture.batch import Filled
+from dblake.core.errors import DblakeError
 from dblake.core.failpoints import failpoint
 from dblake.core.source import ServerIdentity
 from dblake.landing.table import Landing, Reached
+
+logger = logging.getLogger(__name__)
 
 
 class Committer:
@@ -61,5 +65,7 @@ class Committer:
         return batch
 
     def close(self) -> None:
-        """Waits for the commit under way."""
+        """Waits for the commit under way, and says how it failed if nobody asked any more."""
         self._thread.shutdown()
+        if self._running and (error := self._running[1].exception()):
+            logger.warning("%s", error.what if isinstance(error, DblakeError) else type(error).__name__)

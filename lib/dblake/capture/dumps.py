@@ -168,6 +168,8 @@ class DumpRunner:
                 logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
             elif reading.wanted is Control.PAUSE:
                 save_progress(self._store, reading.task.paused())
+            elif reading.wanted is Control.CANCEL:  # or the request was lost with the store
+                save_progress(self._store, reading.task.cancelled())
 
     def _fail(self, reading: _Reading, why: str) -> None:
         logger.error("dump %s of %s failed: %s", reading.task.id, reading.task.table, why)

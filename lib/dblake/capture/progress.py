@@ -71,9 +71,12 @@ class FileProgress:
             raise _unusable("written", error) from error
 
     def list(self, prefix: str) -> Sequence[str]:
-        top = self._directory / checked(prefix)
+        # os.walk, which does not mind folders that go away meanwhile.
         return sorted(
-            file.relative_to(self._directory).as_posix().removesuffix(SUFFIX) for file in top.rglob(f"*{SUFFIX}")
+            (Path(folder) / name).relative_to(self._directory).as_posix().removesuffix(SUFFIX)
+            for folder, _, names in os.walk(self._directory / checked(prefix))
+            for name in names
+            if name.endswith(SUFFIX)
         )
 
     def delete(self, path: str) -> None:

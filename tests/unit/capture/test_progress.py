@@ -66,7 +66,7 @@ class Stores:
     @pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1', b"[1]", b"null", b"\xff\xfe"])
     def test_a_corrupt_document_is_an_error_by_name(self, store: ProgressStore, spoil: Write, content: bytes) -> None:
         spoil("d/a", content)
-        named = r"progress: the (file|node) \S+/d/a\.json is not what was written there\. Next: delete that (file|node);"
+        named = r"progress: the (file|node) \S+/d/a\.json is not what was written there\. Next: delete that \1;"
         with pytest.raises(ConfigError, match=named):
             store.read("d/a")
 
