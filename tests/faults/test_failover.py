@@ -22,6 +22,7 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.faults.test_capture_dies import Rig, T
 from tests.support.backends import PostgresBackend
 from tests.support.postgres import fresh_database
+from tests.support.proxy import Proxy
 from tests.support.zookeeper import ZookeeperServer
 
 SESSION = 4.0
@@ -202,6 +203,30 @@ def test_a_leader_frozen_after_it_looked_at_its_lease_is_refused_by_landing(clus
         assert first.ends() == 75, first.said
         assert "batch 40 was refused: another capture has landed since" in first.said, first.said
         cluster.lands(5, by=second)
+        second.end()
+    cluster.catch_up()
+    assert cluster.epochs() == [1, 2, 3]
+    cluster.verify()
+
+
+def test_a_leader_cut_off_from_zookeeper_stops_before_another_leads(
+    cluster: Cluster, zookeeper: ZookeeperServer, place: str
+) -> None:
+    with Proxy(zookeeper.port) as way, cluster.load(seed=8):
+        cluster.lake.dump(T)
+        cluster.shares(place.replace(str(zookeeper.port), str(way.port)))
+        first = cluster.capture()
+        first.says("capture of shop leads")
+        cluster.shares(place)
+        second = cluster.capture()
+        second.says("stands by")
+        cluster.lands(5, by=first)
+        way.stall()
+        second.says("capture of shop leads")
+        cluster.lands(5, by=second)
+        way.flow()
+        assert first.ends() == 75, first.said
+        assert "was refused" not in first.said
         second.end()
     cluster.catch_up()
     assert cluster.epochs() == [1, 2, 3]
