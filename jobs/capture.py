@@ -25,7 +25,8 @@ def capture(config: Config, until_caught_up: bool, seconds: float | None, as_jso
     """Follow the database's log into landing, and carry out queued dumps beside it.
 
     Runs on until SIGTERM unless told otherwise; ends at a transaction's end. Started again, it goes on exactly after
-    the last row landed.
+    the last row landed. Where progress is kept in ZooKeeper it stands by while another capture leads, and takes over;
+    with --until-caught-up or --seconds it ends with 75 instead.
     """
     with stop_requested() as stop:
         landed = run_capture(config, Until(caught_up=until_caught_up, seconds=seconds), stop)
