@@ -53,22 +53,15 @@ class FileProgress:
         return from_text(text, f"file {file}")
 
     def write(self, path: str, document: Document) -> None:
-        file = self._file(path)
-        text = to_text(document)
-        try:
-            descriptor, part = _part_beside(file)
+        file, text = self._file(path), to_text(document)
+        for again in (True, False):
             try:
-                with os.fdopen(descriptor, "wb") as out:
-                    out.write(text)
-                    out.flush()
-                    os.fsync(out.fileno())
-                part.replace(file)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-            _sync_directory(file.parent)
-        except OSError as error:
-            raise _unusable("written", error) from error
+                _put(file, text)
+                return
+            except OSError as error:
+                # The folder may be taken away at any moment, and is made again.
+                if not (again and isinstance(error, FileNotFoundError)):
+                    raise _unusable("written", error) from error
 
     def list(self, prefix: str) -> Sequence[str]:
         # os.walk, which does not mind folders that go away meanwhile.
@@ -108,6 +101,20 @@ def open_progress(url: str, source: str, lease: Lease | None = None) -> Progress
         f"progress: no documents can be kept in {url.partition(':')[0]}",
         next_step="set `progress` to file:PATH or zookeeper://host:port/path",
     )
+
+
+def _put(file: Path, text: bytes) -> None:
+    descriptor, part = _part_beside(file)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_directory(file.parent)
 
 
 def _part_beside(file: Path) -> tuple[int, Path]:
