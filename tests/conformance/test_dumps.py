@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections import Counter
 
 import pytest
 
+from dblake.capture.loop import Until
 from dblake.core.schema import Column, TableSchema
+from dblake.landing.control import ChunkEnd
 from tests.conformance.script import Script, said
 from tests.support.backends import Backend, PostgresBackend
 from tests.support.lake import Lake
@@ -114,6 +118,62 @@ def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake
     lake.dump(T)
     lake.capture(source, steps={("low", T): lambda: script.run(["insert 4 d"])})
     assert [line.status for line in lake.reconciled()[1]] == ["closed"]
+    assert lake.state(T) == truth(backend, ITEMS)
+
+
+def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> None:
+    pair = TableSchema("public.pair", (Column("a", "integer", False, 1), Column("b", "text", False, 2),
+                                       Column("v", "text")))
+    backend.create(pair)
+    filled(backend, 0)
+    with backend.begin() as transaction:
+        for number in range(300):
+            transaction.insert(T, {"id": str(number), "v": "a"})
+            transaction.insert(pair.table, {"a": str(number // 3), "b": "xyz"[number % 3], "v": "a"})
+    source = backend.source("public.*")
+    numbers, lock = itertools.count(), threading.Lock()
+
+    def write() -> None:
+        # Keys of all stretches, whichever is being read: changed, deleted, moved from one stretch to another.
+        with lock, backend.begin() as transaction:
+            number = next(numbers)
+            transaction.update(T, {"id": str(number * 7 % 300)}, {"v": f"b{number}"})
+            transaction.delete(T, {"id": str(number * 11 % 300)})
+            transaction.insert(T, {"id": str(1000 + number), "v": "c"})
+            transaction.update(pair.table, {"a": str(number % 50), "b": "y"}, {"a": str(200 + number)})
+
+    lake.dump(T, pair.table)
+    lake.capture(source, steps={("every read", T): write, ("every low", pair.table): write}, chunk_size=5, readers=3)
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
+    # Each stretch ends with a chunk that is not full: of one stretch there would be one.
+    highs = [row for row in lake.landing().to_pylist() if row["kind"] == "high"]
+    read = Counter(row["table"] for row in highs if ChunkEnd.from_json(row["payload"]).rows < 5)
+    assert read[T] > 3 and read[pair.table] > 3
+    for schema in (ITEMS, pair):
+        assert lake.state(schema.table) == truth(backend, schema)
+
+
+def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: Lake) -> None:
+    script = filled(backend, 0)
+    with backend.begin() as transaction:
+        for number in range(200):
+            transaction.insert(T, {"id": str(number), "v": "a"})
+    source = backend.source("public.*")
+    lake.dump(T)
+    stop = threading.Event()
+    numbers = itertools.count()
+
+    def some() -> None:
+        if next(numbers) == 6:
+            stop.set()
+
+    lake.capture(source, steps={("every read", T): some}, chunk_size=4, readers=2, until=Until(), stop=stop)
+    (before,) = lake.dumps()
+    assert before["state"] == "running" and 0 < before["rows"] < 200
+    script.run(["delete 199", "update 0 b"])
+    lake.capture(source, chunk_size=4)
+    (after,) = lake.dumps()
+    assert after["state"] == "done" and after["rows"] in (199, 200)
     assert lake.state(T) == truth(backend, ITEMS)
 
 

@@ -159,7 +159,7 @@ def test_wait_ends_with_the_dump(
         dump_id = process.stdout.readline().strip()
         (task,) = pending(store)
         assert task.id == dump_id
-        task = save_progress(store, task.running().landed(7, ("7",)))
+        task = save_progress(store, task.running().divided([]).landed(0, 7, ("7",), done=False))
         time.sleep(1.2)
         assert process.poll() is None
         save_progress(store, task.failed(error) if error else task.done())

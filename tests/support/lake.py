@@ -46,7 +46,7 @@ class Lake:
 
     def capture(
         self, source: Source, *, steps: Steps | None = None, until: Until = Until(caught_up=True),  # noqa: B008
-        stop: threading.Event | None = None, chunk_size: int = 10_000, lease: Path | None = None,
+        stop: threading.Event | None = None, chunk_size: int = 10_000, readers: int = 1, lease: Path | None = None,
         open_landing: Callable[[], Landing] | None = None, **settings: Any,
     ) -> Landed:
         """Runs capture to its end. ``steps`` happen around chunk reads, every one of them, or it is an error."""
@@ -54,7 +54,8 @@ class Lake:
         quick = {"commits_per_second": 50.0, "heartbeat_seconds": 5.0, "reconnect_seconds": 5.0}
         capture = Capture(
             stepped, open_landing or self.open_landing, self.store, LocalLease(lease or self.progress, self._source),
-            CaptureSettings(**{**quick, **settings}), DumpSettings(chunk_size), stop or threading.Event(),
+            CaptureSettings(**{**quick, **settings}), DumpSettings(chunk_size, readers=readers),
+            stop or threading.Event(),
         )
         landed = capture.run(until)
         stepped.require_all_taken()

@@ -76,6 +76,9 @@ class _SteppedReader:
             table, self._read = self._read, None
             self._stepped.take("high", table)
 
+    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        return self._reader.divide(table, parts, rows)
+
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         self._stepped.take("low", request.table)
         read = self._reader.read(request, deliver)

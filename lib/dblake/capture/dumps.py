@@ -1,18 +1,14 @@
-"""Dumps beside the log: one thread that reads the queued tables chunk by chunk.
+"""Dumps beside the log: threads that read the queued tables chunk by chunk, each on its own connection.
 
 For each chunk: low watermark, the rows, high watermark (DBLog, algorithm 1, steps 2 to 4), without pausing the log.
-The next chunk, of the same table or the next, is read before the last one's high watermark has landed; progress is
-saved only for chunks whose window has landed, in order, so a crash costs the chunks under way and nothing else.
+Which chunk comes next and what has landed is ``schedule``'s business.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
 import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import TypeVar
 
 import pyarrow as pa
 from tenacity import (
@@ -26,7 +22,8 @@ from tenacity import (
 
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import Control, DumpTask, control, pending, save_progress, throttle
+from dblake.capture.requests import Key, throttle
+from dblake.capture.schedule import Lane, Schedule
 from dblake.capture.settings import DumpSettings
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import SourceError, UnsupportedByName
@@ -34,152 +31,164 @@ from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest, Source
 
-_AHEAD = 64
-"""Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
 _LOOK_SECONDS = 0.25
-_QUEUE_SECONDS = 2.0
-"""How old the known queue of dumps may get; looking costs two documents a table."""
-_MOST_DISCARDS = 10
-"""So many chunks discarded in a row mean that the table cannot be dumped as things are."""
-_READER = 1
+_STRETCHES_A_READER = 4
+"""A table is divided into so many more stretches than there are readers, so that all of them end at about one time."""
+_CHUNKS_A_STRETCH = 4
+"""A stretch of fewer chunks is not worth a chunk more at its end."""
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The table being dumped. ``after`` is where the next chunk starts; ``task`` knows what has landed.
-
-    ``unsaved`` is true while the progress kept knows less than ``task``.
-    """
-
-    task: DumpTask
-    after: tuple[str, ...] | None
-    number: int
-    under_way: deque[OpenChunk] = field(default_factory=deque)
-    exhausted: bool = False
-    wanted: Control = Control.RUN
-    discards: int = 0
-    unsaved: bool = False
+T = TypeVar("T")
 
 
 class DumpRunner:
-    """Carries out the dumps queued in the progress store, in their order."""
+    """Carries out the dumps queued in the progress store."""
 
     def __init__(
         self, source: Source, store: ProgressStore, batches: BatchBuilder, windows: Windows, settings: DumpSettings,
         *, reconnect_seconds: float,
     ) -> None:
-        self._source, self._store, self._batches, self._windows = source, store, batches, windows
-        self._settings = settings
-        self._reconnect_seconds = reconnect_seconds
-        self._landed: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._closed = threading.Event()
-        self._reader: ChunkReader | None = None
-        self._readings: dict[tuple[str, str], _Reading] = {}
-        self._queue: deque[DumpTask] = deque()
-        self._looked = float("-inf")
-        self.idle = False
-        self.reading = True
+        self._batches = batches
+        self._schedule = Schedule(store)
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="dumps", daemon=True)
+        self._readers = [
+            _Reader(number, source, store, batches, windows, settings, self._schedule, self._stop, self._closed,
+                    reconnect_seconds)
+            for number in range(1, settings.readers + 1)
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=(reader,), name=f"dumps-{number}", daemon=True)
+            for number, reader in enumerate(self._readers, start=1)
+        ]
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        """Starts the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Starts no more chunks. The thread ends once those under way have landed."""
+        """Starts no more chunks. The threads end once those under way have landed."""
         self._stop.set()
 
     def close(self) -> None:
-        """Ends the thread; chunks under way are read again by the next capture."""
+        """Ends the threads; chunks under way are read again by the next capture."""
         self._stop.set()
         self._closed.set()
         self._batches.close()
-        self._thread.join(timeout=30)
-        if self._reader:
-            self._reader.close()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        for reader in self._readers:
+            reader.close()
 
     @property
     def busy(self) -> bool:
         """True while chunks are under way, or may still be started."""
-        return self._thread.is_alive()
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def idle(self) -> bool:
+        """True if no dump is asked for or under way, as far as was looked."""
+        return self._schedule.idle
+
+    @property
+    def reading(self) -> bool:
+        """True while rows may come at any moment."""
+        return self._schedule.reading
 
     def landed(self, chunk: OpenChunk) -> None:
         """Tells that a chunk's window has landed."""
-        self._landed.put(chunk)
+        self._schedule.landed(chunk)
 
-    def _run(self) -> None:
+    def _run(self, reader: _Reader) -> None:
         try:
             while not self._closed.is_set():
-                reading = self._next_reading()
-                self.reading = reading is not None
-                self.idle = reading is None and not self._readings
-                if reading is not None:
-                    self._read_chunk(reading)
-                    self._take_landed(wait=0.0)
-                elif self._stop.is_set() and not self._readings:
+                stopping = self._stop.is_set()
+                lane = self._schedule.next(stopping=stopping)
+                if lane is not None:
+                    reader.go_on(lane)
+                elif stopping and self._schedule.ended():
                     return
                 else:
-                    self._take_landed(wait=_LOOK_SECONDS)
+                    self._schedule.wait(_LOOK_SECONDS)
         except Closed:
             pass
         except BaseException as error:  # noqa: BLE001 - the log loop raises it in its own thread
             self.error = error
 
-    def _next_reading(self) -> _Reading | None:
-        """The table to read the next chunk of; None if there is none, or enough is under way."""
-        self._close_books()
-        if self._stop.is_set() or sum(len(r.under_way) for r in self._readings.values()) >= _AHEAD:
-            return None
-        for reading in self._readings.values():
-            if reading.wanted is Control.RUN and not reading.exhausted:
-                reading.wanted = control(self._store, reading.task)
-                if reading.wanted is Control.RUN:
-                    return reading
-        task = self._next_task()
-        if task is None:
-            return None
-        logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
-        reading = _Reading(save_progress(self._store, task.running()), after=task.last_key, number=task.chunks + 1)
-        self._readings[task.id, task.table] = reading
-        return reading
 
-    def _next_task(self) -> DumpTask | None:
-        if not self._queue and time.monotonic() - self._looked >= (_QUEUE_SECONDS if self._readings else 0):
-            self._queue.extend(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
-            self._looked = time.monotonic()
-        while self._queue:
-            task = self._queue.popleft()
-            if control(self._store, task) is Control.RUN:
-                return task
-        return None
+class _Reader:
+    """One chunk reader: its connection, and its row of the watermark table."""
 
-    def _close_books(self) -> None:
-        """Ends the tables of which nothing is under way and nothing more is to be read."""
-        for key, reading in list(self._readings.items()):
-            if reading.under_way or not (self._stop.is_set() or reading.exhausted or reading.wanted is not Control.RUN):
-                continue
-            del self._readings[key]
-            if reading.exhausted:
-                done = save_progress(self._store, reading.task.done())
-                logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
-            elif reading.wanted is Control.PAUSE:
-                save_progress(self._store, reading.task.paused())
-            elif reading.wanted is Control.CANCEL:  # or the request was lost with the store
-                save_progress(self._store, reading.task.cancelled())
+    def __init__(
+        self, number: int, source: Source, store: ProgressStore, batches: BatchBuilder, windows: Windows,
+        settings: DumpSettings, schedule: Schedule, stop: threading.Event, closed: threading.Event,
+        reconnect_seconds: float,
+    ) -> None:
+        self._number, self._source, self._store, self._batches, self._windows = number, source, store, batches, windows
+        self._settings, self._schedule, self._stop, self._closed = settings, schedule, stop, closed
+        self._reconnect_seconds = reconnect_seconds
+        self._connected: ChunkReader | None = None
 
-    def _fail(self, reading: _Reading, why: str) -> None:
-        logger.error("dump %s of %s failed: %s", reading.task.id, reading.task.table, why)
-        save_progress(self._store, reading.task.failed(why))
-        self._readings.pop((reading.task.id, reading.task.table), None)
-
-    def _read_chunk(self, reading: _Reading) -> None:
+    def go_on(self, lane: Lane) -> None:
+        """Divides the lane's table, if it has not begun, or reads the lane's next chunk."""
         slow = throttle(self._store)
         limit = slow.chunk_size or self._settings.chunk_size
-        keys, last_requested = self._next_keys(reading, limit)
+        try:
+            if not lane.task.stretches:
+                self._schedule.divided(lane, self._boundaries(lane, limit))
+                return
+            self._read_chunk(lane, limit)
+        except UnsupportedByName as error:
+            self._schedule.failed(lane, error.what)
+            return
+        self._stop.wait(slow.delay if slow.delay is not None else self._settings.delay)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connected:
+            self._connected.close()
+        self._connected = None
+
+    def _boundaries(self, lane: Lane, limit: int) -> list[Key]:
+        if self._settings.readers == 1 or lane.task.keys is not None:
+            return []
+        parts, rows = self._settings.readers * _STRETCHES_A_READER, limit * _CHUNKS_A_STRETCH
+        return list(self._persistently(lambda reader: reader.divide(lane.task.table, parts, rows)))
+
+    def _read_chunk(self, lane: Lane, limit: int) -> None:
+        asked = lane.task.keys
+        if asked is None:
+            chunk, rows, last_key = self._persistently(lambda reader: self._read(reader, lane, limit, None))
+            self._schedule.read(lane, chunk, last_key or lane.after, exhausted=rows < limit)
+            return
+        start = asked.index(lane.after) + 1 if lane.after is not None else 0
+        keys = asked[start : start + limit]
+        chunk, _, _ = self._persistently(lambda reader: self._read(reader, lane, limit, keys))
+        self._schedule.read(lane, chunk, keys[-1] if keys else lane.after, exhausted=start + limit >= len(asked))
+
+    def _read(
+        self, reader: ChunkReader, lane: Lane, limit: int, keys: tuple[Key, ...] | None
+    ) -> tuple[OpenChunk, int, Key | None]:
+        """Low watermark, rows, high watermark; on a broken connection the next try is a new chunk."""
+        chunk = OpenChunk(lane.task.id, lane.task.table, self._schedule.number(lane))
+        after, upto = (lane.after, lane.upto) if keys is None else (None, None)
+        request = ChunkRequest(lane.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
+        self._windows.open(chunk)
+        try:
+            reader.mark(self._number, chunk.chunk_id)
+            failpoint("dump.low_written")
+            read = chunk.read = reader.read(request, _Delivery(self._batches, chunk, reader.format))
+            failpoint("dump.chunk_read")
+            reader.mark(self._number, chunk.high_value)
+            failpoint("dump.high_written")
+        except BaseException:
+            self._windows.forget(chunk)
+            raise
+        return chunk, read.rows, read.last_key
+
+    def _persistently(self, ask: Callable[[ChunkReader], T]) -> T:
+        """Asks the database; on a new connection, after a while, if that broke."""
         retry = Retrying(
             retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
             wait=wait_exponential(multiplier=0.2, max=15),
@@ -187,94 +196,17 @@ class DumpRunner:
             sleep=sleep_using_event(self._closed),
             reraise=True,
         )
-        try:
-            chunk = retry(self._read_once, reading, limit, keys)
-        except UnsupportedByName as error:
-            self._fail(reading, error.what)
-            return
-        assert chunk.read is not None
-        reading.under_way.append(chunk)
-        reading.number += 1
-        if keys is not None:
-            reading.after = chunk.end = last_requested
-            reading.exhausted = reading.task.keys is None or last_requested == reading.task.keys[-1]
-        else:
-            reading.after = chunk.end = chunk.read.last_key or reading.after
-            reading.exhausted = chunk.read.rows < limit
-        self._stop.wait(slow.delay if slow.delay is not None else self._settings.delay)
 
-    @staticmethod
-    def _next_keys(
-        reading: _Reading, limit: int
-    ) -> tuple[tuple[tuple[str, ...], ...] | None, tuple[str, ...] | None]:
-        """The next of the keys asked for, and the last of them; None for a dump of all rows."""
-        asked = reading.task.keys
-        if asked is None:
-            return None, None
-        start = asked.index(reading.after) + 1 if reading.after is not None else 0
-        keys = asked[start : start + limit]
-        return keys, keys[-1] if keys else reading.after
-
-    def _read_once(
-        self, reading: _Reading, limit: int, keys: tuple[tuple[str, ...], ...] | None
-    ) -> OpenChunk:
-        """Low watermark, rows, high watermark; on a broken connection the next try is a new chunk."""
-        task = reading.task
-        chunk = OpenChunk(task.id, task.table, reading.number, reading.after)
-        request = ChunkRequest(
-            task.table, _READER, chunk.chunk_id, limit, after=None if keys is not None else reading.after, keys=keys
-        )
-        self._windows.open(chunk)
-        try:
-            if self._reader is None:
-                self._reader = self._source.open_reader()
-            self._reader.mark(_READER, chunk.chunk_id)
-            failpoint("dump.low_written")
-            chunk.read = self._reader.read(request, _Delivery(self._batches, chunk, self._reader.format))
-            failpoint("dump.chunk_read")
-            self._reader.mark(_READER, chunk.high_value)
-            failpoint("dump.high_written")
-        except BaseException:
-            self._windows.forget(chunk)
-            if self._reader:
-                self._reader.close()
-            self._reader = None
-            raise
-        return chunk
-
-    def _take_landed(self, *, wait: float) -> None:
-        """Saves progress for the chunks whose windows have landed, once for all that landed together."""
-        while True:
+        def once() -> T:
             try:
-                chunk = self._landed.get(timeout=wait) if wait else self._landed.get_nowait()
-            except queue.Empty:
-                break
-            wait = 0.0
-            reading = self._readings.get((chunk.dump_id, chunk.table))
-            if reading is None or not reading.under_way or chunk is not reading.under_way[0]:
-                continue  # read after a chunk that was discarded: its rows count, but it is read once more
-            reading.under_way.popleft()
-            if chunk.discarded:
-                self._go_back(reading, chunk)
-                continue
-            assert chunk.read is not None
-            reading.discards = 0
-            reading.task, reading.unsaved = reading.task.landed(chunk.read.rows, chunk.end), True
-        for reading in self._readings.values():
-            if reading.unsaved:
-                failpoint("dump.before_progress")
-                save_progress(self._store, reading.task)
-                reading.unsaved = False
-                failpoint("dump.progress_saved")
+                if self._connected is None:
+                    self._connected = self._source.open_reader()
+                return ask(self._connected)
+            except BaseException:
+                self.close()
+                raise
 
-    def _go_back(self, reading: _Reading, chunk: OpenChunk) -> None:
-        """Makes a discarded chunk the next one to be read."""
-        logger.warning("chunk %d of %s was discarded: %s", chunk.number, chunk.table, chunk.discarded)
-        reading.under_way.clear()
-        reading.after, reading.number, reading.exhausted = chunk.after, chunk.number, False
-        reading.discards += 1
-        if reading.discards >= _MOST_DISCARDS:
-            self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
+        return retry(once)
 
 
 class _Delivery:

@@ -63,15 +63,27 @@ class DumpRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a table's keys, read in their order: those after ``after`` up to ``upto``, both None at an end.
+
+    ``after`` moves on with each chunk whose window has landed; ``done`` once nothing is left.
+    """
+
+    after: Key | None = None
+    upto: Key | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """How far it is. Counts chunks and rows whose windows have landed; ``last_key`` ends the last of them."""
+    """How far it is. Counts chunks and rows whose windows have landed; without stretches it has not begun."""
 
     id: str
     table: str
     state: State = State.QUEUED
     chunks: int = 0
     rows: int = 0
-    last_key: Key | None = None
+    stretches: tuple[Stretch, ...] = ()
     started_at: str | None = None
     finished_at: str | None = None
     error: str | None = None
@@ -110,18 +122,24 @@ class DumpTask:
         return self.progress.rows
 
     @property
-    def last_key(self) -> Key | None:
-        """After which key the next chunk starts; None at the table's start."""
-        return self.progress.last_key
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What is left of it; none before it has begun."""
+        return self.progress.stretches
 
     def running(self) -> DumpTask:
         """Started, or gone on with; the time of the first start is kept."""
         return self._moved(state=State.RUNNING, started_at=self.progress.started_at or _now())
 
-    def landed(self, rows: int, last_key: Key | None) -> DumpTask:
-        """One more chunk's window has landed."""
-        then = self.progress
-        return self._moved(chunks=then.chunks + 1, rows=then.rows + rows, last_key=last_key or then.last_key)
+    def divided(self, keys: Sequence[Key]) -> DumpTask:
+        """Begun: in stretches that end at these keys, in key order, and one that ends with the table."""
+        stretches = tuple(Stretch(after, upto) for after, upto in zip((None, *keys), (*keys, None), strict=True))
+        return self._moved(stretches=stretches)
+
+    def landed(self, stretch: int, rows: int, after: Key | None, *, done: bool) -> DumpTask:
+        """One more chunk's window has landed, of this stretch, which goes on after a key or is done."""
+        then, stretches = self.progress, list(self.progress.stretches)
+        stretches[stretch] = replace(stretches[stretch], after=after, done=done)
+        return self._moved(chunks=then.chunks + 1, rows=then.rows + rows, stretches=tuple(stretches))
 
     def paused(self) -> DumpTask:
         """Stopped where it is, to go on later."""
@@ -267,15 +285,23 @@ def _request(path: str, document: Document) -> DumpRequest:
 def _progress(path: str, document: Document) -> DumpProgress:
     with _understood(path):
         progress = DumpProgress(**document)
-        last_key = None if progress.last_key is None else tuple(progress.last_key)
-        return replace(progress, last_key=last_key, state=State(progress.state))
+        return replace(
+            progress, state=State(progress.state),
+            stretches=tuple(
+                Stretch(_key(part["after"]), _key(part["upto"]), part["done"]) for part in document["stretches"]
+            ),
+        )
+
+
+def _key(values: Sequence[str] | None) -> Key | None:
+    return None if values is None else tuple(values)
 
 
 @contextmanager
 def _understood(path: str) -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"progress: the document {path} is not one this version understands",
             next_step="finish or cancel dumps with the version that queued them, or delete the document",

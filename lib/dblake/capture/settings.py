@@ -18,7 +18,8 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True)
 class DumpSettings:
-    """How a dump reads: rows a chunk, seconds of rest between two chunks."""
+    """How a dump reads: rows a chunk, seconds of rest between two chunks of a reader, readers at work at once."""
 
     chunk_size: int = 10_000
     delay: float = 0.0
+    readers: int = 1

@@ -25,12 +25,9 @@ class OpenChunk:
     dump_id: str
     table: str
     number: int
-    after: tuple[str, ...] | None
     chunk_id: str = field(default_factory=lambda: str(uuid4()))
     high_value: str = field(default_factory=lambda: str(uuid4()))
     read: ChunkRead | None = None
-    end: tuple[str, ...] | None = None
-    """After which key the chunk that follows starts."""
     low: Position | None = None
     first_batch: int | None = None
     log_schema: str | None = None

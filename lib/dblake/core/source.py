@@ -89,13 +89,14 @@ class LogStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """Which rows to read: after a key in key order, or the rows of given keys. Key values are canonical text."""
+    """Which rows to read: after a key up to another, in key order, or those of given keys; keys in canonical text."""
 
     table: str
     reader: int
     low: str
     limit: int
     after: tuple[str, ...] | None = None
+    upto: tuple[str, ...] | None = None
     keys: tuple[tuple[str, ...], ...] | None = None
 
 
@@ -125,6 +126,13 @@ class ChunkReader(Protocol):
 
     def mark(self, reader: int, value: str) -> None:
         """One UPDATE of one row of the watermark table, committed on return."""
+
+    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        """Keys in key order that divide a table into about equal parts: ``parts`` at most, of ``rows`` or more each.
+
+        None if the table is too small, or if the database cannot tell at once, without going through it.
+        Raises as ``read`` does.
+        """
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         """Reads a chunk and hands its rows over as they come: undecoded payloads and their schema.

@@ -27,7 +27,7 @@ def log(*seqs: int) -> pa.Table:
 
 
 def chunk() -> OpenChunk:
-    return OpenChunk("d", "public.t", 1, None, chunk_id="c")
+    return OpenChunk("d", "public.t", 1, chunk_id="c")
 
 
 def lines(*texts: str) -> pa.BinaryArray:

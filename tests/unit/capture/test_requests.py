@@ -9,7 +9,8 @@ import pytest
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import (
-    Control, Throttle, control, direct, pending, queue_dump, requests, save_progress, set_throttle, status, throttle,
+    Control, Stretch, Throttle, control, direct, pending, queue_dump, requests, save_progress, set_throttle, status,
+    throttle,
 )
 from dblake.core.errors import ConfigError
 
@@ -35,29 +36,26 @@ def test_what_is_queued_is_pending_in_the_order_asked_for(store: FileProgress) -
     first = queue_dump(store, ["public.z", "public.a", ITEMS])
     second = queue_dump(store, [ORDERS], keys=[("1", "x"), ("2", "y"), ("1", "x")])
     tasks = pending(store)
-    assert [(t.id, t.table, t.keys, t.chunks, t.rows, t.last_key) for t in tasks] == [
-        (first, "public.z", None, 0, 0, None),
-        (first, "public.a", None, 0, 0, None),
-        (first, ITEMS, None, 0, 0, None),
-        (second, ORDERS, (("1", "x"), ("2", "y")), 0, 0, None),
+    assert [(t.id, t.table, t.keys, t.chunks, t.rows, t.stretches) for t in tasks] == [
+        (first, "public.z", None, 0, 0, ()),
+        (first, "public.a", None, 0, 0, ()),
+        (first, ITEMS, None, 0, 0, ()),
+        (second, ORDERS, (("1", "x"), ("2", "y")), 0, 0, ()),
     ]
 
 
 def test_a_restart_goes_on_after_the_last_chunk_saved(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending(store)
-    task = save_progress(store, task.running())
-    task = save_progress(store, task.landed(10, ("10", "a")))
-    save_progress(store, task.landed(3, ("13", "b")))
+    task = save_progress(store, task.running().divided([("20", "z")]))
+    task = save_progress(store, task.landed(0, 10, ("10", "a"), done=False))
+    save_progress(store, task.landed(1, 3, ("23", "b"), done=True))
     (again,) = pending(store)
-    assert (again.chunks, again.rows, again.last_key) == (2, 13, ("13", "b"))
+    assert (again.chunks, again.rows) == (2, 13)
+    assert again.stretches == (
+        Stretch(("10", "a"), ("20", "z"), done=False), Stretch(("23", "b"), None, done=True)
+    )
     assert again.running().progress.started_at == task.progress.started_at
-
-
-def test_an_empty_chunk_keeps_the_last_key(store: FileProgress) -> None:
-    queue_dump(store, [ORDERS])
-    (task,) = pending(store)
-    assert task.landed(5, ("5",)).landed(0, None).last_key == ("5",)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_an_empty_chunk_keeps_the_last_key(store: FileProgress) -> None:
 def test_a_finished_dump_stays_in_the_status_only(store: FileProgress, end, state: str, error: str | None) -> None:  # type: ignore[no-untyped-def]
     dump_id = queue_dump(store, [ORDERS])
     (task,) = pending(store)
-    save_progress(store, end(task.running().landed(7, ("7",))))
+    save_progress(store, end(task.running().divided([]).landed(0, 7, ("7",), done=False)))
     assert pending(store) == []
     assert requests(store) == []
     (entry,) = status(store)
@@ -93,7 +91,7 @@ def test_status_of_a_dump_not_begun(store: FileProgress) -> None:
 def test_pause_and_resume(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending(store)
-    task = save_progress(store, task.running().landed(7, ("7",)))
+    task = save_progress(store, task.running().divided([]).landed(0, 7, ("7",), done=False))
     direct(store, task.request, Control.PAUSE)
     assert control(store, task) is Control.PAUSE
     assert states(store) == [(ORDERS, "paused")]
@@ -101,7 +99,7 @@ def test_pause_and_resume(store: FileProgress) -> None:
     save_progress(store, task.paused())
     direct(store, task.request, Control.RUN)
     assert states(store) == [(ORDERS, "queued")]
-    assert [t.last_key for t in pending(store)] == [("7",)]
+    assert [t.stretches[0].after for t in pending(store)] == [("7",)]
 
 
 def test_cancel_counts_at_once_and_is_settled_when_capture_looks(store: FileProgress) -> None:

@@ -22,7 +22,7 @@ def seen(value: str, lsn: int, reader: int = 1) -> WatermarkSeen:
 
 
 def opened(windows: Windows, read: ChunkRead | None = READ) -> OpenChunk:
-    chunk = OpenChunk("d", "public.t", 3, None, chunk_id="low", high_value="high", read=read)
+    chunk = OpenChunk("d", "public.t", 3, chunk_id="low", high_value="high", read=read)
     windows.open(chunk)
     return chunk
 

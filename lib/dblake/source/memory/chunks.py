@@ -5,7 +5,7 @@ Promises what every ChunkReader promises; rows come as lines of COPY text, a few
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -38,16 +38,15 @@ class MemoryChunkReader:
                     f"source {self._name}: the watermark table has no row {reader}", next_step="put the row there"
                 )
 
+    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        self._require_connection()
+        keys = [key for key, _ in self._dumpable(table).rows]
+        parts = min(parts, len(keys) // rows)
+        return [keys[len(keys) * part // parts - 1] for part in range(1, parts)]
+
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         self._require_connection()
-        sight = self._database.see(request.table)
-        if sight is None:
-            raise UnsupportedByName(f"table {request.table} is not in the database", next_step="correct its name")
-        if not sight.schema.primary_key:
-            raise UnsupportedByName(
-                f"table {request.table} has no primary key, so it cannot be dumped",
-                next_step="add a primary key; its changes are followed from the log meanwhile",
-            )
+        sight = self._dumpable(request.table)
         if sight.locked:
             raise SourceError(f"table {request.table} is locked by a transaction", next_step="run again")
         rows = self._wanted(sight, request)
@@ -65,12 +64,26 @@ class MemoryChunkReader:
             schema_changed=now is None or now.schema != sight.schema,
         )
 
+    def _dumpable(self, table: str) -> Sight:
+        sight = self._database.see(table)
+        if sight is None:
+            raise UnsupportedByName(f"table {table} is not in the database", next_step="correct its name")
+        if not sight.schema.primary_key:
+            raise UnsupportedByName(
+                f"table {table} has no primary key, so it cannot be dumped",
+                next_step="add a primary key; its changes are followed from the log meanwhile",
+            )
+        return sight
+
     def _wanted(self, sight: Sight, request: ChunkRequest) -> list[tuple[Key, Row]]:
         if request.keys is not None:
             return [(key, row) for key, row in sight.rows if key in request.keys][: request.limit]
         order = self._database.table(request.table).order
-        after = None if request.after is None else order(request.after)
-        return [(key, row) for key, row in sight.rows if after is None or order(key) > after][: request.limit]
+        after, upto = (None if key is None else order(key) for key in (request.after, request.upto))
+        return [
+            (key, row) for key, row in sight.rows
+            if (after is None or order(key) > after) and (upto is None or order(key) <= upto)
+        ][: request.limit]
 
     def close(self) -> None:
         """Nothing to end."""

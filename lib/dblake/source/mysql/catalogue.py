@@ -17,6 +17,7 @@ from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.landing.mysql_types import from_catalogue
 from dblake.source.mysql.connection import version_of
+from dblake.source.mysql.spelling import identifier
 
 SYSTEM_SCHEMAS = ("mysql", "information_schema", "performance_schema", "sys", "ndbinfo")
 
@@ -74,6 +75,13 @@ def table_by_name(cur: Cursor, schema: str, table: str) -> CatalogueTable | None
     if found[0].unsupported or found[0].versioned:
         _refuse(found[0])
     return found[0]
+
+
+def rows_about(cur: Cursor, schema: str, table: str) -> int:
+    """How many rows the server thinks a table has now; its catalogue's own number may be a day old."""
+    cur.execute(f"EXPLAIN FORMAT=TRADITIONAL SELECT * FROM {identifier(schema, table)}")
+    row = cur.fetchone()
+    return int(row[[column[0] for column in cur.description].index("rows")] or 0)
 
 
 def _refuse(table: CatalogueTable) -> NoReturn:

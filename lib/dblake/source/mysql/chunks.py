@@ -11,7 +11,7 @@ read a table that was rebuilt after the snapshot was taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pymysql
@@ -52,10 +52,30 @@ class MysqlChunkReader:
                     next_step="run preflight --init, which puts it there",
                 )
 
+    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        with explained(self._settings), self._connection.cursor() as cur:
+            known = self._table(cur, table)
+            name, type_ = _key_columns(known.schema)[0]
+            if parse(type_).name not in spelling.INTEGERS or known.prefix_key:
+                return []
+            parts = min(parts, catalogue.rows_about(cur, known.schema_name, known.table_name) // rows)
+            column, of = spelling.identifier(name), spelling.identifier(known.schema_name, known.table_name)
+            cur.execute(f"SELECT MIN({column}), MAX({column}) FROM {of}")
+            least, most = cur.fetchone()
+            # Dumps read key by key, so where the values crowd matters little: the fuller stretches take longer.
+            first, last = (int(value or 0) for value in (least, most))
+            keys: dict[tuple[str, ...], None] = {}
+            for part in range(1, parts):
+                mark = first + (last - first) * part // parts
+                self._rows.read(_select(known, f"{column} >= {mark}", 1), lambda _: None)
+                if key := self._key(cur, known.schema):
+                    keys[key] = None
+            return list(keys)
+
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with explained(self._settings), self._connection.cursor() as cur:
             table = self._table(cur, request.table)
-            query = _select(table, request)
+            query = _select(table, _wanted(table, request), request.limit)
             try:
                 cur.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                 cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (request.reader,))
@@ -124,27 +144,34 @@ def _key_columns(schema: TableSchema) -> list[tuple[str, str]]:
     return [(name, types[name]) for name in schema.primary_key]
 
 
-def _select(table: catalogue.CatalogueTable, request: ChunkRequest) -> str:
+def _wanted(table: catalogue.CatalogueTable, request: ChunkRequest) -> str:
+    """What is true of the rows to be read."""
     keys = _key_columns(table.schema)
+    try:
+        if request.keys is not None:
+            return " OR ".join(spelling.equal(keys, key) for key in request.keys)
+        bounds = []
+        if request.after is not None:
+            bounds.append(f"({spelling.after(keys, request.after)})")
+        if request.upto is not None:
+            bounds.append(spelling.upto(keys, request.upto))
+        return " AND ".join(bounds)
+    except ValueError as error:
+        raise _no_value(request.table) from error
+
+
+def _select(table: catalogue.CatalogueTable, wanted: str, limit: int) -> str:
     # A float is written with six digits unless it is made a double, which loses nothing.
     columns = ", ".join(
         f"({spelling.identifier(c.name)} + 0e0)" if c.type == "float" else spelling.identifier(c.name)
         for c in table.schema.columns
     )
-    try:
-        if request.keys is not None:
-            where = " WHERE " + " OR ".join(spelling.equal(keys, key) for key in request.keys)
-        elif request.after is not None:
-            where = f" WHERE {spelling.after(keys, request.after)}"
-        else:
-            where = ""
-    except ValueError as error:
-        raise _no_value(request.table) from error
     # Left to itself the server may prefer to sort the table, once for each chunk.
     index = "" if table.prefix_key else " FORCE INDEX (PRIMARY)"
-    order = ", ".join(spelling.identifier(name) for name, _ in keys)
+    order = ", ".join(spelling.identifier(name) for name in table.schema.primary_key)
     name = spelling.identifier(table.schema_name, table.table_name)
-    return f"SELECT {columns} FROM {name}{index}{where} ORDER BY {order} LIMIT {request.limit}"
+    where = f" WHERE {wanted}" if wanted else ""
+    return f"SELECT {columns} FROM {name}{index}{where} ORDER BY {order} LIMIT {limit}"
 
 
 def _no_value(table: str) -> UnsupportedByName:

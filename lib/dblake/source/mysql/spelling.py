@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from dblake.landing.mysql_types import MysqlType, parse
 
-_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
+INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_INTEGERS = (*INTEGERS, "year")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _DOUBLE = re.compile(r"-?[0-9.]+([eE][-+]?[0-9]+)?")
@@ -104,6 +105,12 @@ def after(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
         terms.append(" AND ".join([*same, _greater(name, type_, value)]))
         same.append(f"{identifier(name)} = {literal(type_, value)}")
     return " OR ".join(f"({term})" for term in terms)
+
+
+def upto(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
+    """What is true of the row with a key and of those before it; the first column is an integer."""
+    (name, type_), *_ = columns
+    return f"{identifier(name)} <= {literal(type_, key[0])} AND NOT ({after(columns, key)})"
 
 
 def equal(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:

@@ -29,6 +29,21 @@ from dblake.source.postgres.settings import PostgresSettings
 
 _DELIVER_BYTES = 2 << 20
 _NEWLINE = ord("\n")
+_PAGES_A_PART = 25
+"""So many of a table's pages, picked at random, tell well enough where to divide it."""
+_SIZE = """
+SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::int FROM pg_class
+WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
+"""
+_DIVIDE = """
+WITH sample AS (
+  SELECT {keys}, row_number() OVER (ORDER BY {order}) AS n, count(*) OVER () AS c
+  FROM {table} TABLESAMPLE SYSTEM ({share})
+), share AS (
+  SELECT sample.*, least({parts}, floor(c * 100 / {share} / {rows})::bigint) AS parts FROM sample
+)
+SELECT {names} FROM share WHERE n < c AND n * parts / c > (n - 1) * parts / c ORDER BY n
+"""
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -52,6 +67,24 @@ class PgChunkReader:
                     f"source {self._settings.name}: the watermark table has no row {reader}",
                     next_step="run preflight --init, which puts it there",
                 )
+
+    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        with explained(self._settings), self._connection.cursor() as cur:
+            cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(table))
+            known = _dumpable(table, self._catalogued(cur, cur.fetchone()[0]))
+            cur.execute(_SIZE, {"oid": known.oid})
+            pages = cur.fetchone()[0]
+            if not pages:
+                return []
+            keys = [sql.Identifier(name) for name in known.schema.primary_key]
+            names = [sql.Identifier(f"key_{number}") for number in range(len(keys))]
+            texts = [sql.SQL("{}::text AS {}").format(key, name) for key, name in zip(keys, names, strict=True)]
+            cur.execute(sql.SQL(_DIVIDE).format(
+                keys=sql.SQL(", ").join(texts), names=sql.SQL(", ").join(names), order=sql.SQL(", ").join(keys),
+                table=_rows_of(known), parts=sql.Literal(parts), rows=sql.Literal(rows),
+                share=sql.Literal(min(100.0, 100.0 * parts * _PAGES_A_PART / float(pages))),
+            ))
+            return [tuple(row) for row in cur.fetchall()]
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with explained(self._settings), self._connection.cursor() as cur:
@@ -79,14 +112,7 @@ class PgChunkReader:
             (request.reader, *split_qualified(request.table)),
         )
         snapshot, low_seen, oid = cur.fetchone()
-        table = catalogue.table_by_oid(cur, oid) if oid else None
-        if table is None:
-            raise UnsupportedByName(f"table {request.table} is not in the database", next_step="correct its name")
-        if not table.schema.primary_key:
-            raise UnsupportedByName(
-                f"table {request.table} has no primary key, so it cannot be dumped",
-                next_step="add a primary key; its changes are followed from the log meanwhile",
-            )
+        table = _dumpable(request.table, self._catalogued(cur, oid))
         with _CopySink(table.schema, deliver) as sink:
             self._copy(cur, self._select(table, request), request, sink)
         return table, ChunkRead(
@@ -96,6 +122,10 @@ class PgChunkReader:
             low_seen=low_seen,
             snapshot=snapshot,
         )
+
+    @staticmethod
+    def _catalogued(cur: cursor, oid: int | None) -> catalogue.CatalogueTable | None:
+        return catalogue.table_by_oid(cur, oid) if oid else None
 
     @staticmethod
     def _copy(cur: cursor, select: sql.Composable, request: ChunkRequest, sink: _CopySink) -> None:
@@ -124,22 +154,36 @@ class PgChunkReader:
             ]
             return sql.SQL("({})").format(sql.SQL(", ").join(parts))
 
+        wanted = [sql.SQL("true")]
         if request.keys is not None:
-            where: sql.Composable = sql.SQL("WHERE ({}) IN ({})").format(
-                keys, sql.SQL(", ").join(row(k) for k in request.keys)
-            )
-        elif request.after is not None:
-            where = sql.SQL("WHERE ({}) > {}").format(keys, row(request.after))
-        else:
-            where = sql.SQL("")
-        # The log names a table's own rows by it, and those of tables that inherit from it by theirs.
-        only = sql.SQL("" if table.partitioned else "ONLY ")
-        return sql.SQL("COPY (SELECT {} FROM {}{} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
-            columns, only, sql.Identifier(table.schema_name, table.table_name), where, keys, sql.Literal(request.limit)
+            wanted.append(sql.SQL("({}) IN ({})").format(keys, sql.SQL(", ").join(row(k) for k in request.keys)))
+        if request.after is not None:
+            wanted.append(sql.SQL("({}) > {}").format(keys, row(request.after)))
+        if request.upto is not None:
+            wanted.append(sql.SQL("({}) <= {}").format(keys, row(request.upto)))
+        return sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+            columns, _rows_of(table), sql.SQL(" AND ").join(wanted), keys, sql.Literal(request.limit)
         )
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _dumpable(name: str, table: catalogue.CatalogueTable | None) -> catalogue.CatalogueTable:
+    if table is None:
+        raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
+    if not table.schema.primary_key:
+        raise UnsupportedByName(
+            f"table {name} has no primary key, so it cannot be dumped",
+            next_step="add a primary key; its changes are followed from the log meanwhile",
+        )
+    return table
+
+
+def _rows_of(table: catalogue.CatalogueTable) -> sql.Composable:
+    # The log names a table's own rows by it, and those of tables that inherit from it by theirs.
+    only = sql.SQL("" if table.partitioned else "ONLY ")
+    return sql.SQL("{}{}").format(only, sql.Identifier(table.schema_name, table.table_name))
 
 
 class _CopySink(io.RawIOBase):

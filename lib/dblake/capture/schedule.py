@@ -1,0 +1,259 @@
+"""What a dump's readers do next, and what has landed of it: the books of ``dumps``, without its threads.
+
+Promises: tables begin in the order in which they were asked for; of each stretch one chunk at a time is read, and the
+next one before the last one's high watermark has landed; progress is saved only for chunks whose window has landed,
+stretch by stretch in order, so a crash costs the chunks under way and nothing else. Any thread may call any method.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dblake.capture.progress import ProgressStore
+from dblake.capture.requests import Control, DumpTask, Key, control, pending, save_progress
+from dblake.capture.windows import OpenChunk
+from dblake.core.failpoints import failpoint
+
+_AHEAD = 64
+"""Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
+_QUEUE_SECONDS = 2.0
+"""How old the known queue of dumps may get; looking costs two documents a table."""
+_MOST_DISCARDS = 10
+"""So many chunks discarded in a row mean that the table cannot be dumped as things are."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A stretch of a table, read by one reader at a time. ``after`` is where its next chunk starts.
+
+    Of a table that has not begun it is the whole, to be divided first.
+    """
+
+    reading: _Reading
+    stretch: int
+    after: Key | None
+    upto: Key | None
+    exhausted: bool = False
+    busy: bool = False
+    went_back: bool = False
+    """While busy: the chunk being read comes after one that was discarded."""
+    under_way: deque[_UnderWay] = field(default_factory=deque)
+
+    @property
+    def task(self) -> DumpTask:
+        """The table's dump, with what has landed of it."""
+        return self.reading.task
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A chunk that was read, where it started, and what is left of its stretch after it."""
+
+    chunk: OpenChunk
+    start: Key | None
+    after: Key | None
+    exhausted: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A table being dumped. ``task`` knows what has landed, ``unsaved`` that the progress kept knows less."""
+
+    task: DumpTask
+    chunks: int
+    lanes: list[Lane] = field(default_factory=list)
+    wanted: Control = Control.RUN
+    discards: int = 0
+    unsaved: bool = False
+
+    @property
+    def exhausted(self) -> bool:
+        return bool(self.task.stretches) and all(lane.exhausted for lane in self.lanes)
+
+    @property
+    def at_work(self) -> bool:
+        return any(lane.busy or lane.under_way for lane in self.lanes)
+
+
+class Schedule:
+    """Which stretch of which table is read next.
+
+    ``idle`` if nothing is asked for or under way, ``reading`` unless every reader was told that there is nothing to do.
+    """
+
+    def __init__(self, store: ProgressStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._queue: deque[DumpTask] = deque()
+        self._looked = float("-inf")
+        self._arrivals: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
+        self._arrived = threading.Event()
+        self.idle = False
+        self.reading = True
+
+    def next(self, *, stopping: bool) -> Lane | None:
+        """A stretch to read a chunk of, for this caller alone until it says what became of it; None for now."""
+        with self._lock:
+            self._take_arrivals()
+            self._close_books(stopping=stopping)
+            lane = None if stopping or len(self._lanes) >= _AHEAD else self._next_lane()
+            if lane:
+                lane.busy = True
+            self.reading = any(each.busy for reading in self._readings.values() for each in reading.lanes)
+            self.idle = lane is None and not self._readings
+            return lane
+
+    def ended(self) -> bool:
+        """True if nothing of any table is under way any more."""
+        with self._lock:
+            return not self._readings
+
+    def wait(self, seconds: float) -> None:
+        """Until a chunk lands, or so long."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()
+
+    def number(self, lane: Lane) -> int:
+        """The next chunk's number in its table's dump."""
+        with self._lock:
+            lane.reading.chunks += 1
+            return lane.reading.chunks
+
+    def divided(self, lane: Lane, keys: Sequence[Key]) -> None:
+        """The lane's table is read in stretches that end at these keys."""
+        with self._lock:
+            reading = lane.reading
+            reading.task = save_progress(self._store, reading.task.divided(keys))
+            reading.lanes = _lanes(reading)
+            if len(keys):
+                logger.info("table %s is read in %d stretches", reading.task.table, len(reading.lanes))
+
+    def read(self, lane: Lane, chunk: OpenChunk, after: Key | None, *, exhausted: bool) -> None:
+        """A chunk of the lane was read; the next one starts after this key, or there is none."""
+        with self._lock:
+            went_back, lane.busy, lane.went_back = lane.went_back, False, False
+            if self._known(lane) and not went_back:
+                lane.under_way.append(_UnderWay(chunk, lane.after, after, exhausted))
+                lane.after, lane.exhausted = after, exhausted
+                self._lanes[chunk.chunk_id] = lane
+
+    def failed(self, lane: Lane, why: str) -> None:
+        """The lane's table cannot be dumped."""
+        with self._lock:
+            lane.busy = False
+            self._fail(lane.reading, why)
+
+    def landed(self, chunk: OpenChunk) -> None:
+        """Tells that a chunk's window has landed. Never waits."""
+        self._arrivals.put(chunk)
+        self._arrived.set()
+
+    def _next_lane(self) -> Lane | None:
+        for reading in self._readings.values():
+            free = next((lane for lane in reading.lanes if not lane.busy and not lane.exhausted), None)
+            if free and reading.wanted is Control.RUN:
+                reading.wanted = control(self._store, reading.task)
+                if reading.wanted is Control.RUN:
+                    return free
+        task = self._next_task()
+        if task is None:
+            return None
+        logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
+        reading = _Reading(save_progress(self._store, task.running()), chunks=task.chunks)
+        reading.lanes = _lanes(reading)
+        self._readings[task.id, task.table] = reading
+        return next((lane for lane in reading.lanes if not lane.exhausted), None)
+
+    def _next_task(self) -> DumpTask | None:
+        # Idle is only who has just looked.
+        patience = _QUEUE_SECONDS if self._readings else 0.0
+        if not self._queue and time.monotonic() - self._looked >= patience:
+            self._queue.extend(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
+            self._looked = time.monotonic()
+        while self._queue:
+            task = self._queue.popleft()
+            if control(self._store, task) is Control.RUN:
+                return task
+        return None
+
+    def _close_books(self, *, stopping: bool) -> None:
+        """Ends the tables of which nothing is under way and nothing more is to be read."""
+        for key, reading in list(self._readings.items()):
+            if reading.at_work or not (stopping or reading.exhausted or reading.wanted is not Control.RUN):
+                continue
+            del self._readings[key]
+            if reading.exhausted:
+                done = save_progress(self._store, reading.task.done())
+                logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
+            elif reading.wanted is Control.PAUSE:
+                save_progress(self._store, reading.task.paused())
+            elif reading.wanted is Control.CANCEL:  # or the request was lost with the store
+                save_progress(self._store, reading.task.cancelled())
+
+    def _take_arrivals(self) -> None:
+        """Saves progress for the chunks whose windows have landed, once for all that landed together."""
+        while True:
+            try:
+                chunk = self._arrivals.get_nowait()
+            except queue.Empty:
+                break
+            lane = self._lanes.pop(chunk.chunk_id, None)
+            if lane is None or not self._known(lane):
+                continue  # read after a chunk that was discarded: its rows count, but it is read once more
+            first = lane.under_way.popleft()
+            assert first.chunk is chunk and chunk.read is not None, "high watermarks come in the order of chunks"
+            reading = lane.reading
+            if chunk.discarded:
+                self._go_back(lane, first)
+                continue
+            reading.discards = 0
+            reading.task = reading.task.landed(lane.stretch, chunk.read.rows, first.after, done=first.exhausted)
+            reading.unsaved = True
+        for reading in self._readings.values():
+            if reading.unsaved:
+                failpoint("dump.before_progress")
+                save_progress(self._store, reading.task)
+                reading.unsaved = False
+                failpoint("dump.progress_saved")
+
+    def _go_back(self, lane: Lane, discarded: _UnderWay) -> None:
+        """Makes a discarded chunk the next one of its stretch to be read."""
+        chunk, reading = discarded.chunk, lane.reading
+        logger.warning("chunk %d of %s was discarded: %s", chunk.number, chunk.table, chunk.discarded)
+        self._drop(lane)
+        lane.after, lane.exhausted, lane.went_back = discarded.start, False, lane.busy
+        reading.discards += 1
+        if reading.discards >= _MOST_DISCARDS:
+            self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
+
+    def _fail(self, reading: _Reading, why: str) -> None:
+        if self._readings.pop((reading.task.id, reading.task.table), None) is reading:
+            logger.error("dump %s of %s failed: %s", reading.task.id, reading.task.table, why)
+            save_progress(self._store, reading.task.failed(why))
+            for lane in reading.lanes:
+                self._drop(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        for later in lane.under_way:
+            self._lanes.pop(later.chunk.chunk_id, None)
+        lane.under_way.clear()
+
+    def _known(self, lane: Lane) -> bool:
+        return self._readings.get((lane.task.id, lane.task.table)) is lane.reading
+
+
+def _lanes(reading: _Reading) -> list[Lane]:
+    stretches = reading.task.stretches
+    if not stretches:
+        return [Lane(reading, 0, None, None)]
+    return [Lane(reading, at, s.after, s.upto, exhausted=s.done) for at, s in enumerate(stretches)]
