@@ -157,7 +157,7 @@ class CaptureConfig(_Section):
 class DumpConfig(_Section):
     """How tables are read while the log runs."""
 
-    chunk_size: int = Field(10_000, ge=1, description="Rows a chunk.")
+    chunk_size: int = Field(50_000, ge=1, description="Rows a chunk at most; of wide rows fewer, about 16 MiB.")
     delay: float = Field(0.0, ge=0, description="Seconds between two chunks of one reader, to spare the database.")
     readers: int = Field(1, ge=1, le=8, description="Chunk readers at work at once, each on its own connection.")
 

@@ -51,7 +51,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
     assert config.source.tls == "verify"
     assert config.source.watermark_schema == "dblake"
     assert (config.source.slot, config.source.publication) == ("dblake_shop_eu", "dblake_shop_eu")
-    assert (config.dump.chunk_size, config.dump.delay, config.dump.readers) == (10_000, 0.0, 1)
+    assert (config.dump.chunk_size, config.dump.delay, config.dump.readers) == (50_000, 0.0, 1)
     assert (config.capture.profile, config.capture.max_bytes, config.capture.max_rows) == ("default", 16777216, 200_000)
     wants = config.source.wants()
     assert [wants("public", t) for t in ("orders", "audit_log")] == [True, False]

@@ -37,6 +37,11 @@ _STRETCHES_A_READER = 4
 _CHUNKS_A_STRETCH = 4
 """A stretch of fewer chunks is not worth a chunk more at its end."""
 
+_FIRST_ROWS = 1000
+"""A table's first chunk: how wide its rows are is not known yet."""
+_CHUNK_BYTES = 16 << 20
+"""About what a chunk weighs at most, so that its transaction stays short however wide the rows are."""
+
 T = TypeVar("T")
 
 
@@ -138,7 +143,8 @@ class _Reader:
             if not lane.task.stretches:
                 self._schedule.divided(lane, self._boundaries(lane, limit))
                 return
-            self._read_chunk(lane, limit)
+            affordable = _FIRST_ROWS if lane.row_bytes is None else int(_CHUNK_BYTES / lane.row_bytes)
+            self._read_chunk(lane, min(limit, max(affordable, 1)))
         except UnsupportedByName as error:
             self._schedule.failed(lane, error.what)
             return
@@ -174,17 +180,20 @@ class _Reader:
         chunk = OpenChunk(lane.task.id, lane.task.table, self._schedule.number(lane))
         after, upto = (lane.after, lane.upto) if keys is None else (None, None)
         request = ChunkRequest(lane.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
+        delivery = _Delivery(self._batches, chunk, reader.format)
         self._windows.open(chunk)
         try:
             reader.mark(self._number, chunk.chunk_id)
             failpoint("dump.low_written")
-            read = chunk.read = reader.read(request, _Delivery(self._batches, chunk, reader.format))
+            read = chunk.read = reader.read(request, delivery)
             failpoint("dump.chunk_read")
             reader.mark(self._number, chunk.high_value)
             failpoint("dump.high_written")
         except BaseException:
             self._windows.forget(chunk)
             raise
+        if read.rows:
+            lane.row_bytes = delivery.bytes / read.rows
         return chunk, read.rows, read.last_key
 
     def _persistently(self, ask: Callable[[ChunkReader], T]) -> T:
@@ -214,8 +223,9 @@ class _Delivery:
 
     def __init__(self, batches: BatchBuilder, chunk: OpenChunk, format_: str) -> None:
         self._batches, self._chunk, self._format = batches, chunk, format_
-        self._rows = 0
+        self._rows = self.bytes = 0
 
     def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
         self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._format)
         self._rows += len(payload)
+        self.bytes += payload.nbytes

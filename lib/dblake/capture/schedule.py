@@ -45,6 +45,8 @@ class Lane:
     busy: bool = False
     went_back: bool = False
     """While busy: the chunk being read comes after one that was discarded."""
+    row_bytes: float | None = None
+    """What a row of the last chunk weighed."""
     under_way: deque[_UnderWay] = field(default_factory=deque)
 
     @property

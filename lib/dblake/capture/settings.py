@@ -20,6 +20,6 @@ class CaptureSettings:
 class DumpSettings:
     """How a dump reads: rows a chunk, seconds of rest between two chunks of a reader, readers at work at once."""
 
-    chunk_size: int = 10_000
+    chunk_size: int = 50_000
     delay: float = 0.0
     readers: int = 1
