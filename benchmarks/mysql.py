@@ -17,7 +17,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 
 from benchmarks import decode_binlog
 from benchmarks.comparison import Comparison, Side
-from benchmarks.mysql_database import OPTIONS, MysqlBench
+from benchmarks.mysql_database import OPTIONS, MysqlBench, require_clients
 from benchmarks.process import Ran
 from benchmarks.progress import Progress
 from tests.support.mysql import Flavour, MysqlServer
@@ -27,7 +27,8 @@ _DECODED_ROWS = 100_000
 
 
 def server(flavour: Flavour, folder: Path) -> MysqlServer:
-    """A server of our own, to be entered."""
+    """A server of our own, to be entered. Raises ConfigError if a program to measure beside is missing."""
+    require_clients(flavour)
     return MysqlServer(flavour, folder / "server", *OPTIONS)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
 from benchmarks.process import Ran, run
+from dblake.core.errors import ConfigError
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
 from tests.support.mysql import MysqlServer
@@ -54,6 +55,17 @@ BEGIN
   END WHILE;
 END
 """
+
+
+def require_clients(flavour: str) -> None:
+    """Raises ConfigError if a program that is measured beside ours is not installed."""
+    wanted = {"mariadb": ["mariadb", "mariadb-binlog"], "mysql": ["mariadb"]}[flavour]
+    missing = [name for name in wanted if shutil.which(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)}, which is measured beside, is not installed",
+            next_step="apt-get install mariadb-client",
+        )
 
 
 @dataclass
@@ -133,7 +145,7 @@ class MysqlBench:
         name = ["mariadb-binlog"] if self.server.flavour == "mariadb" else program(mysql_root(), "usr/bin/mysqlbinlog")
         try:
             return run(
-                [*_found(name), "--no-defaults", "--read-from-remote-server", "--raw", "--to-last-log",
+                [*name, "--no-defaults", "--read-from-remote-server", "--raw", "--to-last-log",
                  f"--result-file={into}", "--host=127.0.0.1", f"--port={self.server.port}",
                  f"--user={self.server.user}", self.first_file], {},
             )
@@ -144,7 +156,7 @@ class MysqlBench:
     def quick_client(self) -> Ran:
         """The command line client, which asks for the whole table and writes the rows to a pipe as they come."""
         client = " ".join([
-            *_found(["mariadb"]), "--no-defaults", "--quick", "--batch", "--host=127.0.0.1",
+            "mariadb", "--no-defaults", "--quick", "--batch", "--host=127.0.0.1",
             f"--port={self.server.port}", f"--user={self.server.user}", f"--execute='SELECT * FROM {TABLE}'",
         ])
         return run(["bash", "-c", f"set -o pipefail; {client} | cat >/dev/null"], {})
@@ -164,9 +176,3 @@ source:
   tls: disable
   tables: ["{SCHEMA}.*"]
 """
-
-
-def _found(command: list[str]) -> list[str]:
-    if shutil.which(command[0]) is None:
-        raise RuntimeError(f"there is no {command[0]}: apt-get install mariadb-client")
-    return command
