@@ -190,7 +190,8 @@ def save(results: Results, command: str, suffix: str = "") -> Path:
 @click.command("benchmark")
 @verbose_option
 @click.option("--rows", type=click.IntRange(min=1000), default=1_000_000, show_default=True, help="Rows of the table.")
-@click.option("--changes", type=click.IntRange(min=1000), default=None, show_default="500,000; with --mysql 2,000,000", help="Row changes.")
+@click.option("--changes", type=click.IntRange(min=1000), show_default="500,000; with --mysql 2,000,000",
+              help="Row changes.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each, in turn.")
 @click.option("--mysql", "of_mysql", is_flag=True, help="Measure MariaDB or MySQL instead, without Spark.")
 @click.option("--flavour", type=click.Choice(["mariadb", "mysql"]), default="mariadb", show_default=True,
