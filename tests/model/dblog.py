@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dblake.core.position import Position
-from dblake.core.window import ChunkWindow
+from dblake.core.window import ChunkWindow, Snapshot
 from dblake.landing.control import DISCARDED, ChunkEnd
 
 Key = tuple[str, ...]
@@ -20,7 +20,7 @@ Image = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Event:
-    """One change: c create, u update, d delete, t truncate from the log; r read, f fill from a dump."""
+    """One change: c create, u update, d delete, t truncate from the log; r read, f fill, d removed from a dump."""
 
     position: Position
     batch: int
@@ -88,6 +88,7 @@ class Closed:
     read: int | None = None
     emitted: int = 0
     filled: int = 0
+    removed: int = 0
 
 
 Landed = Event | ChunkRow | Low | High
@@ -99,12 +100,13 @@ def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[Closed]]:
     log = [e for e in landing if isinstance(e, Event)]
     highs = [h for h in landing if isinstance(h, High)]
     events, ledger = list(log), []
-    for high in highs:
-        kept = [] if high.end.status == DISCARDED else survivors(high, log, landing)
+    for high in sorted(highs, key=lambda h: h.position):
+        kept = [] if high.end.status == DISCARDED else survivors(high, log, landing) + phantoms(high, events)
         events += kept
         ledger.append(Closed(
             high.chunk_id, high.lease_epoch, high.batch, high.end.status, high.end.reason, high.end.rows,
             emitted=sum(e.op == "r" for e in kept), filled=sum(e.op == "f" for e in kept),
+            removed=sum(e.op == "d" for e in kept),
         ))
     return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs)
 
@@ -130,6 +132,35 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
                 row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id,
             ))
     return kept
+
+
+def phantoms(high: High, events: list[Event]) -> list[Event]:
+    """Keys that a dump of the whole table did not return and nothing has told of since it began: they are gone.
+
+    Not those whose last event the dump's earliest chunk could not see, though it came before: the row is there.
+    """
+    began = high.end.began
+    if began is None:
+        return []
+    seen = Snapshot.parse(began.snapshot) if began.snapshot else None
+    newest: dict[Key, Event] = {}
+    for event in sorted(events, key=lambda e: e.position):
+        if event.table == high.table and event.position < high.position:
+            if event.op == "t":
+                newest.clear()
+            elif event.key is not None:
+                newest[event.key] = event
+    gone = sorted(
+        key for key, event in newest.items()
+        if event.op != "d" and event.position < began.position
+        and (seen is None or event.txid is None or seen.sees(event.txid))
+    )
+    at = high.position
+    return [
+        Event(Position(at.incarnation, at.lsn, number * 2), high.batch, high.lease_epoch, high.table, "d", key,
+              None, high.txid, high.chunk_id)
+        for number, key in enumerate(gone)
+    ]
 
 
 def orphans(landing: list[Landed], highs: list[High]) -> list[Closed]:

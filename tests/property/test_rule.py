@@ -93,6 +93,17 @@ def only_what_landed_since_the_chunk_began(landing: list[Landed]) -> list[Event]
     return with_log(landing, lambda e: True, since_chunk=True)
 
 
+def phantoms_stay(landing: list[Landed]) -> list[Event]:
+    return [e for e in reconcile(landing)[0] if not (e.op == "d" and e.chunk_id)]
+
+
+def all_that_the_dump_did_not_return_goes(landing: list[Landed]) -> list[Event]:
+    return reconcile([
+        replace(x, end=replace(x.end, began=replace(x.end.began, snapshot=None)))
+        if isinstance(x, High) and x.end.began else x for x in landing
+    ])[0]
+
+
 def discarded_chunks_stand(landing: list[Landed]) -> list[Event]:
     return reconcile([replace(x, end=replace(x.end, status=CLOSED)) if isinstance(x, High) else x for x in landing])[0]
 
@@ -109,7 +120,7 @@ def with_log(landing: list[Landed], evicts: Callable[[Event], bool], *, since_ch
 
 @pytest.mark.parametrize("rule", [
     by_position_only, without_fills, partial_updates_evict_nothing, old_keys_evict_nothing, truncates_evict_nothing,
-    only_what_landed_since_the_chunk_began,
+    only_what_landed_since_the_chunk_began, phantoms_stay, all_that_the_dump_did_not_return_goes,
 ])
 def test_a_simpler_rule_ends_wrong(rule: Callable[[list[Landed]], list[Event]]) -> None:
     wrong = sum(bool(faults(world := play(random_steps(seed)), rule(for_model(world.landing)))) for seed in range(1000))

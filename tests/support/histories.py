@@ -3,7 +3,8 @@
 The habits that break chunk windows are all here: transactions that straddle watermarks, transaction ids that do not
 follow commit order, commits that are in the log before they are visible (rows stay locked until then), snapshots that
 miss them, key changes, updates that leave out an unchanged value, truncates, captures that die and leave orphans, two
-readers at once, dumps of single keys, and batches cut anywhere. A history is a list of steps, four small numbers each;
+readers at once, dumps of single keys, rows that vanish without a trace in the log before their table is dumped, and
+batches cut anywhere. A history is a list of steps, four small numbers each;
 a step that makes no sense where it stands does nothing, so every list is a history and any part of one is too.
 """
 
@@ -15,7 +16,7 @@ from random import Random
 
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
-from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 from tests.model.dblog import ChunkRow, High, Key, Low
 from tests.support.landed import Change, Thing
 
@@ -27,7 +28,7 @@ _KEYS: dict[str, list[Key]] = {
     "pair": [("", ""), ("a", "b"), ('a","b', ""), ("a", 'b"'), ("b", "a"), ("ä", "\n")],
 }
 _WEIGHTS = {"write": 10, "commit": 6, "rollback": 1, "reveal": 4, "low": 5, "read": 5, "high": 5, "ship": 5,
-            "arrive": 3, "cut": 3, "crash": 1}
+            "arrive": 3, "cut": 3, "crash": 1, "lose": 3}
 _STEPS = [name for name, weight in _WEIGHTS.items() for _ in range(weight)]
 BATCHES_A_LEASE = 3
 """Captures die in every third batch, so that histories side by side agree on the lease epoch of a batch."""
@@ -76,6 +77,19 @@ class _Chunk:
     end_key: Key | None = None
     first_batch: int | None = None
     discard: bool = False
+    closes: DumpStart | None = None
+    """Of the chunk that ends a dump of a whole table: where the dump began."""
+
+
+@dataclass(frozen=True)
+class _Dump:
+    """What is still to be read of a table: all of it or some keys, after the last chunk's key, or only its end."""
+
+    table: str
+    keys: tuple[Key, ...] | None = None
+    after: Key | None = None
+    began: DumpStart | None = None
+    closing: bool = False
 
 
 @dataclass
@@ -90,9 +104,7 @@ class _Mark:
 
 @dataclass
 class _Reader:
-    """``dumps`` are still to be read: table, keys (None: all), last chunk key."""
-
-    dumps: list[tuple[str, tuple[Key, ...] | None, Key | None]]
+    dumps: list[_Dump]
     chunk: _Chunk | None = None
 
 
@@ -114,8 +126,8 @@ class World:
             for key in keys[::2] + keys[1:2]:
                 self.visible[table, key] = self._row(table, key)
         dumps = [
-            [(self._plain, None, None), (self._pair, None, None)],
-            [(self._pair, None, None), (self._plain, (("a",), ("é\t",)), None)],
+            [_Dump(self._plain), _Dump(self._pair)],
+            [_Dump(self._pair), _Dump(self._plain, (("a",), ("é\t",)))],
         ]
         self._readers = [_Reader(list(queue)) for queue in dumps]
         self.landing: list[Thing] = []
@@ -214,6 +226,15 @@ class World:
             if row is not None:
                 self.visible[at] = row
 
+    def lose(self, a: int, b: int, c: int) -> None:
+        """A row goes without a word in the log, as with a log that was lost: before its table is dumped only."""
+        table = (self._plain, self._pair)[b % 2]
+        key = _KEYS["plain" if table == self._plain else "pair"][c % 6]
+        begun = any(isinstance(entry, _Mark) and entry.chunk.table == table for entry in self._log)
+        held = any((table, key) in txn.rows or table in txn.truncated for txn in self._running())
+        if not begun and not held:
+            self.visible.pop((table, key), None)
+
     def _next_lsn(self) -> int:
         self._lsn += 10
         return self._lsn
@@ -236,9 +257,14 @@ class World:
         number = a % 2
         reader = self._readers[number]
         if reader.chunk is None and reader.dumps:
+            dump = reader.dumps[0]
+            if dump.closing and self._landed_dumps[number] != reader.dumps:
+                return
             self._chunks += 1
-            table, keys, after = reader.dumps[0]
-            chunk = _Chunk(f"{self.tag}-{self._chunks}", table, f"{self.tag}-{number}", keys, after, self._epoch, 0)
+            chunk = _Chunk(
+                f"{self.tag}-{self._chunks}", dump.table, f"{self.tag}-{number}", dump.keys, dump.after, self._epoch, 0,
+                closes=dump.began if dump.closing else None,
+            )
             chunk.low_lsn = self._mark("low", chunk)
             reader.chunk = chunk
 
@@ -252,8 +278,8 @@ class World:
             if table == chunk.table and (chunk.after is None or key > chunk.after)
             and (chunk.keys is None or key in chunk.keys)
         )
-        limit = b % 3 + 1
-        chunk.end_key = wanted[limit - 1] if len(wanted) > limit else None
+        limit = 0 if chunk.closes else b % 3 + 1
+        chunk.end_key = wanted[limit - 1] if len(wanted) > limit > 0 else None
         chunk.rows = [
             ChunkRow(0, chunk.lease_epoch, chunk.table, chunk.chunk_id, number, key, self.visible[chunk.table, key])
             for number, key in enumerate(wanted[:limit])
@@ -300,7 +326,7 @@ class World:
             return
         status, reason = (DISCARDED, "tried") if chunk.discard else (CLOSED, None)
         end = ChunkEnd(chunk.dump_id, 0, chunk.low_lsn, 0, self.tables[chunk.table].schema_id, chunk.count,
-                       chunk.first_batch, chunk.snapshot, status, reason)
+                       chunk.first_batch, chunk.snapshot, status, reason, chunk.closes)
         self.landing.append(High(self._batch, self._epoch, chunk.table, chunk.chunk_id, at, mark.xid, end))
         if not chunk.discard:
             number = int(chunk.dump_id.rpartition("-")[2])
@@ -342,15 +368,20 @@ class World:
             while reader.dumps or reader.chunk:
                 for step in (self.low, self.read, self.high):
                     step(number, 1, 6)
+                self.ship(len(self._log), 1, 0)
         self.ship(len(self._log), 1, 0)
         self._cut()
 
 
-def _after(
-    dumps: list[tuple[str, tuple[Key, ...] | None, Key | None]], chunk: _Chunk
-) -> list[tuple[str, tuple[Key, ...] | None, Key | None]]:
+def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
     """What is left to dump once a chunk is done."""
-    return [(chunk.table, chunk.keys, chunk.end_key), *dumps[1:]] if chunk.end_key is not None else dumps[1:]
+    dump, *rest = dumps
+    began = DumpStart(1, chunk.low_lsn, 0, chunk.snapshot)
+    began = dump.began.and_chunk(began) if dump.began else began
+    if chunk.end_key is not None:
+        return [replace(dump, after=chunk.end_key, began=began), *rest]
+    whole = dump.keys is None and not dump.closing
+    return [replace(dump, closing=True, began=began), *rest] if whole else rest
 
 
 def play(steps: Iterable[Step], tag: str = "h") -> World:

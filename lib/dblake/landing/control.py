@@ -16,11 +16,44 @@ CLOSED, DISCARDED = "closed", "discarded"
 
 
 @dataclass(frozen=True, slots=True)
+class DumpStart:
+    """Where the dump of a whole table began: its earliest low watermark, and what its earliest chunk could see.
+
+    A key the dump did not return, and of which nothing is known from then on, is not there any more.
+    """
+
+    incarnation: int
+    lsn: int
+    seq: int
+    snapshot: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """The earliest low watermark."""
+        return Position(self.incarnation, self.lsn, self.seq)
+
+    def and_chunk(self, other: DumpStart) -> DumpStart:
+        """Of two chunks: what none of them can have missed. Of two snapshots the earlier one sees no more."""
+        first = min(self.position, other.position)
+        snapshot = self.snapshot
+        if snapshot and other.snapshot:
+            snapshot = min(snapshot, other.snapshot, key=_age)
+        return DumpStart(first.incarnation, first.lsn, first.seq, snapshot)
+
+
+def _age(snapshot: str) -> tuple[int, int]:
+    seen = Snapshot.parse(snapshot)
+    return seen.xmax, -len(seen.xip)
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkEnd:
     """A ``high`` row's payload.
 
     ``snapshot`` is PostgreSQL's text form, or None where position alone decides. ``first_batch`` is the batch of the
-    chunk's earliest trace in landing (its low watermark or its first rows). ``rows`` counts what the chunk read.
+    chunk's earliest trace in landing (its low watermark or its first rows). ``rows`` counts what the chunk read. The
+    last chunk of a whole table reads nothing, after all others have landed: its ``began`` says that all keys there
+    are have been returned since then.
     """
 
     dump_id: str
@@ -33,6 +66,7 @@ class ChunkEnd:
     snapshot: str | None = None
     status: str = CLOSED
     reason: str | None = None
+    began: DumpStart | None = None
 
     def to_json(self) -> bytes:
         """One canonical line."""
@@ -41,7 +75,8 @@ class ChunkEnd:
     @classmethod
     def from_json(cls, payload: bytes) -> ChunkEnd:
         """Reads ``to_json``'s line."""
-        return cls(**json.loads(payload))
+        doc = json.loads(payload)
+        return cls(**doc | {"began": DumpStart(**doc["began"]) if doc["began"] else None})
 
     def window(self, *, chunk_id: str, table: str, lease_epoch: int, high: Position) -> ChunkWindow:
         """The window this row closes; ValueError if it is inside out."""
