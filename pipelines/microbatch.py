@@ -27,6 +27,7 @@ from dblake.reconcile.dedupe import survivors, weights
 from dblake.reconcile.held import Windows
 from dblake.reconcile.ledger import ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
+from dblake.reconcile.phantoms import before, dump_ends, phantoms
 from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
 from dblake.reconcile.windows import (
     Ending, WatermarkRow, endings, of_window, reach, require_rows, unanswered, windows_table,
@@ -132,9 +133,25 @@ class Reconciler:
                 chunk_rows(of_window(chunks, windows), self._known), hits,
                 few=weight["rows"] <= _FEW, partial=weight["partial"] > 0, truncates=weight["truncates"] > 0,
             )
-            self._events.append(in_order(events.unionByName(dump_events(standing, windows))), last)
+            events = events.unionByName(dump_events(standing, windows))
+            self._events.append(in_order(self._with_phantoms(events, new, closing)), last)
         finally:
             hits.unpersist()
+
+    def _with_phantoms(self, events: DataFrame, new: DataFrame, closing: Sequence[Ending]) -> DataFrame:
+        """The events, and those that delete what the dumps that end here did not return."""
+        ends = dump_ends(closing)
+        began = [(ending.row.table, ending.end.began) for ending in closing if ending.end.began]
+        if not began:
+            return events
+        of_them = F.col(TABLE).isin(sorted({table for table, _ in began}))
+        older = of_them & before(min(start.position for _, start in began))
+        history = self._events.rows().where(of_them)
+        # What is not known from before cannot have gone; then nothing need be gone through a second time.
+        if history.where(older).isEmpty() and new.where(_LOG).where(older).isEmpty():
+            return events
+        known = history.unionByName(events.where(of_them))
+        return events.unionByName(phantoms(known, self._spark.createDataFrame(ends)))
 
     def _chunk_rows(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
         """Landing's chunk rows for the windows that close, those of earlier batches included."""
@@ -160,7 +177,10 @@ class Reconciler:
             of_chunks = self._events.rows().where(
                 F.col(BATCH).between(done + 1, last) & F.col(CHUNK_ID).isin([ending.row.chunk_id for ending in ended])
             )
-            stand = {(row[CHUNK_ID], row[BATCH]): (row["rows"], row["fills"]) for row in written(of_chunks).collect()}
+            stand = {
+                (row[CHUNK_ID], row[BATCH]): (row["rows"], row["fills"], row["removed"])
+                for row in written(of_chunks).collect()
+            }
         rows = ledger_rows(ended, stand, orphans)
         self._ledger.append(self._spark.createDataFrame(rows, WINDOWS), last)
 

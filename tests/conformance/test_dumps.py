@@ -121,6 +121,43 @@ def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake
     assert lake.state(T) == truth(backend, ITEMS)
 
 
+def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake) -> None:
+    script = filled(backend, 6)
+    source = backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    script.run(["update 4 b", "insert 7 a"])
+    lake.capture(source)
+    for gone in ("2", "4", "6", "7"):
+        backend.vanish(T, {"id": gone})
+    lake.dump(T, keys=[("1",), ("2",)])
+    lake.capture(source)
+    assert set(lake.state(T)) == {(str(n),) for n in range(1, 8)}, "given keys are not all there are"
+    lake.dump(T)
+    lake.capture(source, steps={("low", T): lambda: script.run(["insert 6 c"])})
+    assert lake.state(T) == truth(backend, ITEMS)
+    removed = [event for event in lake.reconciled()[0] if event.op == "d"]
+    assert [(event.key, event.chunk_id is not None) for event in removed] == [
+        (("2",), True), (("4",), True), (("7",), True)
+    ]
+
+
+def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend: Backend, lake: Lake) -> None:
+    filled(backend, 6)
+    source = backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    backend.vanish(T, {"id": "2"})
+    lake.dump(T)
+    stop = threading.Event()
+    lake.capture(source, steps={("read", T): stop.set}, until=Until(), stop=stop, chunk_size=6)
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "running"]
+    assert ("2",) in lake.state(T)
+    lake.capture(source)
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
+    assert lake.state(T) == truth(backend, ITEMS)
+
+
 def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> None:
     pair = TableSchema("public.pair", (Column("a", "integer", False, 1), Column("b", "text", False, 2),
                                        Column("v", "text")))

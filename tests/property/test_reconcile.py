@@ -44,7 +44,7 @@ def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes
     for w in spark.read.format("delta").load(paths.windows).collect():
         outcomes[w["table"].partition(".")[0]][1].append((
             w["chunk_id"], w["lease_epoch"], w["batch"], w["status"], w["reason"], w["rows_read"], w["rows_emitted"],
-            w["rows_filled"],
+            w["rows_filled"], w["rows_removed"],
         ))
     return {tag: (rows, sorted(ledger)) for tag, (rows, ledger) in outcomes.items()}
 
@@ -57,7 +57,8 @@ def model_says(world: World) -> Outcome:
         for e in events
     ]
     return rows, sorted(
-        (w.chunk_id, w.lease_epoch, w.batch, w.status, w.reason, w.read, w.emitted, w.filled) for w in ledger
+        (w.chunk_id, w.lease_epoch, w.batch, w.status, w.reason, w.read, w.emitted, w.filled, w.removed)
+        for w in ledger
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import Throttle, pending, save_progress, throttle
 from dblake.core.errors import UsageError
+from dblake.landing.control import DumpStart
 from pipelines.dump import parse_keys
 from tests.support.postgres import Database
 
@@ -159,7 +160,8 @@ def test_wait_ends_with_the_dump(
         dump_id = process.stdout.readline().strip()
         (task,) = pending(store)
         assert task.id == dump_id
-        task = save_progress(store, task.running().divided([]).landed(0, 7, ("7",), done=False))
+        task = task.running().divided([]).landed(0, 7, ("7",), done=False, began=DumpStart(1, 9, 0))
+        save_progress(store, task)
         time.sleep(1.2)
         assert process.poll() is None
         save_progress(store, task.failed(error) if error else task.done())

@@ -70,6 +70,9 @@ class Backend(Protocol):
 
     def begin(self) -> Transaction: ...
 
+    def vanish(self, table: str, where: Row) -> None:
+        """Deletes rows without a word in the log."""
+
     def rows(self, table: str) -> list[Row]:
         """What is there, in no particular order."""
 
@@ -115,6 +118,11 @@ class MemoryBackend:
 
     def begin(self) -> Transaction:
         return self.database.begin()
+
+    def vanish(self, table: str, where: Row) -> None:
+        rows = self.database.table(table).rows
+        for key in [key for key, row in rows.items() if where.items() <= row.items()]:
+            del rows[key]
 
     def rows(self, table: str) -> list[Row]:
         return self.database.rows(table)
@@ -182,6 +190,13 @@ class PostgresBackend:
 
     def begin(self) -> Transaction:
         return PostgresTransaction(self.database)
+
+    def vanish(self, table: str, where: Row) -> None:
+        # What is published is decided by what was said when it happened.
+        self.run("ALTER PUBLICATION p SET (publish = 'insert, update, truncate')")
+        with self.begin() as transaction:
+            transaction.delete(table, where)
+        self.run("ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')")
 
     def rows(self, table: str) -> list[Row]:
         assert self.settings is not None, "source() makes it ready"

@@ -72,6 +72,10 @@ class MysqlBackend:
     def begin(self) -> Transaction:
         return MysqlTransaction(self.server, partial=self._partial)
 
+    def vanish(self, table: str, where: Row) -> None:
+        with MysqlTransaction(self.server, partial=False, logged=False) as transaction:
+            transaction.delete(table, where)
+
     def rows(self, table: str) -> list[Row]:
         connection = self.server.connect(conv={})
         try:
@@ -145,8 +149,10 @@ class _From(MysqlSource):
 class MysqlTransaction:
     """A transaction on a connection of its own."""
 
-    def __init__(self, server: MysqlServer, *, partial: bool) -> None:
+    def __init__(self, server: MysqlServer, *, partial: bool, logged: bool = True) -> None:
         self._connection = server.connect(autocommit=False)
+        if not logged:
+            self._execute("SET SESSION sql_log_bin = 0", [])
         if partial:
             self._execute("SET SESSION binlog_row_image = 'NOBLOB'", [])
 

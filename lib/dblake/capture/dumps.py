@@ -164,6 +164,10 @@ class _Reader:
 
     def _read_chunk(self, lane: Lane, limit: int) -> None:
         asked = lane.task.keys
+        if lane.closes:
+            chunk, _, _ = self._persistently(lambda reader: self._read(reader, lane, 0, None))
+            self._schedule.read(lane, chunk, None, exhausted=True)
+            return
         if asked is None:
             chunk, rows, last_key = self._persistently(lambda reader: self._read(reader, lane, limit, None))
             self._schedule.read(lane, chunk, last_key or lane.after, exhausted=rows < limit)
@@ -177,7 +181,7 @@ class _Reader:
         self, reader: ChunkReader, lane: Lane, limit: int, keys: tuple[Key, ...] | None
     ) -> tuple[OpenChunk, int, Key | None]:
         """Low watermark, rows, high watermark; on a broken connection the next try is a new chunk."""
-        chunk = OpenChunk(lane.task.id, lane.task.table, self._schedule.number(lane))
+        chunk = OpenChunk(lane.task.id, lane.task.table, self._schedule.number(lane), lane.closes)
         after, upto = (lane.after, lane.upto) if keys is None else (None, None)
         request = ChunkRequest(lane.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
         delivery = _Delivery(self._batches, chunk, reader.format)

@@ -20,6 +20,7 @@ from dblake.capture.documents import Document
 from dblake.capture.progress import ProgressStore
 from dblake.core.errors import ConfigError
 from dblake.core.names import folder
+from dblake.landing.control import DumpStart
 
 Key = tuple[str, ...]
 
@@ -84,6 +85,7 @@ class DumpProgress:
     chunks: int = 0
     rows: int = 0
     stretches: tuple[Stretch, ...] = ()
+    began: DumpStart | None = None
     started_at: str | None = None
     finished_at: str | None = None
     error: str | None = None
@@ -135,11 +137,14 @@ class DumpTask:
         stretches = tuple(Stretch(after, upto) for after, upto in zip((None, *keys), (*keys, None), strict=True))
         return self._moved(stretches=stretches)
 
-    def landed(self, stretch: int, rows: int, after: Key | None, *, done: bool) -> DumpTask:
+    def landed(self, stretch: int, rows: int, after: Key | None, *, done: bool, began: DumpStart) -> DumpTask:
         """One more chunk's window has landed, of this stretch, which goes on after a key or is done."""
         then, stretches = self.progress, list(self.progress.stretches)
         stretches[stretch] = replace(stretches[stretch], after=after, done=done)
-        return self._moved(chunks=then.chunks + 1, rows=then.rows + rows, stretches=tuple(stretches))
+        return self._moved(
+            chunks=then.chunks + 1, rows=then.rows + rows, stretches=tuple(stretches),
+            began=then.began.and_chunk(began) if then.began else began,
+        )
 
     def paused(self) -> DumpTask:
         """Stopped where it is, to go on later."""
@@ -286,7 +291,7 @@ def _progress(path: str, document: Document) -> DumpProgress:
     with _understood(path):
         progress = DumpProgress(**document)
         return replace(
-            progress, state=State(progress.state),
+            progress, state=State(progress.state), began=DumpStart(**document["began"]) if document["began"] else None,
             stretches=tuple(
                 Stretch(_key(part["after"]), _key(part["upto"]), part["done"]) for part in document["stretches"]
             ),

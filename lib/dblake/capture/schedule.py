@@ -19,6 +19,7 @@ from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import Control, DumpTask, Key, control, pending, save_progress
 from dblake.capture.windows import OpenChunk
 from dblake.core.failpoints import failpoint
+from dblake.landing.control import DumpStart
 
 _AHEAD = 64
 """Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
@@ -34,7 +35,8 @@ logger = logging.getLogger(__name__)
 class Lane:
     """A stretch of a table, read by one reader at a time. ``after`` is where its next chunk starts.
 
-    Of a table that has not begun it is the whole, to be divided first.
+    Of a table that has not begun it is the whole, to be divided first. Of one whose rows have all landed it is the end,
+    and ``closes`` says where the dump began: one chunk more, of no rows.
     """
 
     reading: _Reading
@@ -42,6 +44,7 @@ class Lane:
     after: Key | None
     upto: Key | None
     exhausted: bool = False
+    closes: DumpStart | None = None
     busy: bool = False
     went_back: bool = False
     """While busy: the chunk being read comes after one that was discarded."""
@@ -77,12 +80,22 @@ class _Reading:
     unsaved: bool = False
 
     @property
-    def exhausted(self) -> bool:
-        return bool(self.task.stretches) and all(lane.exhausted for lane in self.lanes)
-
-    @property
     def at_work(self) -> bool:
         return any(lane.busy or lane.under_way for lane in self.lanes)
+
+    @property
+    def landed(self) -> bool:
+        """True once all rows have."""
+        return bool(self.task.stretches) and all(lane.exhausted for lane in self.lanes) and not self.at_work
+
+    @property
+    def closed(self) -> bool:
+        """True once its end has landed too; given keys have none."""
+        return self.landed and (self.task.keys is not None or any(lane.closes for lane in self.lanes))
+
+    def close(self) -> None:
+        """Makes the end what there is to read next."""
+        self.lanes.append(Lane(self, len(self.lanes), None, None, closes=self.task.progress.began))
 
 
 class Schedule:
@@ -191,10 +204,12 @@ class Schedule:
     def _close_books(self, *, stopping: bool) -> None:
         """Ends the tables of which nothing is under way and nothing more is to be read."""
         for key, reading in list(self._readings.items()):
-            if reading.at_work or not (stopping or reading.exhausted or reading.wanted is not Control.RUN):
+            if reading.landed and not reading.closed and not stopping and reading.wanted is Control.RUN:
+                reading.close()
+            if reading.at_work or not (stopping or reading.closed or reading.wanted is not Control.RUN):
                 continue
             del self._readings[key]
-            if reading.exhausted:
+            if reading.closed:
                 done = save_progress(self._store, reading.task.done())
                 logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
             elif reading.wanted is Control.PAUSE:
@@ -219,7 +234,13 @@ class Schedule:
                 self._go_back(lane, first)
                 continue
             reading.discards = 0
-            reading.task = reading.task.landed(lane.stretch, chunk.read.rows, first.after, done=first.exhausted)
+            if lane.closes:
+                continue
+            assert chunk.low is not None, "without a low watermark it is discarded"
+            began = DumpStart(chunk.low.incarnation, chunk.low.lsn, chunk.low.seq, chunk.read.snapshot)
+            reading.task = reading.task.landed(
+                lane.stretch, chunk.read.rows, first.after, done=first.exhausted, began=began
+            )
             reading.unsaved = True
         for reading in self._readings.values():
             if reading.unsaved:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, ChunkRead, WatermarkSeen
 from dblake.landing.columns import FRAMES, HEARTBEAT, HIGH, JSON, LOW
-from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class OpenChunk:
     dump_id: str
     table: str
     number: int
+    closes: DumpStart | None = None
+    """Of the chunk that ends the dump of a whole table: where that began."""
     chunk_id: str = field(default_factory=lambda: str(uuid4()))
     high_value: str = field(default_factory=lambda: str(uuid4()))
     read: ChunkRead | None = None
@@ -103,6 +105,7 @@ def _end(chunk: OpenChunk, batch: int) -> ChunkEnd:
         snapshot=read.snapshot if read else None,
         status=DISCARDED if reason else CLOSED,
         reason=reason,
+        began=chunk.closes,
     )
 
 

@@ -2,8 +2,9 @@
 
 Ordered by ``(incarnation, lsn, seq)``; no two events share a position. ``origin`` tells whether the log or a dump
 gave the event. ``op`` adds to decoding's letters ``f``, a fill: only the columns it supplies, which no event of the
-key in the chunk's window carried. A dumped row stands at its high watermark: ``lsn`` is the watermark's, ``seq`` the
-row's number in its chunk · 2, ``batch`` the landing batch that holds the high watermark.
+key in the chunk's window carried. A ``d`` of a dump is a key that was known and that a dump of the whole table did not
+return. A dumped row stands at its high watermark: ``lsn`` is the watermark's, ``seq`` the row's number in its
+chunk · 2, ``batch`` the landing batch that holds the high watermark.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ WINDOWS = StructType(
         StructField("rows_emitted", LongType()),
         StructField("rows_dropped", LongType()),
         StructField("rows_filled", LongType()),
+        StructField("rows_removed", LongType()),
         StructField("status", StringType()),
         StructField("reason", StringType()),
         StructField("closed_at", TimestampType()),

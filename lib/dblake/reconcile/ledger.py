@@ -12,20 +12,21 @@ from typing import Any
 
 from pyspark.sql import DataFrame, functions as F
 
-from dblake.decode.columns import FILL, READ
+from dblake.decode.columns import DELETE, FILL, READ
 from dblake.landing.control import DISCARDED
 from dblake.reconcile.windows import Ending, WatermarkRow
 
 ORPHANED = "orphaned"
 
-Written = Mapping[tuple[str, int], tuple[int, int]]
-"""How many rows and fills of a chunk stand, by chunk id and batch of its high watermark."""
+Written = Mapping[tuple[str, int], tuple[int, int, int]]
+"""How many rows and fills of a chunk stand, and keys it removed, by chunk id and batch of its high watermark."""
 
 
 def written(events: DataFrame) -> DataFrame:
-    """``chunk_id, batch, rows, fills`` of dumped events."""
+    """``chunk_id, batch, rows, fills, removed`` of dumped events."""
     return events.groupBy("chunk_id", "batch").agg(
-        F.count_if(F.col("op") == READ).alias("rows"), F.count_if(F.col("op") == FILL).alias("fills")
+        F.count_if(F.col("op") == READ).alias("rows"), F.count_if(F.col("op") == FILL).alias("fills"),
+        F.count_if(F.col("op") == DELETE).alias("removed"),
     )
 
 
@@ -34,16 +35,17 @@ def ledger_rows(ended: Iterable[Ending], stand: Written, orphans: Mapping[Waterm
     rows = []
     for ending in ended:
         row, end = ending.row, ending.end
-        emitted, filled = stand.get((row.chunk_id, row.batch), (0, 0))
+        emitted, filled, removed = stand.get((row.chunk_id, row.batch), (0, 0, 0))
         rows.append(_row(row) | {
             "dump_id": end.dump_id, "low_lsn": end.low_lsn, "high_lsn": row.lsn, "rows_read": end.rows,
             "rows_emitted": emitted, "rows_dropped": end.rows - emitted - filled, "rows_filled": filled,
-            "status": end.status, "reason": end.reason, "closed_at": row.committed_at, "batch": row.batch,
+            "rows_removed": removed, "status": end.status, "reason": end.reason, "closed_at": row.committed_at,
+            "batch": row.batch,
         })
     for low, batch in orphans.items():
         rows.append(_row(low) | {
-            "low_lsn": low.lsn, "rows_emitted": 0, "rows_filled": 0, "status": DISCARDED, "reason": ORPHANED,
-            "batch": batch,
+            "low_lsn": low.lsn, "rows_emitted": 0, "rows_filled": 0, "rows_removed": 0, "status": DISCARDED,
+            "reason": ORPHANED, "batch": batch,
         })
     return rows
 

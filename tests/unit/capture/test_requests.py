@@ -13,7 +13,10 @@ from dblake.capture.requests import (
     throttle,
 )
 from dblake.core.errors import ConfigError
+from dblake.landing.control import DumpStart
 
+LATER, EARLIER = DumpStart(1, 20, 0, "5:9:5,7"), DumpStart(1, 10, 0, "6:9:6")
+"""By low watermark; the first saw less."""
 ORDERS, ITEMS = "public.orders", 'public."or.der; drop"'
 
 
@@ -48,10 +51,11 @@ def test_a_restart_goes_on_after_the_last_chunk_saved(store: FileProgress) -> No
     queue_dump(store, [ORDERS])
     (task,) = pending(store)
     task = save_progress(store, task.running().divided([("20", "z")]))
-    task = save_progress(store, task.landed(0, 10, ("10", "a"), done=False))
-    save_progress(store, task.landed(1, 3, ("23", "b"), done=True))
+    task = save_progress(store, task.landed(0, 10, ("10", "a"), done=False, began=LATER))
+    save_progress(store, task.landed(1, 3, ("23", "b"), done=True, began=EARLIER))
     (again,) = pending(store)
     assert (again.chunks, again.rows) == (2, 13)
+    assert again.progress.began == DumpStart(1, 10, 0, "5:9:5,7")
     assert again.stretches == (
         Stretch(("10", "a"), ("20", "z"), done=False), Stretch(("23", "b"), None, done=True)
     )
@@ -71,7 +75,7 @@ def test_a_restart_goes_on_after_the_last_chunk_saved(store: FileProgress) -> No
 def test_a_finished_dump_stays_in_the_status_only(store: FileProgress, end, state: str, error: str | None) -> None:  # type: ignore[no-untyped-def]
     dump_id = queue_dump(store, [ORDERS])
     (task,) = pending(store)
-    save_progress(store, end(task.running().divided([]).landed(0, 7, ("7",), done=False)))
+    save_progress(store, end(task.running().divided([]).landed(0, 7, ("7",), done=False, began=LATER)))
     assert pending(store) == []
     assert requests(store) == []
     (entry,) = status(store)
@@ -91,7 +95,7 @@ def test_status_of_a_dump_not_begun(store: FileProgress) -> None:
 def test_pause_and_resume(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending(store)
-    task = save_progress(store, task.running().divided([]).landed(0, 7, ("7",), done=False))
+    task = save_progress(store, task.running().divided([]).landed(0, 7, ("7",), done=False, began=LATER))
     direct(store, task.request, Control.PAUSE)
     assert control(store, task) is Control.PAUSE
     assert states(store) == [(ORDERS, "paused")]
