@@ -14,7 +14,7 @@ from pipelines.paths import Paths
 from pipelines.sources import open_source
 
 
-def run_capture(config: Config, until: Until, stop: threading.Event) -> Landed:
+def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_gap: bool = False) -> Landed:
     """Captures until told to; ends at a transaction's end once ``stop`` is set.
 
     A run that ends by itself does not stand by: whoever scheduled it is told at once that another capture leads.
@@ -36,5 +36,6 @@ def run_capture(config: Config, until: Until, stop: threading.Event) -> Landed:
         ),
         DumpSettings(chunk_size=config.dump.chunk_size, delay=config.dump.delay, readers=config.dump.readers),
         stop,
+        accept_gap=accept_gap,
     )
     return capture.run(until)

@@ -21,11 +21,11 @@ from dblake.core.errors import LandingGap
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
 from dblake.reconcile.decode import chunk_rows, log_rows, touched
 from dblake.reconcile.dedupe import survivors, weights
 from dblake.reconcile.held import Windows
-from dblake.reconcile.ledger import ledger_rows, written
+from dblake.reconcile.ledger import gap_rows, ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
 from dblake.reconcile.phantoms import before, dump_ends, phantoms
 from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
@@ -58,7 +58,7 @@ class Reconciler:
         for table in (self._schemas, self._events, self._ledger):
             table.make()
         self._known: dict[str, TableSchema] = {}
-        self._epoch: tuple[int, int | None] | None = None
+        self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
     def done(self) -> int:
         """The newest landing batch whose events are appended."""
@@ -169,7 +169,11 @@ class Reconciler:
     def _append_ledger(self, found: Survey, done: int, last: int) -> None:
         ended = endings(found.watermarks)
         orphans = self._orphans(found, ended, done)
-        if not ended and not orphans:
+        gaps = gap_rows(self._told_by(done)[1], found)
+        if found.epochs:
+            newest = max(found.epochs)
+            self._last = newest, (found.epochs[newest], found.incarnations[newest])
+        if not ended and not orphans and not gaps:
             self._ledger.append_nothing(last)
             return
         stand = {}
@@ -181,15 +185,14 @@ class Reconciler:
                 (row[CHUNK_ID], row[BATCH]): (row["rows"], row["fills"], row["removed"])
                 for row in written(of_chunks).collect()
             }
-        rows = ledger_rows(ended, stand, orphans)
+        rows = ledger_rows(ended, stand, orphans) + gaps
         self._ledger.append(self._spark.createDataFrame(rows, WINDOWS), last)
 
     def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
         """Low watermarks whose lease epoch ended in these batches before a high one came, with the batch it did in."""
         if not found.epochs:
             return {}
-        before, newest = self._epoch_of(done), max(found.epochs.values())
-        self._epoch = max(found.epochs), newest
+        before, newest = self._told_by(done)[0], max(found.epochs.values())
         lows = list(found.watermarks)
         answered = {ending.row.chunk for ending in ended}
         if before is not None and before < newest:
@@ -205,12 +208,12 @@ class Reconciler:
                 orphans[low] = min(later)
         return orphans
 
-    def _epoch_of(self, batch: int) -> int | None:
-        """The lease epoch of the batch before these; None if there is none."""
-        if self._epoch is None or self._epoch[0] != batch:
-            row = self._batches(batch, batch).select(LEASE_EPOCH).first()
-            self._epoch = batch, row[LEASE_EPOCH] if row else None
-        return self._epoch[1]
+    def _told_by(self, batch: int) -> tuple[int | None, int | None]:
+        """Lease epoch and incarnation of the batch before these; None if there is none."""
+        if self._last is None or self._last[0] != batch:
+            row = self._batches(batch, batch).select(LEASE_EPOCH, INCARNATION).first()
+            self._last = batch, (row[LEASE_EPOCH], row[INCARNATION]) if row else (None, None)
+        return self._last[1]
 
 
 def ranges(numbers: Iterable[int]) -> str:

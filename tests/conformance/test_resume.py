@@ -15,16 +15,17 @@ from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.conformance.script import Script, said
-from tests.support.backends import Backend
+from tests.support.backends import Backend, MemoryBackend
 from tests.support.lake import Lake
 
 T = "public.t"
+ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
 
 
 @pytest.fixture
 def script(backend: Backend) -> Script:
     """A table with one row, which the log does not have."""
-    backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
+    backend.create(ITEMS)
     script = Script(backend, T)
     script.run(["insert 1 a"])
     backend.source("public.*")
@@ -65,6 +66,45 @@ def test_a_log_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Scrip
         lake.capture(source)
     assert lost.value.exit_code == ExitCode.CONFIGURATION
     assert "--accept-gap" in str(lost.value)
+
+
+def test_an_accepted_gap_begins_a_new_incarnation_and_all_is_dumped_again(
+    backend: Backend, lake: Lake, script: Script
+) -> None:
+    source = backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    script.run(["insert 2 a", "insert 3 a"])
+    lake.capture(source)
+    script.run(["delete 2", "update 3 b", "insert 4 a"])
+    backend.drop_slot()
+    lake.capture(source, accept_gap=True)
+    assert lake.reached.resume.incarnation == 2
+    assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
+    assert said(lake.reconciled()[0], T)[-4:] == ["r 1 a", "r 3 b", "r 4 a", "d 2"]
+    gaps = [(line.status, line.reason) for line in lake.reconciled()[1] if line.chunk_id == ""]
+    assert gaps == [("gap", "the log after incarnation 1 is missing")]
+    script.run(["insert 5 a"])
+    lake.capture(source, accept_gap=True)
+    assert lake.reached.resume.incarnation == 2, "there is no gap any more"
+    assert said(lake.reconciled()[0], T)[-1] == "c 5 a"
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
+
+
+def test_another_server_is_gone_on_with_if_the_gap_is_accepted(lake: Lake) -> None:
+    first, second = MemoryBackend(), MemoryBackend()
+    second.database.server = "another"
+    for backend, rows in ((first, ["insert 1 a", "insert 2 a"]), (second, ["insert 2 b", "insert 3 b"])):
+        backend.create(ITEMS)
+        Script(backend, T).run(rows)
+        backend.source("public.*")
+    lake.dump(T)
+    lake.capture(first.source("public.*"))
+    lake.capture(second.source("public.*"), accept_gap=True)
+    assert lake.state(T) == {(row["id"],): row for row in second.rows(T)}
+    lake.capture(second.source("public.*"))
+    with pytest.raises(WrongServer):
+        lake.capture(first.source("public.*"))
 
 
 def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:

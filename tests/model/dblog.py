@@ -108,7 +108,7 @@ def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[Closed]]:
             emitted=sum(e.op == "r" for e in kept), filled=sum(e.op == "f" for e in kept),
             removed=sum(e.op == "d" for e in kept),
         ))
-    return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs)
+    return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs) + gaps(landing)
 
 
 def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event]:
@@ -172,6 +172,19 @@ def orphans(landing: list[Landed], highs: list[High]) -> list[Closed]:
         if later and (low.chunk_id, low.table, low.lease_epoch) not in answered:
             ledger.append(Closed(low.chunk_id, low.lease_epoch, min(later), DISCARDED, "orphaned"))
     return ledger
+
+
+def gaps(landing: list[Landed]) -> list[Closed]:
+    """Batches with which an incarnation begins that follows another."""
+    begins: dict[int, tuple[int, int]] = {}
+    for row in landing:
+        if not isinstance(row, ChunkRow):
+            first = begins.get(row.position.incarnation, (row.batch, row.lease_epoch))
+            begins[row.position.incarnation] = min(first, (row.batch, row.lease_epoch))
+    return [
+        Closed("", epoch, batch, "gap", f"the log after incarnation {incarnation - 1} is missing")
+        for incarnation, (batch, epoch) in sorted(begins.items())[1:]
+    ]
 
 
 def fold(events: Iterable[Event]) -> dict[tuple[str, Key], dict[str, str | None]]:

@@ -47,6 +47,7 @@ class Lake:
     def capture(
         self, source: Source, *, steps: Steps | None = None, until: Until = Until(caught_up=True),  # noqa: B008
         stop: threading.Event | None = None, chunk_size: int = 10_000, readers: int = 1, lease: Path | None = None,
+        accept_gap: bool = False,
         open_landing: Callable[[], Landing] | None = None, **settings: Any,
     ) -> Landed:
         """Runs capture to its end. ``steps`` happen around chunk reads, every one of them, or it is an error."""
@@ -55,7 +56,7 @@ class Lake:
         capture = Capture(
             stepped, open_landing or self.open_landing, self.store, LocalLease(lease or self.progress, self._source),
             CaptureSettings(**{**quick, **settings}), DumpSettings(chunk_size, readers=readers),
-            stop or threading.Event(),
+            stop or threading.Event(), accept_gap=accept_gap,
         )
         landed = capture.run(until)
         stepped.require_all_taken()

@@ -136,14 +136,16 @@ class MysqlBackend:
 
 
 class _From(MysqlSource):
-    """The source, whose log begins at a place of its own."""
+    """The source, whose log begins at a place of its own, in its first life."""
 
     def __init__(self, settings: MysqlSettings, begin: str) -> None:
         super().__init__(settings)
         self._begin = begin
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
-        return super().open_log(resume or ResumePoint(incarnation, self._begin), incarnation)
+        if resume is None and incarnation == 1:
+            resume = ResumePoint(1, self._begin)
+        return super().open_log(resume, incarnation)
 
 
 class MysqlTransaction:

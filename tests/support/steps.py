@@ -57,6 +57,9 @@ class Stepped:
     def end_other_reader(self) -> None:
         self._source.end_other_reader()
 
+    def renew_log(self) -> None:
+        self._source.renew_log()
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         return self._source.open_log(resume, incarnation)
 

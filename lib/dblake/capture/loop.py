@@ -31,9 +31,12 @@ from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
 from dblake.capture.progress import ProgressStore
+from dblake.capture.requests import pending, queue_dump
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.capture.windows import Windows
-from dblake.core.errors import DblakeError, Fenced, SourceError, WrongServer
+from dblake.core.errors import (
+    DblakeError, Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName, WrongServer,
+)
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import HEARTBEAT_ROW, ChunkReader, LogPiece, LogStream, ServerIdentity, Source
@@ -81,61 +84,93 @@ class Capture:
         settings: CaptureSettings,
         dumps: DumpSettings,
         stop: threading.Event,
+        *,
+        accept_gap: bool = False,
     ) -> None:
         self._source, self._open_landing, self._store, self._lease = source, open_landing, store, lease
         self._settings, self._dump_settings = settings, dumps
         self._stop = stop
-        self._windows = Windows()
+        self._accept_gap = accept_gap
         self.landed = Landed()
 
     def run(self, until: Until) -> Landed:
-        """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture."""
+        """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture.
+
+        With ``accept_gap``, a log that cannot be gone on with is left behind where it ends, once: a new incarnation
+        begins where the log can be read now, and all tables are dumped again.
+        """
         with self._lease:
             if self._stop.is_set():  # while it stood by
                 return self.landed
-            landing = self._open_landing()
-            server = self._identify(landing)
-            reached = landing.reached
-            epoch = reached.lease_epoch + 1 if reached else 1
-            resume = reached.resume if reached else None
-            incarnation = resume.incarnation if resume else 1
-            self._incarnation = incarnation
-            self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, resume)
-            self._batches = BatchBuilder(
-                first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
-                resume=self._stream.start,
-                max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows,
-            )
-            self._commits = Committer(
-                landing, lease_epoch=epoch, server=server, per_second=self._settings.commits_per_second
-            )
-            self._dumps = DumpRunner(
-                self._source, self._store, self._batches, self._windows, self._dump_settings,
-                reconnect_seconds=self._settings.reconnect_seconds,
-            )
-            logger.info("capture of %s starts: lease epoch %d", self._source.name, epoch)
-            self._pulse: ChunkReader | None = None
-            self._next_heartbeat = 0.0
-            self._began = time.monotonic()
-            self._fence: str | None = None
-            self._fence_landed = False
             try:
-                self._dumps.start()
-                self._loop(until)
-                self._finish()
-            finally:
-                self._dumps.close()
-                self._commits.close()
-                self._stream.close()
-                if self._pulse:
-                    self._pulse.close()
+                self._capture(until)
+            except (PositionLost, WrongServer, GapAhead) as error:
+                if not self._accept_gap:
+                    raise
+                logger.warning("%s; the gap is accepted", error.what)
+                self._leave_behind()
+                self._capture(until, anew=True)
         return self.landed
 
-    def _identify(self, landing: Landing) -> ServerIdentity:
+    def _capture(self, until: Until, *, anew: bool = False) -> None:
+        landing = self._open_landing()
+        server = self._identify(landing, anew=anew)
+        reached = landing.reached
+        epoch = reached.lease_epoch + 1 if reached else 1
+        resume = reached.resume if reached else None
+        self._incarnation = resume.incarnation + int(anew) if resume else 1
+        self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, None if anew else resume)
+        self._windows = Windows()
+        self._batches = BatchBuilder(
+            first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
+            resume=self._stream.start,
+            max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows,
+        )
+        self._commits = Committer(
+            landing, lease_epoch=epoch, server=server, per_second=self._settings.commits_per_second
+        )
+        self._dumps = DumpRunner(
+            self._source, self._store, self._batches, self._windows, self._dump_settings,
+            reconnect_seconds=self._settings.reconnect_seconds,
+        )
+        logger.info("capture of %s starts: lease epoch %d", self._source.name, epoch)
+        self._pulse: ChunkReader | None = None
+        self._next_heartbeat = 0.0
+        self._began = time.monotonic()
+        self._fence: str | None = None
+        self._fence_landed = False
+        try:
+            self._dumps.start()
+            self._loop(until)
+            self._finish()
+        except GapAhead:
+            # What was whole before it is as good as ever.
+            self._finish()
+            raise
+        finally:
+            self._dumps.close()
+            self._commits.close()
+            self._stream.close()
+            if self._pulse:
+                self._pulse.close()
+
+    def _leave_behind(self) -> None:
+        """Queues dumps of all tables before anything of a new incarnation lands: only they make up for the gap."""
+        self._retrying(_START_SECONDS)(self._source.renew_log)
+        tables = self._source.tables()
+        waiting = {task.table for task in pending(self._store) if task.keys is None and not task.stretches}
+        again = [table.table for table in tables if table.primary_key and table.table not in waiting]
+        if again:
+            queue_dump(self._store, again)
+        keyless = [table.table for table in tables if not table.primary_key]
+        if keyless:
+            logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))
+
+    def _identify(self, landing: Landing, *, anew: bool) -> ServerIdentity:
         server = self._retrying(_START_SECONDS)(self._source.identity)
         self._source.require()
         known = landing.reached.server if landing.reached else server
-        if (known.server, known.log) != (server.server, server.log):
+        if (known.server, known.log) != (server.server, server.log) and not anew:
             raise WrongServer(
                 f"source {self._source.name}: the server that answers is not the server landing was captured from",
                 next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
@@ -185,10 +220,12 @@ class Capture:
                 max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows, seconds=seconds
             )
         except SourceError as error:
-            if not error.retryable:
-                raise
-            self._reconnect(error)
-            return None
+            if error.retryable:
+                self._reconnect(error)
+                return None
+            if self._accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, UnsupportedByName)):
+                raise GapAhead(error.what, next_step=error.next_step) from error
+            raise
 
     def _reconnect(self, error: SourceError) -> None:
         logger.warning("%s; connecting again", error.what)

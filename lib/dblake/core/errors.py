@@ -81,6 +81,12 @@ class PrerequisitesNotMet(SourceError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class GapAhead(SourceError):
+    """The log has something at this place that cannot be captured, and whoever runs capture accepts to leave it out."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class PositionLost(SourceError):
     """The database's log no longer holds the place where capture must resume: a gap."""
 

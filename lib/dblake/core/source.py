@@ -176,6 +176,9 @@ class Source(Protocol):
         Only for one who knows, by a lease that holds on every machine, that the other may not write any more.
         """
 
+    def renew_log(self) -> None:
+        """Makes the log readable from now on where what it was read through is gone; what came before is a gap."""
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         """The log from ``resume`` on, or from the slot's own start if there is none.
 

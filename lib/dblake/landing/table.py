@@ -123,7 +123,7 @@ class Landing:
             if len(history) < limit:
                 raise LandingError(
                     "the landing table's log no longer holds the commit that says where capture must resume",
-                    next_step="capture --accept-gap starts a new incarnation and dumps all tables again",
+                    next_step="bring the table's log back from a backup; or move the table away and dump all again",
                 )
             limit *= 10
 

@@ -1,7 +1,8 @@
 """The ledger of chunk windows: what became of every chunk, for those who ask whether a dump is whole.
 
-Beside the path, after the events. Promises one row for each high watermark, and one for each low watermark whose
-capture lost its lease before the high one came. The counts are those of the events that stand; reading them is left
+Beside the path, after the events. Promises one row for each high watermark, one for each low watermark whose capture
+lost its lease before the high one came, and one, without a chunk, for each incarnation that follows another: the log
+between the two is missing. The counts are those of the events that stand; reading them is left
 to the pipeline.
 """
 
@@ -14,9 +15,11 @@ from pyspark.sql import DataFrame, functions as F
 
 from dblake.decode.columns import DELETE, FILL, READ
 from dblake.landing.control import DISCARDED
+from dblake.reconcile.survey import Survey
 from dblake.reconcile.windows import Ending, WatermarkRow
 
 ORPHANED = "orphaned"
+GAP = "gap"
 
 Written = Mapping[tuple[str, int], tuple[int, int, int]]
 """How many rows and fills of a chunk stand, and keys it removed, by chunk id and batch of its high watermark."""
@@ -28,6 +31,19 @@ def written(events: DataFrame) -> DataFrame:
         F.count_if(F.col("op") == READ).alias("rows"), F.count_if(F.col("op") == FILL).alias("fills"),
         F.count_if(F.col("op") == DELETE).alias("removed"),
     )
+
+
+def gap_rows(before: int | None, survey: Survey) -> list[dict[str, Any]]:
+    """WINDOWS rows for the batches with which an incarnation begins; ``before`` is that of the batch before these."""
+    rows = []
+    for batch, incarnation in sorted(survey.incarnations.items()):
+        if before is not None and incarnation > before:
+            rows.append({
+                "lease_epoch": survey.epochs[batch], "incarnation": incarnation, "status": GAP, "batch": batch,
+                "reason": f"the log after incarnation {before} is missing",
+            })
+        before = incarnation
+    return rows
 
 
 def ledger_rows(ended: Iterable[Ending], stand: Written, orphans: Mapping[WatermarkRow, int]) -> list[dict[str, Any]]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, fields
 from pyspark.sql import DataFrame, Row, functions as F
 
 from dblake.core.schema import TableSchema
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, ROW, SCHEMA, TABLE, TRUNCATE
+from dblake.landing.columns import (
+    BATCH, CHUNK, CHUNK_ID, HIGH, INCARNATION, KIND, LEASE_EPOCH, LOW, ROW, SCHEMA, TABLE, TRUNCATE,
+)
 from dblake.reconcile.windows import ChunkName, WatermarkRow
 
 _TOLD = [f.name for f in fields(WatermarkRow)]
@@ -33,12 +35,13 @@ class SchemaRow:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """``epochs`` has the lease epoch of each batch found, ``chunk_rows`` how many rows of each chunk landed.
+    """``epochs`` has the lease epoch of each batch found, ``incarnations`` its incarnation.
 
-    ``log_rows`` counts the rows that become log events.
+    ``chunk_rows`` counts the rows of each chunk that landed, ``log_rows`` those that become log events.
     """
 
     epochs: Mapping[int, int]
+    incarnations: Mapping[int, int]
     watermarks: Sequence[WatermarkRow]
     schemas: Sequence[SchemaRow]
     chunk_rows: Mapping[ChunkName, int]
@@ -56,30 +59,33 @@ def counts(landing: DataFrame) -> DataFrame:
     of_chunk = F.col(KIND) == CHUNK
     return (
         landing.select(
-            BATCH, LEASE_EPOCH, F.col(KIND).isin(ROW, TRUNCATE).alias(_OF_LOG),
+            BATCH, LEASE_EPOCH, INCARNATION, F.col(KIND).isin(ROW, TRUNCATE).alias(_OF_LOG),
             *(F.when(of_chunk, F.col(name)).alias(name) for name in (TABLE, CHUNK_ID)),
         )
-        .groupBy(BATCH, LEASE_EPOCH, TABLE, CHUNK_ID, _OF_LOG).agg(F.count("*").alias(_COUNT))
+        .groupBy(BATCH, TABLE, CHUNK_ID, _OF_LOG)
+        # A batch has one of each.
+        .agg(F.count("*").alias(_COUNT), *(F.max(name).alias(name) for name in (LEASE_EPOCH, INCARNATION)))
     )
 
 
 def read_survey(rows: Iterable[Row]) -> Survey:
     """What the collected rows of ``survey`` say."""
     epochs: dict[int, int] = {}
+    incarnations: dict[int, int] = {}
     chunk_rows: Counter[ChunkName] = Counter()
     watermarks, schemas, log_rows = [], [], 0
     for row in rows:
         if row[_COUNT] is not None:
-            epochs[row[BATCH]] = row[LEASE_EPOCH]
+            epochs[row[BATCH]], incarnations[row[BATCH]] = row[LEASE_EPOCH], row[INCARNATION]
             log_rows += row[_COUNT] if row[_OF_LOG] else 0
             if row[CHUNK_ID] is not None:
                 chunk_rows[row[CHUNK_ID], row[TABLE], row[LEASE_EPOCH]] += row[_COUNT]
         elif row[KIND] == SCHEMA:
             schema = TableSchema.from_json(bytes(row["payload"]))
-            schemas.append(SchemaRow(schema, row[BATCH], row["incarnation"], row["lsn"], row["seq"]))
+            schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row["lsn"], row["seq"]))
         else:
             told = {name: row[name] for name in _TOLD}
             told["payload"] = bytes(row["payload"]) if row["payload"] is not None else None
             watermarks.append(WatermarkRow(**told))
     watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
-    return Survey(epochs, watermarks, schemas, chunk_rows, log_rows)
+    return Survey(epochs, incarnations, watermarks, schemas, chunk_rows, log_rows)

@@ -40,6 +40,10 @@ class MemorySource:
     def end_other_reader(self) -> None:
         """Nothing is held."""
 
+    def renew_log(self) -> None:
+        if self._slot not in self._database.slots:
+            self._database.make_slot(self._slot)
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
         return MemoryLogStream(self._database, self._slot, self._wanted, resume, incarnation)
 

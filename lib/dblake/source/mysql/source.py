@@ -58,6 +58,9 @@ class MysqlSource:
     def end_other_reader(self) -> None:
         """The server does that by itself for who comes with the same server id."""
 
+    def renew_log(self) -> None:
+        """The server keeps its log for nobody: whoever comes reads on from its end."""
+
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:
         return MysqlLogStream(self._settings, resume, incarnation)
 

@@ -9,7 +9,7 @@ from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, ServerIdentity
 from dblake.source.asked import require_met
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalogue, statements
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, connect_replication, explained
 from dblake.source.postgres.log import PgLogStream
@@ -65,6 +65,21 @@ class PostgresSource:
                 )
                 if cur.rowcount:
                     logger.info("source %s: ended another connection's hold of the slot", self.name)
+        finally:
+            conn.close()
+
+    def renew_log(self) -> None:
+        conn = connect(self._settings, purpose="slot")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                slot = (self._settings.slot,)
+                cur.execute("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s", slot)
+                found = cur.fetchone()
+                if found and found[0]:
+                    cur.execute("SELECT pg_drop_replication_slot(%s)", slot)
+                if not found or found[0]:
+                    cur.execute(statements.create_slot(self._settings))
+                    logger.info("source %s: made the slot anew", self.name)
         finally:
             conn.close()
 
