@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 from rich.text import Text
 
-from dblake.capture.requests import Control
+from dblake.capture.requests import Control, Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
 from pipelines.cli import job_options, run_job
@@ -34,15 +34,21 @@ def dump() -> None:
 @click.option("--all", "everything", is_flag=True, help="All captured tables; those without a primary key are listed.")
 @click.option("--table", "tables", multiple=True, metavar="T", help="schema.table; may be repeated.")
 @click.option("--keys", multiple=True, metavar="JSON", help="Only these rows: an array, one value or array per key.")
+@click.option("--priority", type=int, metavar="N",
+              help="Higher comes first, also before what is being read.  [default: 10 with --keys, else 0]")
 @click.option("--wait", is_flag=True, help="Stay until it is finished.")
 @click.option("--json", "as_json", is_flag=True, help="Print {id, tables, skipped}.")
 def start(
-    config: Config, everything: bool, tables: tuple[str, ...], keys: tuple[str, ...], wait: bool, as_json: bool
+    config: Config, everything: bool, tables: tuple[str, ...], keys: tuple[str, ...], priority: int | None, wait: bool,
+    as_json: bool,
 ) -> None:
     """Queue a dump and print its id."""
     if everything == bool(tables) or (everything and keys):
         raise UsageError("say what to dump", next_step="give --all, or --table T, or --table T --keys JSON")
-    queued = start_all(config) if everything else start_tables(config, tables, keys)
+    if everything:
+        queued = start_all(config, priority=priority)
+    else:
+        queued = start_tables(config, tables, keys, priority=priority)
     click.echo(json.dumps(asdict(queued)) if as_json else queued.id)
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
@@ -73,18 +79,27 @@ _steering(Control.CANCEL, "Give up; what was read stays.")
 @job_options
 @click.option("--chunk-size", type=click.IntRange(min=1), metavar="N", help="Rows a chunk.")
 @click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds between two chunks.")
+@click.option("--share", type=click.FloatRange(min=0, min_open=True, max=1), metavar="F",
+              help="How much of its time a reader may be at work, 0.25 for a quarter.")
+@click.option("--max-latency", type=click.FloatRange(min=0, min_open=True), metavar="S",
+              help="While writing a watermark takes longer, rest longer and longer.")
 @click.option("--off", is_flag=True, help="Back to what the configuration says.")
-def throttle(config: Config, chunk_size: int | None, delay: float | None, off: bool) -> None:
+def throttle(
+    config: Config, chunk_size: int | None, delay: float | None, share: float | None, max_latency: float | None,
+    off: bool,
+) -> None:
     """Slow down or speed up all dumps of the source, also those under way."""
-    given = chunk_size is not None or delay is not None
-    if off == given:
-        raise UsageError("say how fast", next_step="give --chunk-size N or --delay S or both, or --off")
+    given = Throttle(chunk_size, delay, share, max_latency)
+    if off == (given != Throttle()):
+        raise UsageError(
+            "say how fast", next_step="give --chunk-size N, --delay S, --share F or --max-latency S, or --off"
+        )
     if off:
         end_throttle(config)
         return
-    now = slow_down(config, chunk_size, delay)
-    click.echo(f"chunk size {now.chunk_size or config.dump.chunk_size}, "
-               f"delay {config.dump.delay if now.delay is None else now.delay} s")
+    now = slow_down(config, given)
+    latency = "" if now.max_latency is None else f", latency at most {now.max_latency} s"
+    click.echo(f"chunk size {now.chunk_size}, delay {now.delay} s, share {now.share}{latency}")
 
 
 @dump.command("status")

@@ -34,7 +34,7 @@ def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_g
             commits_per_second=config.capture.commit_rate,
             heartbeat_seconds=config.capture.heartbeat_seconds,
         ),
-        DumpSettings(chunk_size=config.dump.chunk_size, delay=config.dump.delay, readers=config.dump.readers),
+        DumpSettings(**config.dump.model_dump()),
         stop,
         accept_gap=accept_gap,
     )

@@ -10,7 +10,7 @@ import difflib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dblake.capture import requests
@@ -22,6 +22,8 @@ from dblake.core.names import qualified, split_qualified
 from dblake.core.schema import TableSchema
 
 _LOOK_SECONDS = 0.5
+_KEYS_FIRST = 10
+"""The priority of given keys: they are few, and somebody waits for them."""
 
 Entry = dict[str, Any]
 
@@ -35,7 +37,7 @@ class Queued:
     skipped: tuple[str, ...] = ()
 
 
-def start_all(config: Config) -> Queued:
+def start_all(config: Config, *, priority: int | None = None) -> Queued:
     """Queues all captured tables that have a primary key."""
     found = _captured(config)
     able = tuple(name for name, schema in found.items() if schema.primary_key)
@@ -45,11 +47,13 @@ def start_all(config: Config) -> Queued:
             next_step="correct source.tables, or add primary keys",
         )
     skipped = tuple(name for name in found if name not in able)
-    return Queued(requests.queue_dump(_store(config), able), able, skipped)
+    return Queued(requests.queue_dump(_store(config), able, priority=priority or 0), able, skipped)
 
 
-def start_tables(config: Config, tables: Sequence[str], keys: Sequence[str]) -> Queued:
-    """Queues the tables named, or of one of them the rows whose keys are given as JSON."""
+def start_tables(
+    config: Config, tables: Sequence[str], keys: Sequence[str], *, priority: int | None = None
+) -> Queued:
+    """Queues the tables named, or of one of them the rows whose keys are given as JSON, which come first."""
     found = _captured(config)
     names = tuple(dict.fromkeys(_known(found, table) for table in tables))
     keyless = [name for name in names if not found[name].primary_key]
@@ -64,7 +68,9 @@ def start_tables(config: Config, tables: Sequence[str], keys: Sequence[str]) -> 
             raise UsageError("--keys are keys of one table", next_step="give --table once")
         columns = found[names[0]].primary_key
         wanted = [key for text in keys for key in parse_keys(text, columns)]
-    return Queued(requests.queue_dump(_store(config), names, wanted), names)
+    if priority is None:
+        priority = _KEYS_FIRST if wanted else 0
+    return Queued(requests.queue_dump(_store(config), names, wanted, priority=priority), names)
 
 
 def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:
@@ -112,13 +118,14 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
     return [entry for entry in requests.status(store) if (entry["id"], entry["table"]) in chosen]
 
 
-def slow_down(config: Config, chunk_size: int | None, delay: float | None) -> Throttle:
-    """Sets what is given and keeps the rest; heeded from the next chunk on."""
+def slow_down(config: Config, given: Throttle) -> Throttle:
+    """Sets what is given and keeps the rest; heeded from the next chunk on. Returns all that holds then."""
     store = _store(config)
-    before = requests.throttle(store)
-    wanted = Throttle(chunk_size or before.chunk_size, before.delay if delay is None else delay)
+    said = {name: value for name, value in asdict(given).items() if value is not None}
+    wanted = replace(requests.throttle(store), **said)
     requests.set_throttle(store, wanted)
-    return wanted
+    configured = config.dump.model_dump(include=set(asdict(wanted)))
+    return Throttle(**configured | {name: value for name, value in asdict(wanted).items() if value is not None})
 
 
 def end_throttle(config: Config) -> None:

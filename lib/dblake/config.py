@@ -160,6 +160,10 @@ class DumpConfig(_Section):
     chunk_size: int = Field(50_000, ge=1, description="Rows a chunk at most; of wide rows fewer, about 16 MiB.")
     delay: float = Field(0.0, ge=0, description="Seconds between two chunks of one reader, to spare the database.")
     readers: int = Field(1, ge=1, le=8, description="Chunk readers at work at once, each on its own connection.")
+    share: float = Field(1.0, gt=0, le=1, description="How much of the time a reader may be at work.")
+    max_latency: float | None = Field(
+        None, gt=0, description="While writing a watermark takes longer, in seconds, readers rest longer and longer."
+    )
 
 
 class ReconcileConfig(_Section):

@@ -137,9 +137,10 @@ def test_pause_resume_cancel_and_status(run: Run, store: FileProgress) -> None:
 
 
 def test_throttle_keeps_what_is_not_given(run: Run, store: FileProgress) -> None:
-    assert run("throttle", "--chunk-size", "500").stdout == "chunk size 500, delay 0.0 s\n"
-    assert run("throttle", "--delay", "0.5").stdout == "chunk size 500, delay 0.5 s\n"
-    assert throttle(store) == Throttle(500, 0.5)
+    assert run("throttle", "--chunk-size", "500").stdout == "chunk size 500, delay 0.0 s, share 1.0\n"
+    said = run("throttle", "--delay", "0.5", "--share", "0.25", "--max-latency", "0.1").stdout
+    assert said == "chunk size 500, delay 0.5 s, share 0.25, latency at most 0.1 s\n"
+    assert throttle(store) == Throttle(500, 0.5, 0.25, 0.1)
     assert run("throttle", "--off").returncode == 0
     assert throttle(store) == Throttle(None, None)
 

@@ -7,6 +7,7 @@ Which chunk comes next and what has landed is ``schedule``'s business.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from tenacity import (
 )
 
 from dblake.capture.batch import BatchBuilder, Closed
+from dblake.capture.pace import Pace
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import Key, throttle
 from dblake.capture.schedule import Lane, Schedule
@@ -134,6 +136,8 @@ class _Reader:
         self._settings, self._schedule, self._stop, self._closed = settings, schedule, stop, closed
         self._reconnect_seconds = reconnect_seconds
         self._connected: ChunkReader | None = None
+        self._pace = Pace(settings)
+        self._latency = 0.0
 
     def go_on(self, lane: Lane) -> None:
         """Divides the lane's table, if it has not begun, or reads the lane's next chunk."""
@@ -144,11 +148,13 @@ class _Reader:
                 self._schedule.divided(lane, self._boundaries(lane, limit))
                 return
             affordable = _FIRST_ROWS if lane.row_bytes is None else int(_CHUNK_BYTES / lane.row_bytes)
+            began = time.monotonic()
             self._read_chunk(lane, min(limit, max(affordable, 1)))
         except UnsupportedByName as error:
             self._schedule.failed(lane, error.what)
             return
-        self._stop.wait(slow.delay if slow.delay is not None else self._settings.delay)
+        rest = self._pace.rest(slow, worked=time.monotonic() - began, latency=self._latency)
+        self._stop.wait(rest)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -187,7 +193,9 @@ class _Reader:
         delivery = _Delivery(self._batches, chunk, reader.format)
         self._windows.open(chunk)
         try:
+            asked = time.monotonic()
             reader.mark(self._number, chunk.chunk_id)
+            self._latency = time.monotonic() - asked
             failpoint("dump.low_written")
             read = chunk.read = reader.read(request, delivery)
             failpoint("dump.chunk_read")

@@ -53,7 +53,10 @@ class Control(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest:
-    """One table of one dump. ``number`` is its place in the dump; ``keys`` are canonical text, None for all rows."""
+    """One table of one dump. ``number`` is its place in the dump; ``keys`` are canonical text, None for all rows.
+
+    A higher ``priority`` comes first, also before what is being read.
+    """
 
     id: str
     table: str
@@ -61,6 +64,7 @@ class DumpRequest:
     requested_at: str
     keys: tuple[Key, ...] | None = None
     control: Control = Control.RUN
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,11 @@ class DumpTask:
     def keys(self) -> tuple[Key, ...] | None:
         """The keys asked for, or None for all rows."""
         return self.request.keys
+
+    @property
+    def priority(self) -> int:
+        """Higher comes first."""
+        return self.request.priority
 
     @property
     def chunks(self) -> int:
@@ -168,20 +177,24 @@ class DumpTask:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """What all dumps of the source keep to from now on; None leaves the configuration's value."""
+    """What all dumps of the source keep to from now on; None leaves the configuration's value. See DumpSettings."""
 
     chunk_size: int | None = None
     delay: float | None = None
+    share: float | None = None
+    max_latency: float | None = None
 
 
-def queue_dump(store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None) -> str:
+def queue_dump(
+    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0
+) -> str:
     """Asks for a dump of ``tables`` in this order, or of some rows of each; returns its id, which sorts by time."""
     now = datetime.now(UTC)
     dump_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}-{secrets.token_hex(2)}"
     # Progress is the last key done, so none may come twice.
     wanted = None if keys is None else tuple(dict.fromkeys(keys))
     for number, table in enumerate(tables, start=1):
-        _write_request(store, DumpRequest(dump_id, table, number, _text(now), wanted))
+        _write_request(store, DumpRequest(dump_id, table, number, _text(now), wanted, priority=priority))
     return dump_id
 
 
@@ -191,7 +204,12 @@ def requests(store: ProgressStore) -> list[DumpRequest]:
     for path in store.list(_REQUESTS):
         if document := store.read(path):
             found.append(_request(path, document))
-    return sorted(found, key=lambda r: (r.requested_at, r.id, r.number))
+    return sorted(found, key=lambda r: (-r.priority, r.requested_at, r.id, r.number))
+
+
+def asked_for(store: ProgressStore) -> Sequence[str]:
+    """The names of the requests there are: other names mean that ``pending`` is worth its price."""
+    return store.list(_REQUESTS)
 
 
 def direct(store: ProgressStore, request: DumpRequest, control: Control) -> None:

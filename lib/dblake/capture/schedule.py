@@ -1,8 +1,9 @@
 """What a dump's readers do next, and what has landed of it: the books of ``dumps``, without its threads.
 
-Promises: tables begin in the order in which they were asked for; of each stretch one chunk at a time is read, and the
-next one before the last one's high watermark has landed; progress is saved only for chunks whose window has landed,
-stretch by stretch in order, so a crash costs the chunks under way and nothing else. Any thread may call any method.
+Promises: tables begin by priority, then in the order in which they were asked for; of each stretch one chunk at a time
+is read, and the next one before the last one's high watermark has landed; progress is saved only for chunks whose
+window has landed, stretch by stretch in order, so a crash costs the chunks under way and nothing else. Any thread may
+call any method.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import Control, DumpTask, Key, control, pending, save_progress
+from dblake.capture.requests import Control, DumpTask, Key, asked_for, control, pending, save_progress
 from dblake.capture.windows import OpenChunk
 from dblake.core.failpoints import failpoint
 from dblake.landing.control import DumpStart
@@ -24,7 +25,7 @@ from dblake.landing.control import DumpStart
 _AHEAD = 64
 """Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
 _QUEUE_SECONDS = 2.0
-"""How old the known queue of dumps may get; looking costs two documents a table."""
+"""How old the known queue of dumps may get."""
 _MOST_DISCARDS = 10
 """So many chunks discarded in a row mean that the table cannot be dumped as things are."""
 
@@ -111,6 +112,7 @@ class Schedule:
         self._lanes: dict[str, Lane] = {}
         self._queue: deque[DumpTask] = deque()
         self._looked = float("-inf")
+        self._names: list[str] = []
         self._arrivals: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
         self._arrived = threading.Event()
         self.idle = False
@@ -174,32 +176,37 @@ class Schedule:
         self._arrived.set()
 
     def _next_lane(self) -> Lane | None:
-        for reading in self._readings.values():
-            free = next((lane for lane in reading.lanes if not lane.busy and not lane.exhausted), None)
-            if free and reading.wanted is Control.RUN:
-                reading.wanted = control(self._store, reading.task)
-                if reading.wanted is Control.RUN:
-                    return free
-        task = self._next_task()
-        if task is None:
-            return None
+        self._look()
+        while True:
+            ahead = self._queue[0].priority if self._queue else None
+            for reading in sorted(self._readings.values(), key=lambda r: -r.task.priority):
+                free = next((lane for lane in reading.lanes if not lane.busy and not lane.exhausted), None)
+                if ahead is not None and ahead > reading.task.priority:
+                    break
+                if free and reading.wanted is Control.RUN:
+                    reading.wanted = control(self._store, reading.task)
+                    if reading.wanted is Control.RUN:
+                        return free
+            if ahead is None:
+                return None
+            task = self._queue.popleft()
+            if control(self._store, task) is Control.RUN:
+                self._begin(task)
+
+    def _begin(self, task: DumpTask) -> None:
         logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
         reading = _Reading(save_progress(self._store, task.running()), chunks=task.chunks)
         reading.lanes = _lanes(reading)
         self._readings[task.id, task.table] = reading
-        return next((lane for lane in reading.lanes if not lane.exhausted), None)
 
-    def _next_task(self) -> DumpTask | None:
-        # Idle is only who has just looked.
-        patience = _QUEUE_SECONDS if self._readings else 0.0
-        if not self._queue and time.monotonic() - self._looked >= patience:
-            self._queue.extend(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
-            self._looked = time.monotonic()
-        while self._queue:
-            task = self._queue.popleft()
-            if control(self._store, task) is Control.RUN:
-                return task
-        return None
+    def _look(self) -> None:
+        """Brings the known queue up to date, now and then, and whenever there is nothing else to do."""
+        if time.monotonic() - self._looked < (_QUEUE_SECONDS if self._readings else 0.0):
+            return
+        names = list(asked_for(self._store))
+        if not self._queue or names != self._names:
+            self._queue = deque(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
+        self._looked, self._names = time.monotonic(), names
 
     def _close_books(self, *, stopping: bool) -> None:
         """Ends the tables of which nothing is under way and nothing more is to be read."""

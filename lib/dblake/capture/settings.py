@@ -18,8 +18,15 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True)
 class DumpSettings:
-    """How a dump reads: rows a chunk, seconds of rest between two chunks of a reader, readers at work at once."""
+    """How a dump reads: rows a chunk, readers at work at once, and what each of them keeps to.
+
+    ``delay`` is the least rest between two chunks, in seconds, ``share`` how much of its time a reader may be at work.
+    While a watermark takes longer than ``max_latency`` seconds to write, the database is taken to be busy, and readers
+    rest longer and longer.
+    """
 
     chunk_size: int = 50_000
     delay: float = 0.0
     readers: int = 1
+    share: float = 1.0
+    max_latency: float | None = None

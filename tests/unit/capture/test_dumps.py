@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
-from dblake.capture.requests import Control, Throttle, direct, requests, set_throttle
+from dblake.capture import schedule
+from dblake.capture.requests import Control, Throttle, direct, queue_dump, requests, set_throttle
 from dblake.core.errors import SourceError
 from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.database import MemoryDatabase
@@ -71,6 +73,22 @@ def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase,
 
     lake.capture(source(database), steps={("read", T): cancel_and_ask_for_another}, chunk_size=2)
     assert [(table, state) for table, state, _, _ in states(lake)] == [(T, "cancelled"), (U, "done")]
+
+
+def test_what_is_asked_for_first_goes_between_the_chunks_of_what_is_being_read(
+    database: MemoryDatabase, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "_QUEUE_SECONDS", 0.0)
+    lake.dump(T)
+
+    def ask() -> None:
+        queue_dump(lake.store, [U], [("1",)], priority=1)
+
+    lake.capture(source(database), steps={("read", T): ask}, chunk_size=2)
+    highs = lake.landing().filter(pc.equal(lake.landing()["kind"], "high"))["table"].to_pylist()
+    # The last chunk of a whole table ends it.
+    assert highs == [T, U, T, T, T, T, T]
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
 
 
 def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, lake: Lake) -> None:

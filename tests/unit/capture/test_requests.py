@@ -47,6 +47,13 @@ def test_what_is_queued_is_pending_in_the_order_asked_for(store: FileProgress) -
     ]
 
 
+def test_a_higher_priority_comes_first(store: FileProgress) -> None:
+    queue_dump(store, [ORDERS])
+    queue_dump(store, [ITEMS, "public.b"], priority=5)
+    queue_dump(store, ["public.a"], priority=5)
+    assert [t.table for t in pending(store)] == [ITEMS, "public.b", "public.a", ORDERS]
+
+
 def test_a_restart_goes_on_after_the_last_chunk_saved(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending(store)
