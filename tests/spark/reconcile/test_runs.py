@@ -18,7 +18,7 @@ from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ServerIdentity
 from dblake.landing.columns import LANDING
-from dblake.landing.control import DISCARDED, ChunkEnd
+from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
@@ -60,7 +60,7 @@ def events(spark: SparkSession, paths: Paths) -> list[Row]:
     return [(r["lsn"], r["seq"], r["op"], dict(r["after"] or {}).get("v")) for r in rows]
 
 
-def ledger(spark: SparkSession, paths: Paths) -> list[tuple[str, str, str | None]]:
+def ledger(spark: SparkSession, paths: Paths) -> list[tuple[str | None, str, str | None]]:
     """Chunk, status and reason."""
     rows = spark.read.format("delta").load(paths.windows).orderBy("chunk_id").collect()
     return [(r["chunk_id"], r["status"], r["reason"]) for r in rows]
@@ -94,6 +94,37 @@ def test_a_checkpoint_ahead_of_events_is_a_gap_by_name(spark: SparkSession, tmp_
     shutil.rmtree(paths.stream_checkpoint("reconcile"))
     assert reconcile_once(spark, paths) == 3
     assert events(spark, paths) == EXPECTED
+
+
+@pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
+def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp_path: Path, runs: int) -> None:
+    before: list[Thing] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
+    end = ChunkEnd("d", 1, 5, 0, T.schema_id, 1, 2)
+    behind: list[Thing] = [
+        Low(2, 2, T.table, "k", Position(2, 5)),
+        ChunkRow(2, 2, T.table, "k", 0, ("1",), {"id": "1", "v": "a"}),
+        High(2, 2, T.table, "k", Position(2, 6), None, end),
+        Low(2, 2, T.table, "last", Position(2, 7)),
+        Change(2, 2, Position(2, 8), None, T.table, "u", ("3",), {"id": "3", "v": "d"}),
+        High(2, 2, T.table, "last", Position(2, 9), None, replace(end, low_lsn=7, rows=0, began=DumpStart(2, 5, 0))),
+    ]
+    if runs == 2:
+        reconcile_once(spark, lake(tmp_path, before))
+        land(Paths(str(tmp_path), "shop").landing, "shop", behind, {T.table: T})
+        paths = Paths(str(tmp_path), "shop")
+    else:
+        paths = lake(tmp_path, [*before, *behind])
+    reconcile_once(spark, paths)
+    assert events(spark, paths) == [
+        (10, 0, "c", "a"), (20, 0, "c", "b"), (30, 0, "c", "c"), (6, 0, "r", "a"), (8, 0, "u", "d"), (9, 0, "d", None),
+    ]
+    gone = spark.read.format("delta").load(paths.events).where("op = 'd'").collect()
+    assert [(row["key"], row["origin"], row["chunk_id"], row["batch"]) for row in gone] == [
+        ({"id": "2"}, "dump", "last", 2)
+    ]
+    assert ledger(spark, paths) == [
+        (None, "gap", "the log after incarnation 1 is missing"), ("k", "closed", None), ("last", "closed", None),
+    ]
 
 
 def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSession, tmp_path: Path) -> None:
