@@ -51,7 +51,7 @@ def read(
 ) -> tuple[ChunkRead, list[bytes]]:
     rows: list[bytes] = []
     chunk = reader.read(
-        ChunkRequest(table, 1, "low", limit, after, keys), lambda payload, _: rows.extend(payload.to_pylist())
+        ChunkRequest(table, 1, "low", limit, after, keys=keys), lambda payload, _: rows.extend(payload.to_pylist())
     )
     return chunk, rows
 
@@ -201,7 +201,7 @@ def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
     with connect(backend.settings, purpose="test") as asking, asking.cursor() as cur:
         table = catalogue.table_by_name(cur, "public", "t")
         assert table is not None
-        query = chunks._select(table, ChunkRequest(T, 1, "low", 5, key))
+        query = chunks._select(table, chunks._wanted(table, ChunkRequest(T, 1, "low", 5, key)), 5)
     rows = pymysql.cursors.DictCursor
     with mysql_server.connect("public", cursorclass=rows) as explaining, explaining.cursor() as cur:
         cur.execute("SET sql_mode = '', time_zone = '+00:00'")
