@@ -137,7 +137,8 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
 def phantoms(high: High, events: list[Event]) -> list[Event]:
     """Keys that a dump of the whole table did not return and nothing has told of since it began: they are gone.
 
-    Not those whose last event the dump's earliest chunk could not see, though it came before: the row is there.
+    Not those whose last event the dump's earliest chunk could not see, though it came before: the row is there. What an
+    earlier incarnation told is seen: its transactions are over, and their numbers may be another server's.
     """
     began = high.end.began
     if began is None:
@@ -153,7 +154,8 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     gone = sorted(
         key for key, event in newest.items()
         if event.op != "d" and event.position < began.position
-        and (seen is None or event.txid is None or seen.sees(event.txid))
+        and (seen is None or event.txid is None or event.position.incarnation < began.incarnation
+             or seen.sees(event.txid))
     )
     at = high.position
     return [

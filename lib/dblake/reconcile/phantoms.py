@@ -77,7 +77,10 @@ def phantoms(events: DataFrame, ends: DataFrame) -> DataFrame:
     )
     ended = ends.withColumnRenamed(CHUNK_ID, "chunk").withColumnsRenamed({TXID: "end_txid"})
     number = F.row_number().over(Window.partitionBy("chunk").orderBy("key_entries")) - 1
-    seen = (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
+    # Transaction numbers of an earlier incarnation may be another server's, and its transactions are over.
+    seen = (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}")) | (
+        (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
+    )
     gone = newest.join(F.broadcast(ended), "chunk").where(
         (F.col("at") < F.col("began")) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen)
     )
