@@ -173,6 +173,8 @@ KNOWN = [
      'ALTER ROLE "{role}" NOSUPERUSER'),
     ("unlogged_tables", ["CREATE UNLOGGED TABLE cache (id int PRIMARY KEY)"],
      "not captured, since they write no log: public.cache", 'ALTER TABLE "public"."cache" SET LOGGED;'),
+    ("generated_columns", ["ALTER TABLE orders ADD \"Twice\" int GENERATED ALWAYS AS (id * 2) STORED"],
+     'not captured, since the log leaves out what the server computes: public.orders."Twice"', ""),
     ("primary_key", [],
      "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
      " at the source: public.log",
@@ -442,6 +444,18 @@ def test_a_server_with_nothing_to_spare(small: EmbeddedPostgres) -> None:
     finally:
         stream.close()
     admin.execute("SELECT pg_drop_replication_slot('dblake_small')")
+
+
+def test_a_key_with_a_generated_column_is_refused(settings: PostgresSettings, database: Database) -> None:
+    database.run(
+        "ALTER TABLE orders ADD n int GENERATED ALWAYS AS (id * 2) STORED",
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id, n)",
+    )
+    assert found(settings, "generated_columns") == Check(
+        "generated_columns", False,
+        "the log leaves out what the server computes, and the primary key has such columns: public.orders",
+        "take the tables out of source.tables",
+    )
 
 
 def test_generated_columns_are_not_published(small: EmbeddedPostgres) -> None:

@@ -41,7 +41,9 @@ SELECT c.oid, c.relnamespace, c.relkind = 'p',
        coalesce(has_schema_privilege(r.oid, c.relnamespace, 'USAGE'), false),
        coalesce(has_table_privilege(r.oid, c.oid, 'SELECT'), false),
        coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
-                AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')), false)
+                AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')), false),
+       ARRAY(SELECT attname::text FROM pg_attribute
+             WHERE attrelid = c.oid AND attgenerated <> '' AND NOT attisdropped ORDER BY attnum)
 FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = %(user)s
 WHERE c.oid = ANY(%(oids)s::oid[])
 """
@@ -153,12 +155,14 @@ class Table:
     schema: str
     name: str
     columns: TableSchema
+    key_generated: bool
     identities: tuple[Identity, ...]
     schema_oid: int
     partitioned: bool
     may_use_schema: bool
     may_select: bool
     rows_hidden: bool
+    generated: list[str]
 
     @property
     def qualified(self) -> str:
@@ -266,7 +270,7 @@ def _tables(cur: cursor, captured: list[catalogue.CatalogueTable], user: str) ->
         identities.setdefault(oid, []).append(Identity(*identity))
     # A table dropped since the catalogue was read has no facts.
     return tuple(
-        Table(t.oid, t.schema_name, t.table_name, t.schema, tuple(identities[t.oid]), *facts[t.oid])
+        Table(t.oid, t.schema_name, t.table_name, t.schema, t.key_generated, tuple(identities[t.oid]), *facts[t.oid])
         for t in captured
         if t.oid in facts and t.oid in identities
     )
