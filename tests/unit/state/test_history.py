@@ -1,0 +1,17 @@
+"""What the history view of a table cannot be made of, without Spark; what it holds is tested where Spark runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblake.core.errors import StateError
+from dblake.core.schema import Column, TableSchema
+from dblake.state.live import history_sql
+from dblake.state.shape import shape_of
+
+
+@pytest.mark.parametrize("column", ["_op", "_VALID_FROM", "_to"])
+def test_a_column_named_like_one_of_historys_own_is_refused_by_name(column: str) -> None:
+    shape = shape_of([TableSchema("public.t", (Column("id", "integer", False, 1), Column(column, "text")))])
+    with pytest.raises(StateError, match=rf"table public\.t, column {column}: its history has a column of its own"):
+        history_sql(shape, "events")
