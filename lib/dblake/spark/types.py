@@ -75,7 +75,7 @@ _WRITTEN = (
     (f"`numeric` of more than {_MAX_DIGITS} digits", "`123.4500`, all digits; `NaN`"),
     ("`money`", "`-$1,234.50`"),
     ("`bit(n)`, `varbit(n)`", "`10000001`"),
-    ("`inet`, `cidr`, `macaddr`, `macaddr8`", "`10.0.0.1/8`, `2001:db8::/32`, `08:00:2b:01:02:03`"),
+    ("`inet`, `cidr`, `macaddr`, `macaddr8`", "`127.0.0.1/8`, `2001:db8::/32`, `08:00:2b:01:02:03`"),
     ("arrays", '`{1,NULL,-3}`, `{"a,b","NULL"}`, `{{1,2},{3,4}}`; bounds that do not begin at 1: `[0:1]={1,2}`'),
     ("ranges, multiranges", "`[1,6)`, `empty`, `{[1,3),[5,8)}`"),
     ("`tsvector`, `tsquery`", "`'a':1A 'b':2`, `'a' & !'b'`"),
