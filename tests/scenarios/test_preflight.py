@@ -469,6 +469,29 @@ def test_generated_columns_are_not_published(small: EmbeddedPostgres) -> None:
     assert found(settings, "publication_generated_columns") == Check("publication_generated_columns", True)
 
 
+def test_generated_columns_are_kept_out_of_replica_identities(small: EmbeddedPostgres) -> None:
+    settings = own_settings(small)
+    run_init(settings, small.user, small.password)
+    admin = small.connect().cursor()
+    for table, key in (("full_key", "PRIMARY KEY"), ("keyless", "")):
+        admin.execute(f"CREATE TABLE {table} (id int {key}, n int GENERATED ALWAYS AS (id * 2) STORED)")
+        admin.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+        admin.execute(f"INSERT INTO {table} VALUES (1)")
+    check = found(settings, "replica_identity")
+    assert (check.ok, check.fix) == (False, 'ALTER TABLE "public"."full_key" REPLICA IDENTITY DEFAULT;')
+    admin.execute(check.fix)
+    assert found(settings, "primary_key") == Check(
+        "primary_key", True,
+        "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
+        " at the source: public.keyless", "",
+    )
+    # What preflight lets into the publication can still be written at the source.
+    run_init(settings, small.user, small.password)
+    admin.execute("UPDATE full_key SET id = 2")
+    admin.execute("UPDATE keyless SET id = 2")
+    admin.execute("DROP TABLE full_key, keyless")
+
+
 def test_a_lost_slot_is_named_and_never_made_anew(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     run_init(settings, small.user, small.password)
