@@ -1,6 +1,6 @@
 """Names of tables and columns that something on the path could take for what they are not.
 
-Each table has the columns ``id`` and ``v``; one more table has all the columns. The SQL here is plain enough for every
+Each table has the columns ``id`` and ``v``; two more have all the columns, and those that Parquet takes as they are. The SQL here is plain enough for every
 database: only the quotes around names differ.
 """
 
@@ -66,7 +66,6 @@ TABLES = (
 #: MySQL's names have no characters beyond 16 bits.
 BEYOND = OddName("public", "😀", "public/~f0~9f~98~80", ("public", "_"))
 
-WIDE = "public.wide"
 COLUMNS = (
     "a.b", "a b", "a`b", "a,b", "a;b", "a{b}", "a(b)", "a=b", "a\nb", "a\tb", "a/b", "a:b", "a-b", 'say "hi"', "it's",
     "back\\slash\\", "\\'", "select", "NULL", "_leading", "1st", "..", ".", "`", "'", '"', "\\", "*", "%", "%s",
@@ -76,6 +75,11 @@ COLUMNS = (
     "c1.v", "v", "hex", "missing", "s", "t", "f", "_at", "_t", "_rows", "place",
     "folded", "touched", "element", "value", "cut",
 )
+
+
+def wide_tables(columns: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The two tables of many columns, beside ``id``."""
+    return {"public.wide": columns, "public.parquet": [name for name in columns if not set(name) & set(" ,;{}()\n\t=")]}
 
 
 def double_quoted(name: str) -> str:
@@ -91,9 +95,10 @@ def inserting(
         f"INSERT INTO {quote(name.schema)}.{quote(name.table)} (id, v) VALUES ({key}, '{number} {key}')"
         for number, name in enumerate(tables)
     ]
-    names = ", ".join(map(quote, columns))
-    values = ", ".join(f"'{number} {key}'" for number in range(len(columns)))
-    return [*made, f"INSERT INTO {WIDE} (id, {names}) VALUES ({key}, {values})"]
+    for table, names in wide_tables(columns).items():
+        values = ", ".join(f"'{number} {key}'" for number in range(len(names)))
+        made.append(f"INSERT INTO {table} (id, {', '.join(map(quote, names))}) VALUES ({key}, {values})")
+    return made
 
 
 def creating(
@@ -104,5 +109,7 @@ def creating(
     made += [
         f"CREATE TABLE {quote(name.schema)}.{quote(name.table)} (id int PRIMARY KEY, v {text})" for name in tables
     ]
-    typed = ", ".join(f"{quote(name)} {text}" for name in columns)
-    return [*made, f"CREATE TABLE {WIDE} (id int PRIMARY KEY, {typed})"]
+    for table, names in wide_tables(columns).items():
+        typed = ", ".join(f"{quote(name)} {text}" for name in names)
+        made.append(f"CREATE TABLE {table} (id int PRIMARY KEY, {typed})")
+    return made

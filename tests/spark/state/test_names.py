@@ -15,7 +15,7 @@ from pipelines.sql import query
 from pipelines.state import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
-from tests.support.odd_names import BEYOND, COLUMNS, TABLES, creating, double_quoted, inserting
+from tests.support.odd_names import BEYOND, COLUMNS, TABLES, creating, double_quoted, inserting, wide_tables
 from tests.support.postgres import fresh_database
 
 ALL = (*TABLES, BEYOND)
@@ -31,7 +31,7 @@ def paths(
         backend, lake = PostgresBackend(database), Lake(tmp_path_factory.mktemp("names"))
         database.run(*creating(ALL, WIDE, double_quoted, "text"), *inserting(ALL, WIDE, double_quoted, 1))
         source = backend.source("*.*")
-        lake.dump(*(name.qualified for name in ALL), "public.wide")
+        lake.dump(*(name.qualified for name in ALL), *wide_tables(()))
         for key in (1, 2, 3):
             if key > 1:
                 database.run(*inserting(ALL, WIDE, double_quoted, key))
@@ -53,7 +53,7 @@ def test_every_table_has_a_folder_of_its_own_and_nothing_lies_elsewhere(paths: P
         "landing", "schemas", "events", "windows", "frontier", "state", "checkpoints",
     }
     tables = {str(log.parent.relative_to(root / "state")) for log in (root / "state").rglob("_delta_log")}
-    assert tables == {name.folder for name in ALL} | {"public/wide"}
+    assert tables == {name.folder for name in ALL} | {"public/wide", "public/parquet"}
     assert [p.name for p in root.parent.iterdir()] == ["shop"]
     assert sorted(p.name for p in root.parent.parent.iterdir()) == ["progress", "warehouse"]
 
@@ -84,9 +84,11 @@ def test_sql_finds_every_table_or_says_that_it_cannot_be_told_from_another(
 
 
 @pytest.mark.parametrize("suffix", ["", "_live", "_history"])
-def test_every_column_has_its_own_values(spark: SparkSession, paths: Paths, suffix: str) -> None:
-    columns = ", ".join(map(backquoted, ("id", *WIDE)))
-    rows = query(spark, paths, f"SELECT {columns} FROM public.wide{suffix} ORDER BY id").collect()
+@pytest.mark.parametrize("table", wide_tables(()))
+def test_every_column_has_its_own_values(spark: SparkSession, paths: Paths, table: str, suffix: str) -> None:
+    names = wide_tables(WIDE)[table]
+    columns = ", ".join(map(backquoted, ("id", *names)))
+    rows = query(spark, paths, f"SELECT {columns} FROM {table}{suffix} ORDER BY id").collect()
     assert [tuple(row) for row in rows] == [
-        (key, *(f"{number} {key}" for number in range(len(WIDE)))) for key in ((1, 2, 3) if suffix else (1, 2))
+        (key, *(f"{number} {key}" for number in range(len(names)))) for key in ((1, 2, 3) if suffix else (1, 2))
     ]
