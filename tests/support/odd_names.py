@@ -1,7 +1,7 @@
 """Names of tables and columns that something on the path could take for what they are not.
 
-Each table has the columns ``id`` and ``v``; two more have all the columns, and those that Parquet takes as they are. The SQL here is plain enough for every
-database: only the quotes around names differ.
+Each table has the columns ``id`` and ``v``; two more have all the columns, and those that Parquet takes as they are.
+The SQL here is plain enough for every database: only the quotes around names differ.
 """
 
 from __future__ import annotations
