@@ -43,7 +43,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[SqlBackend]:
 @pytest.fixture
 def way(backend: SqlBackend) -> Iterator[Proxy]:
     """The only way to the database for what is captured from now on; it has one table, without rows."""
-    backend.create(TABLE)
+    backend.create(TABLE, toasted=["v"])
     backend.source("public.*")
     assert backend.settings is not None
     direct = backend.settings

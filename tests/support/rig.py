@@ -51,7 +51,7 @@ class Rig:
         assert backend.settings is not None
         self._capture = {"commits_per_second": 20.0, "heartbeat_seconds": 1.0, **capture}
         self.configure()
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password,
         }
         if not backend.keeps_log_for_reader:
@@ -91,7 +91,7 @@ class Rig:
         """A job, in a process group of its own, so that a JVM dies with it."""
         return subprocess.Popen(
             [sys.executable, str(HOME / f"jobs/{job}.py"), "--conf", str(self.conf), *arguments],
-            env=self._environment | {"DBLAKE_FAILPOINT": failpoint}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=self.environment | {"DBLAKE_FAILPOINT": failpoint}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             text=True, start_new_session=True,
         )
 
