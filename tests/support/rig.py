@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ Job = subprocess.Popen[str]
 class Rig:
     """``written`` has what the table's writers did from the first load on."""
 
-    def __init__(self, backend: PostgresBackend | MysqlBackend, folder: Path, **capture: float) -> None:
+    def __init__(
+        self, backend: PostgresBackend | MysqlBackend, folder: Path, also: Sequence[str] = (), **capture: float
+    ) -> None:
+        """``also`` are statements to be run before anybody looks at the log."""
         self.backend, self.lake, self._folder = backend, Lake(folder), folder
         self.written: dict[str, list[Step]] = {str(key): [] for key in range(1, KEYS + 1)}
         backend.create(TableSchema(T, (
@@ -47,6 +50,7 @@ class Rig:
         with backend.begin() as transaction:
             for key in self.written:
                 transaction.insert(T, {"id": key, "n": "0", "v": "first"})
+        (backend.server if isinstance(backend, MysqlBackend) else backend).run(*also)
         backend.source("public.*")
         assert backend.settings is not None
         self._capture = {"commits_per_second": 20.0, "heartbeat_seconds": 1.0, **capture}
@@ -192,20 +196,24 @@ def _own_settings(backend: PostgresBackend | MysqlBackend) -> dict[str, object]:
 
 
 @contextmanager
-def rig_at(server: EmbeddedPostgres | MysqlServer, folder: Path, **capture: float) -> Iterator[Rig]:
+def rig_at(
+    server: EmbeddedPostgres | MysqlServer, folder: Path, also: Sequence[str] = (), **capture: float
+) -> Iterator[Rig]:
     """A rig on a server."""
     if isinstance(server, EmbeddedPostgres):
         with fresh_database(server) as database:
             postgres = PostgresBackend(database)
-            yield Rig(postgres, folder, **capture)
+            yield Rig(postgres, folder, also, **capture)
             postgres.close()
     else:
         with mysql_backend(server) as mysql:
-            yield Rig(mysql, folder, **capture)
+            yield Rig(mysql, folder, also, **capture)
 
 
 @contextmanager
-def rig_on(kind: str, request: pytest.FixtureRequest, folder: Path, **capture: float) -> Iterator[Rig]:
+def rig_on(
+    kind: str, request: pytest.FixtureRequest, folder: Path, also: Sequence[str] = (), **capture: float
+) -> Iterator[Rig]:
     """A rig on the run's server of that kind."""
-    with rig_at(request.getfixturevalue(kind), folder, **capture) as rig:
+    with rig_at(request.getfixturevalue(kind), folder, also, **capture) as rig:
         yield rig
