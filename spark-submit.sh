@@ -9,6 +9,7 @@
 #
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else
 #   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
+#   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
 #   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
 # shellcheck disable=SC2329  # what `locked` is given to call is called
 set -euo pipefail
@@ -205,6 +206,14 @@ run_benchmark() {
     exec "$python" -m benchmarks.run "$@"
 }
 
+run_stress() {
+    # Its databases are the tests' own servers.
+    need_packages requirements-dev.txt
+    [[ " $* " == *" --help "* ]] || need_spark
+    cd "$home"
+    exec "$python" -m benchmarks.stress "$@"
+}
+
 job=${1:-}
 [[ $# -eq 0 ]] || shift
 export PYTHONPATH=$home/lib:$home
@@ -227,6 +236,7 @@ setup)
     ;;
 tests) run_tests "$@" ;;
 benchmark) run_benchmark "$@" ;;
+stress) run_stress "$@" ;;
 esac
 
 [[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"

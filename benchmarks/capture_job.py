@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -12,19 +15,34 @@ from dblake.capture.requests import queue_dump, status
 
 SOURCE, PASSWORD = "bench", "benchmark"
 _HOME = Path(__file__).parents[1]
+_ENVIRONMENT = {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"}
 
 
-def run_capture(folder: Path, configuration: str, dump: str | None) -> Ran:
-    """One run until it has caught up. ``folder`` is the warehouse, and ``dump`` the table to dump, if any."""
-    (folder / "password").write_text(PASSWORD, encoding="ascii")
-    (folder / "bench.yaml").write_text(configuration, encoding="utf-8")
-    if dump is not None:
-        queue_dump(open_progress(f"file:{folder}/progress", SOURCE), [dump])
-    return run(
-        [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml"),
-         "--until-caught-up", "--json"],
-        {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"},
-    )
+def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> Ran:
+    """One run until it has caught up. ``folder`` is the warehouse, and ``dump`` the tables to dump, if any."""
+    _configure(folder, configuration)
+    if dump:
+        queue(folder, dump)
+    return run([*_command(folder), "--until-caught-up", "--json"], _ENVIRONMENT)
+
+
+def begin_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
+    """Capture that goes on until it is told to end."""
+    _configure(folder, configuration)
+    return subprocess.Popen(_command(folder), env={**os.environ, **_ENVIRONMENT}, stderr=subprocess.DEVNULL)
+
+
+def queue(folder: Path, tables: Sequence[str]) -> None:
+    """Asks for a dump of tables, now or before capture begins."""
+    queue_dump(open_progress(f"file:{folder}/progress", SOURCE), tables)
+
+
+def dump_times(folder: Path) -> tuple[datetime, datetime] | None:
+    """When the only dump of a run began and ended; None while it has not."""
+    (entry,) = status(open_progress(f"file:{folder}/progress", SOURCE))
+    if entry["state"] != "done":
+        return None
+    return datetime.fromisoformat(entry["started_at"]), datetime.fromisoformat(entry["finished_at"])
 
 
 def dump_seconds(folder: Path, rows: int) -> float:
@@ -34,3 +52,13 @@ def dump_seconds(folder: Path, rows: int) -> float:
         raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {rows} rows")
     began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))
     return (ended - began).total_seconds()
+
+
+def _configure(folder: Path, configuration: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "password").write_text(PASSWORD, encoding="ascii")
+    (folder / "bench.yaml").write_text(configuration, encoding="utf-8")
+
+
+def _command(folder: Path) -> list[str]:
+    return [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml")]

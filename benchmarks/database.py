@@ -6,7 +6,7 @@ Every run of capture, and of its peer, gets a copy of a slot: so the same stretc
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +102,20 @@ class Bench:
         self.execute("CALL public.grow(%s, %s, 1000)", (first, to))
         return to - first + 1
 
+    def insert_at_once(self, rows: int) -> None:
+        """So many rows more, in one transaction."""
+        first, self.rows = self.rows + 1, self.rows + rows
+        self.execute(_FILL, (first, self.rows))
+
+    def make_tables(self, count: int) -> list[str]:
+        """Small tables, captured from now on; their names."""
+        names = [f"public.small_{number}" for number in range(1, count + 1)]
+        for name in names:
+            self.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+            self.execute(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')")
+        run_init(self.settings, self.server.user, self.server.password)
+        return names
+
     def log_end(self) -> str:
         """Where the log ends now."""
         return str(self.execute("SELECT pg_current_wal_lsn()")[0][0])
@@ -137,19 +151,18 @@ class Bench:
         """The tables in it."""
         return Paths(str(self.warehouse(name)), SOURCE)
 
-    def capture(self, slot: str, warehouse: str, *, dump: bool) -> Ran:
+    def capture(self, slot: str, warehouse: str, *, dump: bool, tables: Sequence[str] = (TABLE,)) -> Ran:
         """One run of the capture job until it has caught up, as its user would start it."""
         folder = self.warehouse(warehouse)
-        folder.mkdir(parents=True, exist_ok=True)
-        configuration = self._configuration(folder, replace(self.settings, slot=slot))
-        return run_capture(folder, configuration, TABLE if dump else None)
+        return run_capture(folder, self.configuration(folder, slot), tables if dump else [])
 
     def dump_seconds(self, warehouse: str) -> float:
         """How long the dump of a run took, which must have landed every row."""
         return dump_seconds(self.warehouse(warehouse), self.rows)
 
-    @staticmethod
-    def _configuration(folder: Path, settings: PostgresSettings) -> str:
+    def configuration(self, folder: Path, slot: str) -> str:
+        """The configuration file of one run, whose warehouse is ``folder``."""
+        settings = replace(self.settings, slot=slot)
         return f"""
 warehouse: {folder}
 progress: file:{folder}/progress

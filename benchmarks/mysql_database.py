@@ -133,7 +133,7 @@ class MysqlBench:
             shutil.copytree(self.folder / _START, folder)
         else:
             folder.mkdir()
-        return run_capture(folder, self._configuration(folder), TABLE if dump else None)
+        return run_capture(folder, self._configuration(folder), [TABLE] if dump else [])
 
     def dump_seconds(self, warehouse: str) -> float:
         """How long the dump of a run took, which must have landed every row."""

@@ -22,9 +22,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, dump, machine, memory, reconcile, state
+from benchmarks import capture, dump, lag, machine, memory, reconcile, state
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
+from benchmarks.lag import Lag
 from benchmarks.memory import Peaks
 from benchmarks.progress import Progress
 from dblake.landing.table import Landing
@@ -47,12 +48,14 @@ class Results:
     machine: Mapping[str, str]
     comparisons: tuple[Comparison, ...]
     peaks: Peaks | None = None
+    lag: Lag | None = None
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "data": self.data, "machine": dict(self.machine),
             "comparisons": [c.facts() for c in self.comparisons], "memory": self.peaks.facts() if self.peaks else None,
+            "lag": self.lag.facts() if self.lag else None,
         }
 
 
@@ -63,7 +66,7 @@ class Run:
         self._bench, self._rows, self._changes, self._rounds = bench, rows, changes, rounds
         self._progress = progress
 
-    def left(self) -> tuple[list[Comparison], Peaks, int]:
+    def left(self) -> tuple[list[Comparison], Peaks, Lag, int]:
         """What needs no JVM; the last number is the landing batch up to which the dump and half the changes landed."""
         bench = self._bench
         self._progress.say(f"A table of {self._rows:,} rows")
@@ -77,10 +80,13 @@ class Run:
         self._progress.say("Capture beside pg_recvlogical")
         captured, log_peak = capture.measure(bench, "start", self._changes, self._rounds)
         self._progress.found(captured)
-        self._progress.say("Capture's memory with ten times as much")
+        self._progress.say("The log's lag while a dump runs, and without")
+        lagged = lag.measure(bench)
+        self._progress.say("Capture's memory with ten times as much, in one transaction, of a thousand tables")
         once = self._rows + self._changes
-        peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, 10 * max(self._rows, self._changes))
-        return [captured, dumped], peaks, batch
+        much = 10 * max(self._rows, self._changes)
+        peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, much, self._rows)
+        return [captured, dumped], peaks, lagged, batch
 
     def _land_both(self) -> tuple[float, int]:
         """Lands dump and changes in one landing table, for the stages right of it."""
@@ -117,10 +123,10 @@ def run(rows: int, changes: int, rounds: int, console: Console) -> Results:
         with EmbeddedPostgres(folder / "postgres", settings=_SERVER) as server:
             facts = machine.facts("PostgreSQL", _version(server), "psycopg2-binary")
             whole = Run(Bench(server, folder), rows, changes, rounds, Progress(console))
-            left, peaks, batch = whole.left()
+            left, peaks, lagged, batch = whole.left()
         return Results(
             f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts,
-            (*left, *whole.right(batch, folder)), peaks,
+            (*left, *whole.right(batch, folder)), peaks, lagged,
         )
 
 
@@ -152,6 +158,8 @@ def tables(results: Results) -> tuple[Table, Table]:
             numbers.add_row(*_cells(side))
     if results.peaks:
         _add_peaks(numbers, results.peaks.facts())
+    if results.lag:
+        _add_lag(numbers, results.lag.facts())
     place = Table("", "", title="machine", show_header=False)
     for key, value in results.machine.items():
         place.add_row(key, value)
@@ -163,8 +171,27 @@ def _add_peaks(numbers: Table, peaks: Mapping[str, Any]) -> None:
     numbers.add_row("log and dump", f"{peaks['rows']:,}", f"{peaks['mb']} MB")
     numbers.add_row(
         "ten times as much", f"{peaks['rows_at_ten_times']:,}", f"{peaks['mb_at_ten_times']} MB", "", "", "",
-        f"{peaks['target']} {'[green]met[/green]' if peaks['met'] else '[red]MISSED[/red]'}",
+        f"{peaks['target']} {_verdict(peaks)}",
     )
+    for peak in peaks["also"]:
+        numbers.add_row(
+            peak["what"], f"{peak['rows']:,}", f"{peak['mb']} MB, {peak['seconds']:.1f} s, {peak['batches']} batches"
+        )
+
+
+def _add_lag(numbers: Table, lag: Mapping[str, Any]) -> None:
+    numbers.add_row(f"[bold]{lag['name']}[/bold]")
+    for what, label in (("during", f"while {lag['dumped_rows']:,} rows are dumped"), ("without", "without a dump")):
+        side = lag[what]
+        ratio = f"{lag['during']['median'] / lag['without']['median']:.2f}" if what == "during" else ""
+        numbers.add_row(
+            f"  {label}", f"{side['changes']:,}", f"median {side['median']:.2f}, 99th percentile {side['99th']:.2f}",
+            "", "", ratio, f"{lag['target']} {_verdict(lag)}" if what == "during" else "",
+        )
+
+
+def _verdict(facts: Mapping[str, Any]) -> str:
+    return "[green]met[/green]" if facts["met"] else "[red]MISSED[/red]"
 
 
 def _cells(side: Side) -> tuple[str, ...]:

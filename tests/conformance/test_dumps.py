@@ -279,7 +279,37 @@ TYPES = {
     "interval": ["1 mon", "31 days", "-01:02:03.5"],
     "inet": ["127.0.0.1", "127.0.0.0/8", "::1"],
     "character varying(9)[]": ['{a,"b,c"}', "{}", '{NULL,"NULL"}'],
+    "integer[]": ["{}", "{NULL}", "{1,2}", "[0:0]={1}"],
+    "smallint": ["-32768", "9", "10"],
+    "real": ["-1e-45", "-0", "0.1", "3.4028235e+38", "NaN", "Infinity"],
+    "numeric(5,-2)": ["-100", "0", "1000"],
+    "time without time zone": ["00:00:00", "24:00:00", "23:59:59.999999"],
+    "time with time zone": ["24:00:00+00", "00:00:00+15:59:59", "12:00:00-12:30"],
+    "money": ["-$0.01", "$1,000.00"],
+    "bit(4)": ["0000", "1010"],
+    "bit varying(9)": ["", "0", "00"],
+    "jsonb": ["null", '"a"', "1.0", '{"a": [1, null]}'],
+    "int4range": ["empty", "[1,6)", "(,)"],
+    "int4multirange": ["{}", "{[1,3),[5,8)}"],
+    "cidr": ["127.0.0.0/8", "::/0"],
+    "macaddr": ["08:00:2b:01:02:03"],
+    "pg_lsn": ["0/0", "FFFFFFFF/FFFFFFFF"],
+    "oid": ["9", "4294967295"],
+    "name": ["", "a b", "é"],
+    '"char"': ["", "a", "\\377"],
+    "tsvector": ["", "'a':1"],
+    "tid": ["(0,1)", "(4294967295,65535)"],
+    "xid8": ["9", "18446744073709551615"],
+    'public."Odd enum"': ["z", "", "a,b", "it's"],
+    "public.positive": ["9", "10"],
+    "public.pair": ['(1,"a,b")', "(,)", "(2,)"],
 }
+OWN_TYPES = (
+    """CREATE TYPE "Odd enum" AS ENUM ('z', '', 'a,b', 'it''s')""",
+    "CREATE DOMAIN whole AS numeric(6,0)",
+    "CREATE DOMAIN positive AS whole CHECK (VALUE > 0)",
+    "CREATE TYPE pair AS (n int, t text)",
+)
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
@@ -293,6 +323,7 @@ def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake,
         Column("at", "timestamp with time zone", False, 2), Column("v", "text"), Column("n", "numeric", False, 1),
         Column("raw", "bytea", False, 3),
     ))
+    backend.run(*OWN_TYPES)
     for schema, values in zip(schemas, TYPES.values(), strict=True):
         backend.create(schema)
         with backend.begin() as transaction:

@@ -1,6 +1,6 @@
 """Capture as a process that is killed: at every failpoint, at random moments, and asked to end.
 
-While it dies and comes back, applications write. Each row counts its own updates, so that a change lost or told twice
+While it dies and comes back, applications write. Each row counts its own changes, so that one lost or told twice
 shows as a step that is not one. ``DBLAKE_FAULT_SECONDS`` lengthens the random part, ``DBLAKE_SEED`` repeats one.
 PostgreSQL goes through all of it, MariaDB and MySQL through what is different there: a log that nobody keeps for
 capture, and rows of which many come in one event.
@@ -8,32 +8,18 @@ capture, and rows of which many come in one event.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
-from tests.model.dblog import Event
-from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
-from tests.support.mysql_backend import MysqlBackend, mysql_backend
-from tests.support.postgres import fresh_database
+from tests.support.rig import HOME, Rig, T, rig_on
 
-HOME = Path(__file__).parents[2]
-T = "public.t"
-ROWS = 60
 SECONDS = float(os.environ.get("DBLAKE_FAULT_SECONDS", "30"))
 
 FAILPOINTS = sorted(
@@ -42,145 +28,6 @@ FAILPOINTS = sorted(
     for file in (HOME / "lib/dblake" / folder).glob("*.py")
     for name in re.findall(r'failpoint\("([\w.]+)"\)', file.read_text(encoding="utf-8"))
 )
-
-
-class Rig:
-    """A database with one busy table, and capture as a process of its own, with settings of its own."""
-
-    def __init__(self, backend: PostgresBackend | MysqlBackend, folder: Path, **capture: float) -> None:
-        self.backend, self.lake, self._folder = backend, Lake(folder), folder
-        backend.create(TableSchema(T, (
-            Column("id", "integer", False, 1), Column("n", "integer", False), Column("v", "text"),
-        )))
-        with backend.begin() as transaction:
-            for row in range(1, ROWS + 1):
-                transaction.insert(T, {"id": str(row), "n": "0", "v": "first"})
-        backend.source("public.*")
-        assert backend.settings is not None
-        (folder / "shop.yaml").write_text(json.dumps({
-            "warehouse": "./warehouse", "progress": "file:./progress",
-            "source": {
-                "name": "shop", "host": backend.settings.host, "port": backend.settings.port,
-                "user": backend.settings.user, "password": "${env:SHOP_PASSWORD}", "tls": "disable",
-                "tables": ["public.*"], **_own_settings(backend),
-            },
-            "capture": {"commits_per_second": 20.0, "heartbeat_seconds": 1.0, **capture},
-            # A rest after each chunk spreads a dump over several batches, so that progress is saved several times.
-            "dump": {"chunk_size": 7, "delay": 0.03},
-        }), encoding="utf-8")
-        self._environment = os.environ | {
-            "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password,
-        }
-        if not backend.keeps_log_for_reader:
-            # The log begins where capture first looks.
-            self.catch_up()
-
-    def connect(self) -> Any:
-        """A connection of an application's, with a transaction open from its first statement on."""
-        if isinstance(self.backend, MysqlBackend):
-            return self.backend.server.connect("public", autocommit=False)
-        connection = self.backend.database.connect()
-        connection.autocommit = False
-        return connection
-
-    def start(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
-        """The capture job."""
-        return subprocess.Popen(
-            [sys.executable, str(HOME / "jobs/capture.py"), "--conf", str(self._folder / "shop.yaml"), *arguments],
-            env=self._environment | {"DBLAKE_FAILPOINT": failpoint}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def catch_up(self) -> None:
-        """Capture until all there is has landed, dumps included."""
-        process = self.start("--until-caught-up")
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-
-    @contextmanager
-    def load(self, seed: int) -> Iterator[None]:
-        """Transactions of one to three rows, for as long as the block lasts."""
-        stop = threading.Event()
-        failed: list[BaseException] = []
-
-        def write() -> None:
-            dice = random.Random(seed)
-            connection = self.connect()
-            try:
-                with connection.cursor() as cursor:
-                    while not stop.wait(0.01):
-                        for row in sorted(dice.sample(range(1, 2 * ROWS), dice.randint(1, 3))):
-                            cursor.execute("UPDATE t SET n = n + 1 WHERE id = %s", (row,))
-                            if not cursor.rowcount:
-                                cursor.execute("INSERT INTO t VALUES (%s, 0, 'later')", (row,))
-                            elif dice.random() < 0.1:
-                                cursor.execute("DELETE FROM t WHERE id = %s", (row,))
-                        connection.commit()
-            except BaseException as error:  # noqa: BLE001 - told by the thread that waits
-                failed.append(error)
-            finally:
-                connection.close()
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            writer.join()
-        assert failed == []
-
-    def verify(self) -> None:
-        """Nothing was lost, nothing was told twice, and the rows are the source's."""
-        events, ledger = self.lake.reconciled()
-        assert wrong_steps(events) == []
-        assert self.lake.state(T) == {(str(row["id"]),): row for row in self.backend.rows(T)}
-        batches = set(self.lake.landing()["batch"].to_pylist())
-        assert batches == set(range(1, max(batches) + 1))
-        assert any(line.status == "closed" and line.emitted for line in ledger)
-
-
-def wrong_steps(events: list[Event]) -> list[str]:
-    """Where a row's counter does not go on by one, or a dumped row is not what the log had come to."""
-    counters: dict[str, int | None] = {str(row): 0 for row in range(1, ROWS + 1)}
-    wrong = []
-    for event in events:
-        (key,) = event.key or ("?",)
-        before = counters.get(key)
-        now = int((event.after or {}).get("n") or 0)
-        right = {
-            "c": before is None and now == 0, "u": before is not None and now == before + 1,
-            "d": before is not None, "r": before is not None and now == before,
-        }
-        if not right.get(event.op):
-            wrong.append(f"{event.op} of {key} at {event.position}: {before} then {now}")
-        counters[key] = None if event.op == "d" else now
-    return wrong
-
-
-def _own_settings(backend: PostgresBackend | MysqlBackend) -> dict[str, object]:
-    """What only sources of this kind have."""
-    if isinstance(backend, MysqlBackend):
-        return {"type": backend.server.flavour}
-    settings = backend.settings
-    assert settings is not None
-    return {
-        "type": "postgres", "database": settings.database, "slot": settings.slot, "publication": settings.publication,
-    }
-
-
-@contextmanager
-def rig_on(kind: str, request: pytest.FixtureRequest, folder: Path, **capture: float) -> Iterator[Rig]:
-    """A rig on the run's server of that kind."""
-    server = request.getfixturevalue(kind)
-    if kind == "postgres":
-        with fresh_database(server) as database:
-            postgres = PostgresBackend(database)
-            yield Rig(postgres, folder, **capture)
-            postgres.close()
-    else:
-        with mysql_backend(server) as mysql:
-            yield Rig(mysql, folder, **capture)
 
 
 @pytest.fixture(scope="module", params=["postgres", "mariadb"])

@@ -19,10 +19,10 @@ import pytest
 
 from dblake.capture.progress import open_progress
 from dblake.source.postgres.embedded import EmbeddedPostgres
-from tests.faults.test_capture_dies import Rig, T
 from tests.support.backends import PostgresBackend
 from tests.support.postgres import fresh_database
 from tests.support.proxy import Proxy
+from tests.support.rig import Rig, T
 from tests.support.zookeeper import ZookeeperServer
 
 SESSION = 4.0
@@ -118,10 +118,6 @@ class Cluster(Rig):
         finally:
             stop.set()
             dumper.join()
-
-    def batch(self) -> int:
-        reached = self.lake.open_landing().reached
-        return reached.batch if reached else 0
 
     def lands(self, batches: int, by: Watched) -> None:
         """Waits until so many more have landed."""

@@ -1,6 +1,7 @@
 """State in plain Python: what a table holds after its events, one at a time, in order. The specification of the fold.
 
-A row is ``(position, deleted, values)``, values as text; a tombstone's values are gone. Truncates reach every row.
+A row is ``(position, deleted, values, missing)``, values as text; a tombstone's values are gone. Truncates reach every
+row. ``missing`` are the columns nobody has told the value of since the row began.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Row:
     at: tuple[int, int, int]
     deleted: bool
     values: Image
+    missing: frozenset[str] = frozenset()
 
 
 def fold(events: Iterable[Event], columns: list[str]) -> dict[str, Row]:
@@ -35,10 +37,13 @@ def fold(events: Iterable[Event], columns: list[str]) -> dict[str, Row]:
             state = {key: Row(event.at, True, nothing) if row.at < event.at else row for key, row in state.items()}
             continue
         before = state.get(event.key)
+        told = event.after.keys()
         if event.op == "d":
             state[event.key] = Row(event.at, True, nothing)
         elif event.op in ("c", "r"):
-            state[event.key] = Row(event.at, False, nothing | event.after)
+            state[event.key] = Row(event.at, False, nothing | event.after, frozenset(columns) - told)
+        elif before and not before.deleted:
+            state[event.key] = Row(event.at, False, before.values | event.after, before.missing - told)
         else:
-            state[event.key] = Row(event.at, False, (before.values if before else nothing) | event.after)
+            state[event.key] = Row(event.at, False, nothing | event.after, frozenset(columns) - told)
     return state

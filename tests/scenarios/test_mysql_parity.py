@@ -5,40 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support import mysql_values as parity
+from tests.support import mysql_values as values
 from tests.support.lake import Lake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
+from tests.support.parity import TABLE, TWIN, columns, rows
 
 
 def landed(server: MysqlServer, lake: Lake) -> list[dict[str, Any]]:
     """Row changes and chunk rows: all values dumped, their twins inserted and then updated."""
-    parity.create(server)
-    parity.insert(server, 1)
+    values.create(server)
+    values.insert(server, 1)
     source = MysqlBackend(server).source("public.*")
-    lake.dump(parity.TABLE)
+    lake.dump(TABLE)
     lake.capture(source)
-    parity.insert(server, parity.TWIN + 1)
-    server.run(f"UPDATE {parity.TABLE} SET touched = 1 WHERE id > {parity.TWIN}")
+    values.insert(server, TWIN + 1)
+    server.run(f"UPDATE {TABLE} SET touched = 1 WHERE id > {TWIN}")
     lake.capture(source)
     return lake.decoded()
 
 
 def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(mysql_server: MysqlServer, tmp_path: Path) -> None:
-    given = parity.rows(mysql_server.flavour)
+    cases = values.cases(mysql_server.flavour)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
     for change in landed(mysql_server, Lake(tmp_path)):
-        by_op[change["op"]][int(change["key"]["id"]) % parity.TWIN] = change
+        by_op[change["op"]][int(change["key"]["id"]) % TWIN] = change
     wrong = []
-    for number, row in enumerate(given, 1):
+    for number, row in enumerate(rows(cases), 1):
         read, created, updated = (by_op[op].pop(number) for op in "rcu")
         images = [read["after"], created["after"], updated["before"], updated["after"]]
-        for name, type_ in parity.columns(mysql_server.flavour).items():
+        for name, type_ in columns(cases).items():
             value = row.get(name)
             told = [image[name] for image in images]
             if told != [value.text if value else None] * 4:
                 wrong.append((type_[:40], value and value.sql[:40], [text and text[:60] for text in told]))
-        assert [set(image) for image in images] == [{"id", "touched", *parity.columns(mysql_server.flavour)}] * 4
+        assert [set(image) for image in images] == [{"id", "touched", *columns(cases)}] * 4
         no_text = [name for name, value in row.items() if value.undecoded]
         assert [change["undecoded"] or [] for change in (read, created)] == [no_text] * 2
     assert wrong == []

@@ -173,6 +173,8 @@ KNOWN = [
      'ALTER ROLE "{role}" NOSUPERUSER'),
     ("unlogged_tables", ["CREATE UNLOGGED TABLE cache (id int PRIMARY KEY)"],
      "not captured, since they write no log: public.cache", 'ALTER TABLE "public"."cache" SET LOGGED;'),
+    ("generated_columns", ["ALTER TABLE orders ADD \"Twice\" int GENERATED ALWAYS AS (id * 2) STORED"],
+     'not captured, since the log leaves out what the server computes: public.orders."Twice"', ""),
     ("primary_key", [],
      "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
      " at the source: public.log",
@@ -444,6 +446,18 @@ def test_a_server_with_nothing_to_spare(small: EmbeddedPostgres) -> None:
     admin.execute("SELECT pg_drop_replication_slot('dblake_small')")
 
 
+def test_a_key_with_a_generated_column_is_refused(settings: PostgresSettings, database: Database) -> None:
+    database.run(
+        "ALTER TABLE orders ADD n int GENERATED ALWAYS AS (id * 2) STORED",
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id, n)",
+    )
+    assert found(settings, "generated_columns") == Check(
+        "generated_columns", False,
+        "the log leaves out what the server computes, and the primary key has such columns: public.orders",
+        "take the tables out of source.tables",
+    )
+
+
 def test_generated_columns_are_not_published(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     run_init(settings, small.user, small.password)
@@ -453,6 +467,29 @@ def test_generated_columns_are_not_published(small: EmbeddedPostgres) -> None:
     assert not check.ok
     admin.execute(check.fix)
     assert found(settings, "publication_generated_columns") == Check("publication_generated_columns", True)
+
+
+def test_generated_columns_are_kept_out_of_replica_identities(small: EmbeddedPostgres) -> None:
+    settings = own_settings(small)
+    run_init(settings, small.user, small.password)
+    admin = small.connect().cursor()
+    for table, key in (("full_key", "PRIMARY KEY"), ("keyless", "")):
+        admin.execute(f"CREATE TABLE {table} (id int {key}, n int GENERATED ALWAYS AS (id * 2) STORED)")
+        admin.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+        admin.execute(f"INSERT INTO {table} VALUES (1)")
+    check = found(settings, "replica_identity")
+    assert (check.ok, check.fix) == (False, 'ALTER TABLE "public"."full_key" REPLICA IDENTITY DEFAULT;')
+    admin.execute(check.fix)
+    assert found(settings, "primary_key") == Check(
+        "primary_key", True,
+        "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
+        " at the source: public.keyless", "",
+    )
+    # What preflight lets into the publication can still be written at the source.
+    run_init(settings, small.user, small.password)
+    admin.execute("UPDATE full_key SET id = 2")
+    admin.execute("UPDATE keyless SET id = 2")
+    admin.execute("DROP TABLE full_key, keyless")
 
 
 def test_a_lost_slot_is_named_and_never_made_anew(small: EmbeddedPostgres) -> None:

@@ -206,9 +206,8 @@ class PostgresBackend:
                 cursor.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(_name(table)))
                 names = [column.name for column in cursor.description]
                 # concat() writes a value as the log does, which a cast to text does not for all types.
-                columns = sql.SQL(", ").join(
-                    sql.SQL("CASE WHEN {0} IS NOT NULL THEN concat({0}) END").format(sql.Identifier(n)) for n in names
-                )
+                told = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END")
+                columns = sql.SQL(", ").join(told.format(sql.Identifier(name)) for name in names)
                 cursor.execute(sql.SQL("SELECT {} FROM {}").format(columns, _name(table)))
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         finally:

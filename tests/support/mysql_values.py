@@ -1,7 +1,5 @@
-"""Every column type of MariaDB and MySQL with its edge values, and one table that has them all.
+"""Every column type of MariaDB and MySQL with its edge values, for the parity table (see ``parity``).
 
-The table ``public.parity`` has a column for each case and a row for each number of a value, so that a row and its twin
-(the same values under an id that is TWIN higher) can be put there at different times: one for a dump, one for the log.
 Rows are written in a session whose time zone is not UTC and which lets anything in that the server can hold.
 """
 
@@ -9,40 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
 
 from dblake.source.mysql.spelling import string
 from tests.support.mysql import Flavour, MysqlServer
-
-TABLE = "public.parity"
-TWIN = 1000
+from tests.support.parity import TABLE, Case, Value, columns, inserts
 
 SESSION = "SET sql_mode = '', time_zone = '+05:30'"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value as SQL and as canonical text; whether state can hold it, and whether it is no text and stands as hex."""
-
-    sql: str
-    text: str
-    held: bool = True
-    undecoded: bool = False
-
-    @property
-    def lossy(self) -> bool:
-        """True if state names it in ``_lossy``."""
-        return self.undecoded or not self.held
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A type and its values."""
-
-    type: str
-    values: tuple[Value, ...]
-    only: Flavour | None = None
 
 
 def _values(*values: str | tuple[str, str] | Value) -> tuple[Value, ...]:
@@ -230,21 +200,9 @@ def cases(flavour: Flavour) -> Sequence[Case]:
     return [case for case in _CASES if case.only in (None, flavour)]
 
 
-def columns(flavour: Flavour) -> dict[str, str]:
-    """The columns that hold the cases, and their types."""
-    return {f"c{number}": case.type for number, case in enumerate(cases(flavour))}
-
-
-def rows(flavour: Flavour) -> list[dict[str, Value]]:
-    """What is in each row; columns that are not named there are NULL. The last row has nothing."""
-    by_row = zip_longest(*(case.values for case in cases(flavour)))
-    full = [{n: v for n, v in zip(columns(flavour), values, strict=True) if v is not None} for values in by_row]
-    return [*full, {}]
-
-
 def create(server: MysqlServer) -> None:
     """Makes the table."""
-    typed = ", ".join(f"{name} {type_}" for name, type_ in columns(server.flavour).items())
+    typed = ", ".join(f"{name} {type_}" for name, type_ in columns(cases(server.flavour)).items())
     server.run(
         "CREATE DATABASE IF NOT EXISTS public",
         f"CREATE TABLE {TABLE} (id int PRIMARY KEY, touched int NOT NULL DEFAULT 0, {typed})"
@@ -256,7 +214,6 @@ def insert(server: MysqlServer, first: int) -> None:
     """Puts all rows there, under ids from ``first`` on."""
     connection = server.connect(init_command=SESSION)
     with connection.cursor() as cursor:
-        for number, row in enumerate(rows(server.flavour), first):
-            names, values = ["id", *row], [str(number), *(value.sql for value in row.values())]
-            cursor.execute(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({', '.join(values)})")
+        for statement in inserts(cases(server.flavour), first):
+            cursor.execute(statement)
     connection.close()

@@ -67,19 +67,12 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 @contextmanager
 def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database that goes again, with the slots in it."""
-    name = f"test_{next(_numbers)}"
-    control = server.connect()
-    with control.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
-        yield Database(server, name)
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", (name,)
-        )
-        cursor.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
-        )
-        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    control.close()
+    name, whole = f"test_{next(_numbers)}", Database(server, "postgres")
+    whole.run(f"CREATE DATABASE {name}")
+    yield Database(server, name)
+    whole.rows("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", (name,))
+    whole.rows("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,))
+    whole.run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
-"""A TCP proxy between a client and a server on this machine. It can stall: nothing goes through, nothing is closed."""
+"""A TCP proxy between a client and a server on this machine.
+
+It can stall, when nothing goes through and nothing is closed, and cut all connections, also in the middle of an answer.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +22,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._connections: list[socket.socket] = []
+        self._counting = threading.Lock()
+        self._cuts: list[int] = []
 
     def stall(self) -> None:
         """From now on what is sent stays here."""
@@ -26,6 +32,22 @@ class Proxy:
     def flow(self) -> None:
         """What stayed here goes on, and all that follows."""
         self._flowing.set()
+
+    def cut(self) -> None:
+        """Ends all connections there are; new ones are let through."""
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, *sizes: int) -> None:
+        """Cuts once so many bytes more have come from the server, and again so many bytes after that, and so on."""
+        with self._counting:
+            self._cuts = list(sizes)
+
+    @property
+    def cuts_left(self) -> int:
+        """How many of the cuts asked for are still to come."""
+        return len(self._cuts)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -48,16 +70,27 @@ class Proxy:
                 return
             self._connections += [near, far]
             for source, target in ((near, far), (far, near)):
-                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+                threading.Thread(target=self._forward, args=(source, target, source is far), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         try:
             while data := source.recv(65536):
                 self._flowing.wait()
-                target.sendall(data)
+                allowed = self._count(len(data)) if answers else len(data)
+                target.sendall(data[:allowed])
+                if allowed < len(data):
+                    self.cut()
         except OSError:
             pass
         finally:
             self._flowing.wait()
             for end in (source, target):
                 end.close()
+
+    def _count(self, size: int) -> int:
+        """How much of an answer is let through before the next cut."""
+        with self._counting:
+            if not self._cuts or size <= self._cuts[0]:
+                self._cuts[:1] = [left - size for left in self._cuts[:1]]
+                return size
+            return self._cuts.pop(0)

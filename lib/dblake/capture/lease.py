@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -69,8 +70,10 @@ class LocalLease:
                 f"source {self._source}: another capture holds the lease (process {holder or 'unknown'})",
                 next_step="stop that process, or let it do the work",
             ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        # Only for others to be told who holds it: on a full disk the lock is as good.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
         return self
 
     def __exit__(

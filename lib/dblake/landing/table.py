@@ -160,7 +160,9 @@ class Landing:
 def _reason(error: Exception) -> str:
     """What went wrong, without the paths and values an error may quote."""
     text = str(error).lower()
-    for words in ("permission denied", "no space left", "not a directory", "read-only file system", "file exists"):
+    known = ("permission denied", "no space left", "file too large", "quota exceeded", "not a directory",
+             "read-only file system", "file exists")
+    for words in known:
         if words in text:
             return words
     return type(error).__name__

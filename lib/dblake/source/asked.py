@@ -13,8 +13,8 @@ from dblake.core.names import TableFilter, named, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check
 
-#: Column names of state tables' own.
-_RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy"})
+#: Column names of state tables' own, and of what is merged into them.
+_RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
 CLASH = "a state table cannot hold a second column by this name, in whatever case: "
 
 

@@ -62,6 +62,30 @@ SOURCE_TYPES = (
                "binary(n), varbinary(n), tinyblob, blob, mediumblob, longblob"),
 )
 
+# For the page alone: PostgreSQL's types that no row above names, and how their text is written.
+_WRITTEN = (
+    ("`text`, `varchar(n)`, `name`, `xml`", "as it is"),
+    ('`char(n)`, `"char"`', "`char(n)` with the blanks at its end"),
+    ("`json`", "as it was stored, byte for byte"),
+    ("`jsonb`, `jsonpath`", 'as the server writes it: `{"a": 1, "b": 0.10}`'),
+    ("`uuid`", "`a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11`"),
+    ("`time`", "`23:59:59.999999`, up to `24:00:00`"),
+    ("`timetz`", "`12:34:56.789-12:30`, in its own zone"),
+    ("`interval`", "`1 year 2 mons -3 days +04:05:06.789`"),
+    (f"`numeric` of more than {_MAX_DIGITS} digits", "`123.4500`, all digits; `NaN`"),
+    ("`money`", "`-$1,234.50`"),
+    ("`bit(n)`, `varbit(n)`", "`10000001`"),
+    ("`inet`, `cidr`, `macaddr`, `macaddr8`", "`127.0.0.1/8`, `2001:db8::/32`, `08:00:2b:01:02:03`"),
+    ("arrays", '`{1,NULL,-3}`, `{"a,b","NULL"}`, `{{1,2},{3,4}}`; bounds that do not begin at 1: `[0:1]={1,2}`'),
+    ("ranges, multiranges", "`[1,6)`, `empty`, `{[1,3),[5,8)}`"),
+    ("`tsvector`, `tsquery`", "`'a':1A 'b':2`, `'a' & !'b'`"),
+    ("`point`, `line`, `lseg`, `box`, `path`, `polygon`, `circle`", "`(1,-2.5)`, `{1,-1,0}`, `<(0,0),1.5>`"),
+    ("`oid`, `xid8`, `tid`, `pg_lsn`, `pg_snapshot`", "`4294967295`, `(0,1)`, `16/B374D848`, `100:200:150`"),
+    ("`regclass` and its like", "the name of then: `public.orders`, `integer`"),
+    ("enums, composites", 'the label; `(1.50,"a,b",)`'),
+    ("types of extensions: `hstore`, `vector`, …", "as the extension writes them"),
+)
+
 _READ = {
     # Only the length tells a date from 'epoch', '0044-03-15 BC' and '12024-01-01', all of which the cast would take.
     "DATE": "CASE WHEN length({v}) = 10 THEN try_cast({v} AS DATE) END",
@@ -131,10 +155,23 @@ def markdown() -> str:
             f"| all others: text, uuid, json, arrays, enums, sets, bits, time, interval, geometry, … and numeric or "
             f"decimal of more than {_MAX_DIGITS} digits | `{TEXT}`, the exact text | nothing |",
             "",
+            "A PostgreSQL domain is read as its base type. What stays text there is written so, in dump and log alike,",
+            "whatever the session settings of the database or the role:",
+            "",
+            "| source type | text |",
+            "| --- | --- |",
+            *(f"| {types} | {written} |" for types, written in _WRITTEN),
+            "",
+            "Columns that PostgreSQL generates from others are not in the log, and so neither in events nor in state;",
+            "`preflight` names them. Identity columns are columns like all others.",
+            "",
             "A value its type cannot hold is NULL in state, and the column is named in the row's `_lossy`; the exact",
             "text is in the events. So is a column whose bytes are no text in UTF-8: it holds `\\x` and hex. Numbers",
             "are never rounded: a number with too many digits counts as one the type cannot hold. NaN and the",
             "infinities of floating-point types are held. Times with a zone are instants, shown in UTC.",
+            "",
+            "A value that was never sent is NULL in state, too, and its column is named in the row's `_missing`:",
+            "see the runbook.",
             "",
             "A type change at the source is followed where the wider of the two types holds all values of the other",
             "(`integer` and `bigint`, `real` and `double precision`, decimals with room for both): the state table",

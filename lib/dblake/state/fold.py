@@ -1,13 +1,15 @@
 """Events of one table → one row per key: what the table looks like once they have all happened, in order.
 
 Reads frames of ``events.schema.EVENTS``, returns frames a merge can apply: the columns of the shape, typed,
-``_incarnation, _lsn, _seq`` of the newest event, ``_deleted``, ``_lossy`` and ``_unknown``: the columns none of the
-events supplied, whose value only the state can tell. Promise: the result is the same whether events are folded at
-once or in steps. The rules:
+``_incarnation, _lsn, _seq`` of the newest event, ``_deleted``, ``_lossy``, ``_unknown``: the columns none of the
+events supplied, whose value only the state can tell, and ``_missing``: those of which it cannot tell it either.
+Promise: the result is the same whether events are folded at once or in steps. The rules:
 
-- ``c`` and ``r`` are the whole row: a column they lack is NULL, never what it was before. ``d`` is the whole row too:
-  a tombstone, with nothing left but its key.
-- ``u`` and ``f`` supply the columns they carry; the others keep what is known.
+- ``c`` and ``r`` begin a row: a column they lack is never what it was before. If their schema has it, it was not sent
+  (a new key given to a row with unchanged TOAST values): it is NULL here and missing. If not, it is NULL. ``d`` is the
+  whole row, too: a tombstone, with nothing left but its key.
+- ``u`` and ``f`` supply the columns they carry; the others keep what is known. Of a key that is not there, nothing is:
+  they are missing.
 - ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows only the state knows are the
   merge's to bury.
 
@@ -58,14 +60,14 @@ def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
     """Row events with ``_key`` and ``_at``; one from before the truncate becomes a delete at the truncate."""
     rows = (
         f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
-        f"CASE WHEN op <> 'd' THEN after END AS after, undecoded, committed_at "
+        f"CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at "
         f"FROM {events} WHERE op <> 't'"
     )
     if truncated_at is None:
         return rows
     return (
         f"SELECT _key, key, IF(_at < _t, _t, _at) AS _at, IF(_at < _t, 'd', op) AS op, "
-        f"IF(_at < _t, NULL, after) AS after, IF(_at < _t, NULL, undecoded) AS undecoded "
+        f"IF(_at < _t, NULL, after) AS after, partial, IF(_at < _t, NULL, undecoded) AS undecoded "
         f"FROM (SELECT *, {truncated_at} AS _t FROM ({rows}))"
     )
 
@@ -76,12 +78,24 @@ def carried(column: str) -> str:
 
 
 def cell(shape: Shape, column: str) -> str:
-    """SQL for what an event says of a column: its text ``v``, and ``hex`` if that stands for bytes that are no text."""
-    image = "key" if column in shape.primary_key else "after"
-    return (
-        f"named_struct('v', {image}[{literal(column)}], "
-        f"'hex', coalesce(array_contains(undecoded, {literal(column)}), false))"
+    """SQL for what an event says of a column: its text ``v``, ``hex`` if that stands for bytes that are no text, and
+    ``missing`` if it says no more than that nothing of before holds."""
+    name = literal(column)
+    in_key = column in shape.primary_key
+    missing = (
+        "false" if in_key else
+        f"(op = 'd' OR coalesce(partial, false)) AND NOT coalesce(map_contains_key(after, {name}), false)"
     )
+    return (
+        f"named_struct('v', {'key' if in_key else 'after'}[{name}], "
+        f"'hex', coalesce(array_contains(undecoded, {name}), false), 'missing', {missing})"
+    )
+
+
+def missing_sql(shape: Shape, names: str) -> str:
+    """SQL for the names in an array that are columns of the newest schema: of others nobody will be told any more."""
+    gone = [c.name for c in shape.columns if c.dropped]
+    return f"array_except({names}, {texts(gone)})" if gone else names
 
 
 def typed_sql(shape: Shape, cells: str, *, truncated_at: str | None = None, extra: tuple[str, ...] = ()) -> str:
@@ -95,11 +109,14 @@ def typed_sql(shape: Shape, cells: str, *, truncated_at: str | None = None, extr
     keyless = not shape.primary_key
     absent = {c.name: f"c{i} IS NULL" for i, c in named if not keyless and c.name not in shape.primary_key}
     unknown = _names_where(absent)
+    missing = _names_where({name: f"c{i}.missing" for i, c in named if (name := c.name) in absent})
     if truncated_at is not None:
+        missing = f"IF(({truncated_at}) IS NULL, {missing}, array_union({missing}, {unknown}))"
         unknown = f"IF(({truncated_at}) IS NULL, {unknown}, {texts([])})"
     columns = [f"t{i} AS {identifier(c.name)}" for i, c in named]
     head = ["_key", "_at.incarnation AS _incarnation", "_at.lsn AS _lsn", "_at.seq AS _seq", "_deleted",
-            f"{_names_where(lost)} AS _lossy", f"{unknown} AS _unknown", *extra]
+            f"{_names_where(lost)} AS _lossy", f"{unknown} AS _unknown",
+            f"IF(_deleted, {texts([])}, {missing}) AS _missing", *extra]
     return f"SELECT {', '.join(head + columns)} FROM (SELECT *, {', '.join(typed)} FROM ({cells}))"
 
 

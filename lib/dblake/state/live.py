@@ -8,9 +8,12 @@ mean here what they mean there.
 
 from __future__ import annotations
 
-from dblake.state.fold import carried, cell, fold_sql, keyed_sql, typed_sql
+from dblake.core.errors import StateError
+from dblake.state.fold import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
 from dblake.state.shape import OWN, Shape
 from dblake.state.spelling import EVENT_AT, identifier, literal, state_at
+
+_HISTORYS_OWN = ("_op", "_valid_from", "_valid_to", "_from", "_to")
 
 
 def state_rows(shape: Shape, table: str | None, existing: set[str]) -> str:
@@ -54,10 +57,17 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
 
 def history_sql(shape: Shape, events: str) -> str:
     """Row versions: ``_op`` that made them, ``_valid_from`` and ``_valid_to`` (NULL: still), and their positions."""
+    taken = [c.name for c in shape.columns if c.name.lower() in _HISTORYS_OWN]
+    if taken:
+        raise StateError(
+            f"table {shape.table}, column {taken[0]}: its history has a column of its own by that name",
+            next_step="read its events in dblake.events",
+        )
     cells = _versions(shape, events) if shape.primary_key else _inserts(shape, events)
     extra = ("_op", "_valid_from", "_valid_to", "_at AS _from", "_to")
+    missing = missing_sql(shape, "array_union(_missing, _unknown)")
     return (
-        f"SELECT {_current(shape)}, _lossy, _op, _valid_from, _valid_to, _from, _to "
+        f"SELECT {_current(shape)}, _lossy, {missing} AS _missing, _op, _valid_from, _valid_to, _from, _to "
         f"FROM ({typed_sql(shape, cells, extra=extra)})"
     )
 
@@ -71,7 +81,7 @@ def _versions(shape: Shape, events: str) -> str:
     )
     rows = keyed_sql(shape, events, None)
     ends = (
-        f"SELECT _key, key, _at, 'd' AS op, NULL AS after, NULL AS undecoded, committed_at "
+        f"SELECT _key, key, _at, 'd' AS op, NULL AS after, false AS partial, NULL AS undecoded, committed_at "
         f"FROM (SELECT _key, any_value(key) AS key FROM ({rows}) GROUP BY _key) CROSS JOIN "
         f"(SELECT {EVENT_AT} AS _at, committed_at FROM {events} WHERE op = 't')"
     )

@@ -17,10 +17,11 @@ from delta.exceptions import (
     MetadataChangedException, ProtocolChangedException,
 )
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.core.position import Position
-from dblake.state.fold import fold
+from dblake.state.fold import fold, missing_sql
 from dblake.state.shape import OWN, Shape
 from dblake.state.spelling import delta, identifier, literal, position, state_at
 from dblake.state.table import prepare, progress
@@ -49,22 +50,26 @@ def merge(
     shape = prepare(spark, path, shape)
     folded = fold(events, shape, whole=whole, truncated_at=truncated_at)
     if now is None or now.batch is None or not shape.primary_key:
-        _append(folded.drop("_unknown"), path, app, batch)
+        first = missing_sql(shape, "array_union(_missing, _unknown)")
+        _append(folded.withColumn("_missing", expr(first)).drop("_unknown"), path, app, batch)
     else:
         _merge(folded, path, shape, app, batch, truncated_at)
 
 
 def merge_sql(path: str, shape: Shape, truncated_at: Position | None) -> str:
     """The MERGE. The guard is in its first condition, and again where a truncate buries what only state knows."""
-    values = {name: f"s.{name}" for name in OWN if name != "_lossy"}
+    values = {name: f"s.{name}" for name in OWN}
     values["_lossy"] = (
         "array_union(filter(coalesce(t._lossy, array()), c -> array_contains(s._unknown, c)), s._lossy)"
     )
+    still = "IF(t._deleted, s._unknown, filter(coalesce(t._missing, array()), c -> array_contains(s._unknown, c)))"
+    values["_missing"] = missing_sql(shape, f"array_union({still}, s._missing)")
     for column in shape.columns:
         name = identifier(column.name)
         kept = f"IF(array_contains(s._unknown, {literal(column.name)}), t.{name}, s.{name})"
         values[name] = f"s.{name}" if column.name in shape.primary_key else kept
-    names = [*OWN, *(identifier(c.name) for c in shape.columns)]
+    inserted = {name: f"s.{name}" for name in (*OWN, *(identifier(c.name) for c in shape.columns))}
+    inserted["_missing"] = missing_sql(shape, "array_union(s._missing, s._unknown)")
     buried = ""
     if truncated_at is not None:
         at = truncated_at
@@ -73,13 +78,13 @@ def merge_sql(path: str, shape: Shape, truncated_at: Position | None) -> str:
         buried = (
             f" WHEN NOT MATCHED BY SOURCE AND {state_at('t')} < {position(at)} THEN UPDATE SET _deleted = true, "
             f"_incarnation = {at.incarnation}, _lsn = {at.lsn}, _seq = {at.seq}, "
-            f"_lossy = filter(t._lossy, c -> c IN ({keys})){emptied}"
+            f"_lossy = filter(t._lossy, c -> c IN ({keys})), _missing = array(){emptied}"
         )
     return (
         f"MERGE INTO {delta(path)} t USING {_SOURCE} s ON t._key = s._key "
         f"WHEN MATCHED AND {state_at('t')} < {state_at('s')} "
         f"THEN UPDATE SET {', '.join(f'{n} = {v}' for n, v in values.items())} "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{n}' for n in names)}){buried}"
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(inserted)}) VALUES ({', '.join(inserted.values())}){buried}"
     )
 
 

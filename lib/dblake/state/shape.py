@@ -18,8 +18,10 @@ from dblake.spark.types import holds, spark_type
 #: Our own columns; they come first in the table, where Delta keeps statistics.
 OWN = {
     "_key": "STRING", "_incarnation": "BIGINT", "_lsn": "BIGINT", "_seq": "BIGINT", "_deleted": "BOOLEAN",
-    "_lossy": "ARRAY<STRING>",
+    "_lossy": "ARRAY<STRING>", "_missing": "ARRAY<STRING>",
 }
+#: What a column may not be called: our own, and what the fold tells the merge.
+RESERVED = frozenset({*OWN, "_unknown"})
 REBUILD = "if the change is meant, remove the table's folder under state/ and dump the table again; " \
           "the next state run rebuilds it from events"
 
@@ -84,7 +86,7 @@ def _refuse_clashes(table: str, columns: list[StateColumn]) -> None:
     seen: dict[str, str] = {}
     for column in columns:
         folded = column.name.lower()
-        if folded in OWN:
+        if folded in RESERVED:
             raise StateError(
                 f"table {table}, column {column.name}: state tables have a column of their own by that name",
                 next_step="rename the column, or take the table out of source.tables",

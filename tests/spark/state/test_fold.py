@@ -17,38 +17,47 @@ TABLE = table_schema("public.t", "id text key", "a text", "b text")
 WHOLE: dict[str, str | None] = {"a": "a1", "b": "b1"}
 
 Event = tuple[int, str, str | None, dict[str, str | None] | None]
-Row = tuple[str, str | None, str | None, int, bool]
+Row = tuple[object, ...]
 
-# name, events of key 1 (and 2) as (lsn, op, key, values), expected rows (id, a, b, lsn, deleted)
+# name, events of key 1 (and 2) as (lsn, op, key, values), expected rows (id, a, b, lsn, deleted, what is missing)
 CASES: list[tuple[str, list[Event], list[Row]]] = [
-    ("create", [(5, "c", "1", WHOLE)], [("1", "a1", "b1", 5, False)]),
-    ("dumped", [(5, "r", "1", WHOLE)], [("1", "a1", "b1", 5, False)]),
-    ("null is a value", [(5, "c", "1", WHOLE), (6, "u", "1", {"a": None, "b": "b2"})], [("1", None, "b2", 6, False)]),
-    ("partial update keeps", [(5, "c", "1", WHOLE), (6, "u", "1", {"a": "a2"})], [("1", "a2", "b1", 6, False)]),
+    ("create", [(5, "c", "1", WHOLE)], [("1", "a1", "b1", 5, False, "")]),
+    ("dumped", [(5, "r", "1", WHOLE)], [("1", "a1", "b1", 5, False, "")]),
+    ("null is a value", [(5, "c", "1", WHOLE), (6, "u", "1", {"a": None, "b": "b2"})],
+     [("1", None, "b2", 6, False, "")]),
+    ("partial update keeps", [(5, "c", "1", WHOLE), (6, "u", "1", {"a": "a2"})], [("1", "a2", "b1", 6, False, "")]),
     ("partial null is kept", [(5, "c", "1", WHOLE), (6, "u", "1", {"a": None}), (7, "u", "1", {"b": "b2"})],
-     [("1", None, "b2", 7, False)]),
-    ("delete", [(5, "c", "1", WHOLE), (6, "d", "1", None)], [("1", None, None, 6, True)]),
-    ("delete of an unknown key", [(6, "d", "1", None)], [("1", None, None, 6, True)]),
+     [("1", None, "b2", 7, False, "")]),
+    ("delete", [(5, "c", "1", WHOLE), (6, "d", "1", None)], [("1", None, None, 6, True, "")]),
+    ("delete of an unknown key", [(6, "d", "1", None)], [("1", None, None, 6, True, "")]),
     ("partial, delete, create",
      [(5, "u", "1", {"a": "a0"}), (6, "d", "1", None), (7, "c", "1", {"a": "a2", "b": None})],
-     [("1", "a2", None, 7, False)]),
+     [("1", "a2", None, 7, False, "")]),
     ("partial create takes nothing from before",
      [(5, "c", "1", WHOLE), (6, "d", "1", None), (7, "c", "1", {"a": "a2"})],
-     [("1", "a2", None, 7, False)]),
+     [("1", "a2", None, 7, False, "b")]),
     ("partial dumped row takes nothing from before", [(5, "c", "1", WHOLE), (6, "r", "1", {"a": "a2"})],
-     [("1", "a2", None, 6, False)]),
-    ("update of an unknown key", [(5, "u", "1", {"a": "a1"})], [("1", "a1", None, 5, False)]),
-    ("fill after a partial", [(5, "u", "1", {"a": "a1"}), (6, "f", "1", {"b": "b1"})], [("1", "a1", "b1", 6, False)]),
+     [("1", "a2", None, 6, False, "b")]),
+    ("update of an unknown key", [(5, "u", "1", {"a": "a1"})], [("1", "a1", None, 5, False, "b")]),
+    ("update after a delete", [(5, "c", "1", WHOLE), (6, "d", "1", None), (7, "u", "1", {"b": "b2"})],
+     [("1", None, "b2", 7, False, "a")]),
+    ("what is missing may be told later", [(5, "u", "1", {}), (6, "u", "1", {"b": None})],
+     [("1", None, None, 6, False, "a")]),
+    ("a row dumped again misses nothing", [(5, "u", "1", {"a": "a1"}), (6, "r", "1", WHOLE)],
+     [("1", "a1", "b1", 6, False, "")]),
+    ("a delete misses nothing", [(5, "u", "1", {"a": "a1"}), (6, "d", "1", None)], [("1", None, None, 6, True, "")]),
+    ("fill after a partial", [(5, "u", "1", {"a": "a1"}), (6, "f", "1", {"b": "b1"})],
+     [("1", "a1", "b1", 6, False, "")]),
     ("fill before a partial", [(5, "u", "1", {"a": "a1"}), (6, "f", "1", {"b": "b1"}), (7, "u", "1", {"b": "b2"})],
-     [("1", "a1", "b2", 7, False)]),
+     [("1", "a1", "b2", 7, False, "")]),
     ("truncate", [(5, "c", "1", WHOLE), (6, "c", "2", WHOLE), (7, "t", None, None)],
-     [("1", None, None, 7, True), ("2", None, None, 7, True)]),
+     [("1", None, None, 7, True, ""), ("2", None, None, 7, True, "")]),
     ("truncate, then insert", [(5, "c", "1", WHOLE), (6, "c", "2", WHOLE), (7, "t", None, None), (8, "c", "2", WHOLE)],
-     [("1", None, None, 7, True), ("2", "a1", "b1", 8, False)]),
+     [("1", None, None, 7, True, ""), ("2", "a1", "b1", 8, False, "")]),
     ("truncate voids what a partial would keep",
-     [(5, "c", "1", WHOLE), (7, "t", None, None), (8, "u", "1", {"a": "a2"})], [("1", "a2", None, 8, False)]),
+     [(5, "c", "1", WHOLE), (7, "t", None, None), (8, "u", "1", {"a": "a2"})], [("1", "a2", None, 8, False, "b")]),
     ("two truncates", [(5, "c", "1", WHOLE), (6, "t", None, None), (7, "c", "2", WHOLE), (8, "t", None, None)],
-     [("1", None, None, 8, True), ("2", None, None, 8, True)]),
+     [("1", None, None, 8, True, ""), ("2", None, None, 8, True, "")]),
     ("only a truncate", [(5, "t", None, None)], []),
 ]
 
@@ -95,5 +104,5 @@ def folded(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[c[0] for c in CASES])
 def test_fold(folded: Lake, number: int) -> None:
     state = folded.state("public", _table(number)).where(f"id LIKE '{number}/%'").orderBy("id")
-    rows = state.select("id", "a", "b", "_lsn", "_deleted").collect()
+    rows = state.selectExpr("id", "a", "b", "_lsn", "_deleted", "array_join(_missing, ' ')").collect()
     assert [(r[0].partition("/")[2], *r[1:]) for r in rows] == CASES[number][2]

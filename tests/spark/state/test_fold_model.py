@@ -70,14 +70,17 @@ def test_spark_folds_as_the_model_does(spark: SparkSession, tmp_path: Path) -> N
             found = query(spark, lake.paths, f"SELECT id, a, b, c FROM {relation}").collect()
             assert {r["id"]: {c: r[c] for c in COLUMNS} for r in found} == live, f"seed {seed}, {relation}"
             assert len(found) == len(live)
+        missing = query(spark, lake.paths, f"SELECT id, _missing FROM {name}_history WHERE _to IS NULL").collect()
+        assert {r["id"]: frozenset(r["_missing"]) for r in missing} == {k: expected[k].missing for k in live}
 
     lake.fold(batches_per_step=draw.choice([1, 2]))
     for name, expected in folded.items():
         rows = {
-            r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"], {c: r[c] for c in COLUMNS})
+            r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"], {c: r[c] for c in COLUMNS},
+                      frozenset(r["_missing"]))
             for r in lake.state("public", name).collect()
         }
         assert rows.keys() == expected.keys()
         for key, row in expected.items():
             history = [e for e in tables[name] if e.key == key or e.op == "t"]
-            assert rows[key] == (row.at, row.deleted, row.values), f"seed {seed}, {name}: {history}"
+            assert rows[key] == (row.at, row.deleted, row.values, row.missing), f"seed {seed}, {name}: {history}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?((?:\*|`(?:[^`]|``)+`)\.(?:\*|`(?:[^`]|``)+`)) TO ")
+_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?(\*|`(?:[^`]|``)+`)\.(\*|`(?:[^`]|``)+`) TO ")
 _ROLE = re.compile(r"GRANT ((?:`(?:[^`]|``)+`(?:@`(?:[^`]|``)*`)?(?:,\s*)?)+) TO ")
 #: Beyond the name the list uses: other names of the privilege, and those that take it in.
 _TAKES_IN = {
@@ -22,8 +22,8 @@ class Grants:
         self.roles: list[str] = []
         for line in lines:
             if match := _GRANT.match(line):
-                schema, table = re.fullmatch(r"(\*|`(?:[^`]|``)+`)\.(.+)", match[2]).groups()  # type: ignore[union-attr]
-                privileges = {p.strip() for p in match[1].split(",") if "(" not in p and ")" not in p}
+                granted, schema, table = match.groups()
+                privileges = {p.strip() for p in granted.split(",") if "(" not in p and ")" not in p}
                 self._levels.append((_unquoted(schema), _unquoted(table), privileges))
             elif match := _ROLE.match(line):
                 self.roles += [part.strip() for part in match[1].split(",")]

@@ -11,21 +11,41 @@ from typing import Any
 
 from psycopg2.extensions import cursor
 
+from dblake.core.errors import UnsupportedByName
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 
-_COLUMNS = """
+# The values of a domain are those of its base type, and it is spelled as that; a domain may be over another one.
+_SPELLED = "format_type(coalesce(base.type, {type}), coalesce(base.modifier, {modifier}))"
+_BASE = """
+LEFT JOIN LATERAL (
+  WITH RECURSIVE below(type, modifier) AS (
+    SELECT typbasetype, typtypmod FROM pg_type WHERE oid = {type} AND typtype = 'd'
+    UNION ALL
+    SELECT t.typbasetype, t.typtypmod FROM below JOIN pg_type t ON t.oid = below.type AND t.typtype = 'd'
+  )
+  SELECT below.* FROM below JOIN pg_type t ON t.oid = below.type AND t.typtype <> 'd'
+) base ON true
+"""
+_COLUMNS = f"""
 SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
-       format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       {_SPELLED.format(type="a.atttypid", modifier="a.atttypmod")}, NOT a.attnotnull,
        array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind,
-       {files}
+       EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''
+               AND g.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])),
+       {{files}}
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+{_BASE.format(type="a.atttypid")}
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-WHERE c.relkind IN ('r', 'p') AND {which}
+WHERE c.relkind IN ('r', 'p') AND {{which}}
 ORDER BY c.oid, a.attnum
 """
+_NAMES = (
+    f"SELECT coalesce({_SPELLED.format(type='t', modifier='m')}, 'unknown')"
+    f" FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS x(t, m, n) {_BASE.format(type='x.t')} ORDER BY n"
+)
 _FILES = """ARRAY(SELECT relfilenode FROM pg_class
 WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)) ORDER BY oid)"""
 _ALL = """NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
@@ -44,6 +64,8 @@ class CatalogueTable:
     """``(type oid, type modifier)`` of each column."""
     partitioned: bool
     """True for the root of partitions, whose rows are theirs; a plain table has rows of its own only."""
+    key_generated: bool
+    """True if the primary key has generated columns: what is left of it without them identifies no row."""
     files: tuple[int, ...] = ()
     """The files that hold the rows, those of partitions included: others once it has been rewritten. Of one table
     asked for by number only."""
@@ -66,13 +88,19 @@ def table_by_oid(cur: cursor, oid: int, *, first: str = "") -> CatalogueTable | 
     return tables[0] if tables else None
 
 
+def require_whole_key(table: CatalogueTable) -> None:
+    """Raises UnsupportedByName if the log does not hold all of the primary key."""
+    if table.key_generated:
+        raise UnsupportedByName(
+            f"table {table.schema.table}: its primary key has a generated column, which the log leaves out, so rows"
+            " cannot be identified",
+            next_step="take it out of source.tables",
+        )
+
+
 def type_names(cur: cursor, types: list[tuple[int, int]]) -> list[str]:
     """How PostgreSQL spells types given by number."""
-    cur.execute(
-        "SELECT coalesce(format_type(t, m), 'unknown') FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS x(t, m, n)"
-        " ORDER BY n",
-        ([t for t, _ in types], [m for _, m in types]),
-    )
+    cur.execute(_NAMES, ([t for t, _ in types], [m for _, m in types]))
     return [row[0] for row in cur.fetchall()]
 
 
@@ -92,7 +120,8 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
             ),
             types=tuple((r[4], r[5]) for r in group),
             partitioned=group[0][9] == "p",
-            files=tuple(group[0][10] or ()),
+            key_generated=group[0][10],
+            files=tuple(group[0][11] or ()),
         )
         for oid, group in by_oid.items()
     ]

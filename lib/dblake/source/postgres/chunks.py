@@ -172,6 +172,7 @@ class PgChunkReader:
 def _dumpable(name: str, table: catalogue.CatalogueTable | None) -> catalogue.CatalogueTable:
     if table is None:
         raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
+    catalogue.require_whole_key(table)
     if not table.schema.primary_key:
         raise UnsupportedByName(
             f"table {name} has no primary key, so it cannot be dumped",

@@ -24,7 +24,9 @@ from dblake.source.postgres.preflight import ALL_OPERATIONS, findings, usable
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import WATERMARK_ROWS, Survey, survey
 
-_LEFT_TO_PEOPLE = ("replica_identity", "primary_key", "unlogged_tables", "publication_filters", "row_security")
+_LEFT_TO_PEOPLE = (
+    "replica_identity", "primary_key", "generated_columns", "unlogged_tables", "publication_filters", "row_security",
+)
 
 
 def plan_init(settings: PostgresSettings, admin: str, admin_password: str) -> InitPlan:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from psycopg2 import sql
 
-from dblake.core.names import named, qualified
+from dblake.core.names import named, qualified, quote_part
 from dblake.source.asked import CLASH, clashing, free_name, patterns_check
 from dblake.source.postgres import statements
 from dblake.source.postgres.finding import Finding
@@ -21,6 +21,7 @@ def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Findin
     """What the facts mean for the captured tables."""
     yield _patterns(facts, settings)
     yield _column_names(facts.tables)
+    yield _generated(facts.tables)
     yield from _unlogged(facts.unlogged)
     yield from _privileges(facts.tables, settings)
     yield _replica_identity(facts)
@@ -43,6 +44,21 @@ def _column_names(tables: Sequence[Table]) -> Finding:
                 sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(free_name(c))
             ) for t, c in bad
         ),
+    )
+
+
+def _generated(tables: Sequence[Table]) -> Finding:
+    in_key = [t.qualified for t in tables if t.key_generated]
+    said = {
+        "the log leaves out what the server computes, and the primary key has such columns": in_key,
+        "not captured, since the log leaves out what the server computes": [
+            f"{t.qualified}.{quote_part(column)}" for t in tables if not t.key_generated for column in t.generated
+        ],
+    }
+    return Finding(
+        "generated_columns", ok=not in_key,
+        detail="; ".join(f"{what}: {named(names)}" for what, names in said.items() if names),
+        fix="take the tables out of source.tables" if in_key else "",
     )
 
 
@@ -120,9 +136,11 @@ def _primary_key(facts: Survey, settings: PostgresSettings) -> Finding:
         "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE"
         " would fail at the source": left_out,
     }
-    fixes = [statements.set_identity(i, "FULL") for t in failing + left_out for i in t.identities if not i.present]
-    if left_out and publication:
-        fixes.append(statements.add_tables(settings, left_out))
+    # From PostgreSQL 18 on a row with generated columns cannot be identified by the whole of it.
+    mendable = [t for t in failing + left_out if not t.generated or facts.server.version < 180000]
+    fixes = [statements.set_identity(i, "FULL") for t in mendable for i in t.identities if not i.present]
+    if publication and (publishable := [t for t in left_out if t in mendable]):
+        fixes.append(statements.add_tables(settings, publishable))
     return Finding(
         "primary_key",
         detail="; ".join(f"{what}: {named([t.qualified for t in tables])}" for what, tables in said.items() if tables),

@@ -59,6 +59,8 @@ class Relations:
             table = TableSchema(qualified(relation.schema_name, relation.table_name), found.schema.columns)
         else:
             table = self._from_log(relation, found)
+        if found:
+            catalogue.require_whole_key(found)
         self._refuse_unidentifiable(relation, table)
         return Captured(table)
 

@@ -41,7 +41,9 @@ SELECT c.oid, c.relnamespace, c.relkind = 'p',
        coalesce(has_schema_privilege(r.oid, c.relnamespace, 'USAGE'), false),
        coalesce(has_table_privilege(r.oid, c.oid, 'SELECT'), false),
        coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
-                AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')), false)
+                AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')), false),
+       ARRAY(SELECT attname::text FROM pg_attribute
+             WHERE attrelid = c.oid AND attgenerated <> '' AND NOT attisdropped ORDER BY attnum)
 FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = %(user)s
 WHERE c.oid = ANY(%(oids)s::oid[])
 """
@@ -52,7 +54,11 @@ SELECT coalesce(pg_partition_root(c.oid)::oid, c.oid), n.nspname, c.relname, c.r
        ri.indexrelid IS NOT NULL,
        coalesce((pk.indkey::int2[])[0:pk.indnkeyatts - 1] <@ (ri.indkey::int2[])[0:ri.indnkeyatts - 1], true),
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attstorage IN ('x', 'e')
-               AND a.attnum = ANY(CASE c.relreplident WHEN 'i' THEN ri.indkey ELSE pk.indkey END::int2[]))
+               AND a.attnum = ANY(CASE c.relreplident WHEN 'i' THEN ri.indkey ELSE pk.indkey END::int2[])),
+       current_setting('server_version_num')::int >= 180000
+       AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped
+                   AND (c.relreplident = 'f'
+                        OR a.attnum = ANY(CASE c.relreplident WHEN 'i' THEN ri.indkey ELSE pk.indkey END::int2[])))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index pk ON pk.indrelid = c.oid AND pk.indisprimary
@@ -127,7 +133,8 @@ class Identity:
     """What one table, or one partition of it, logs of an updated or deleted row's old version.
 
     ``kind`` is PostgreSQL's letter: d(efault), f(ull), i(ndex), n(othing). ``key_serves`` is false for a deferrable
-    primary key, which PostgreSQL does not log by.
+    primary key, which PostgreSQL does not log by. ``unpublished`` is true from PostgreSQL 18 on, if generated columns
+    are among what identifies rows: it refuses to update or delete them then.
     """
 
     schema: str
@@ -138,11 +145,12 @@ class Identity:
     has_index: bool
     index_covers_key: bool
     toastable: bool
+    unpublished: bool
 
     @property
     def present(self) -> bool:
         """True if UPDATE and DELETE go through at the source once the table is published."""
-        return {"d": self.key_serves, "f": True, "i": self.has_index, "n": False}[self.kind]
+        return not self.unpublished and {"d": self.key_serves, "f": True, "i": self.has_index, "n": False}[self.kind]
 
 
 @dataclass(frozen=True)
@@ -153,12 +161,14 @@ class Table:
     schema: str
     name: str
     columns: TableSchema
+    key_generated: bool
     identities: tuple[Identity, ...]
     schema_oid: int
     partitioned: bool
     may_use_schema: bool
     may_select: bool
     rows_hidden: bool
+    generated: list[str]
 
     @property
     def qualified(self) -> str:
@@ -266,7 +276,7 @@ def _tables(cur: cursor, captured: list[catalogue.CatalogueTable], user: str) ->
         identities.setdefault(oid, []).append(Identity(*identity))
     # A table dropped since the catalogue was read has no facts.
     return tuple(
-        Table(t.oid, t.schema_name, t.table_name, t.schema, tuple(identities[t.oid]), *facts[t.oid])
+        Table(t.oid, t.schema_name, t.table_name, t.schema, t.key_generated, tuple(identities[t.oid]), *facts[t.oid])
         for t in captured
         if t.oid in facts and t.oid in identities
     )

@@ -1,0 +1,71 @@
+"""reconcile stopped for long, while landing got hundreds of batches: it catches up in steps of a bounded size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblake.core.schema import Column, TableSchema
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.source import MemorySource
+from pipelines.reconcile import reconcile_once
+from tests.support.lake import Lake
+
+T = "public.t"
+BATCHES = 300
+_STEP = "600k"
+_MOST = 120
+"""A batch of one row is a file of some 8 kB, so a step is about 75 of them."""
+
+
+@pytest.mark.timeout(600)
+def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_path: Path) -> None:
+    database, lake = MemoryDatabase(), Lake(tmp_path)
+    database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
+    database.make_slot("shop")
+    source = MemorySource(database, name="shop", patterns=["public.*"])
+
+    def write(first: int) -> None:
+        for number in range(first, first + BATCHES // 2):
+            with database.begin() as transaction:
+                transaction.insert(T, {"id": str(number), "v": "a"})
+
+    def land() -> None:
+        # Every row is a batch of its own.
+        lake.capture(source, max_rows=1, commits_per_second=10_000)
+
+    write(0)
+    land()
+    # It did run, before it stopped.
+    reconcile_once(spark, lake.paths, max_bytes_per_trigger=_STEP)
+    before = DeltaTable(lake.paths.events).version()
+    stopped_at = lake.reached.batch
+    write(BATCHES)
+    lake.dump(T)
+    land()
+    write(2 * BATCHES)
+    land()
+    missed = lake.reached.batch - stopped_at
+    assert missed >= BATCHES
+
+    assert reconcile_once(spark, lake.paths, max_bytes_per_trigger=_STEP) == stopped_at + missed
+
+    table = DeltaTable(lake.paths.events)
+    steps = table.version() - before
+    assert missed / _MOST <= steps <= 20
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert max(file["max.batch"] - file["min.batch"] for file in files) <= _MOST
+    events = sorted(
+        table.to_pyarrow_table(columns=["incarnation", "lsn", "seq", "op", "key", "after", "batch"]).to_pylist(),
+        key=lambda row: (row["incarnation"], row["lsn"], row["seq"]),
+    )
+    said = [(row["op"], tuple(dict(row["key"]).values()), dict(row["after"] or {}), row["batch"]) for row in events]
+    assert said == [
+        (event.op, event.key, dict(event.after or {}), event.batch) for event in lake.reconciled()[0]
+    ]
+    assert [op for op, *_ in said].count("c") == 3 * BATCHES // 2
+    assert [op for op, *_ in said].count("r") == 2 * BATCHES // 2

@@ -1,0 +1,94 @@
+"""Tables and columns with names that could be taken for something else, from the database to SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblake.core.errors import UsageError
+from pipelines.paths import Paths
+from pipelines.reconcile import reconcile_once
+from pipelines.sql import query
+from pipelines.state import run_state
+from tests.support.backends import PostgresBackend
+from tests.support.lake import Lake
+from tests.support.odd_names import BEYOND, COLUMNS, TABLES, creating, double_quoted, inserting, wide_tables
+from tests.support.postgres import fresh_database
+
+ALL = (*TABLES, BEYOND)
+WIDE = (*COLUMNS, BEYOND.table)
+
+
+@pytest.fixture(scope="module")
+def paths(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Paths]:
+    """Row 1 was dumped, row 2 came from the log and was merged, row 3 is in events only."""
+    with fresh_database(request.getfixturevalue("postgres")) as database:
+        backend, lake = PostgresBackend(database), Lake(tmp_path_factory.mktemp("names"))
+        database.run(*creating(ALL, WIDE, double_quoted, "text"), *inserting(ALL, WIDE, double_quoted, 1))
+        source = backend.source("*.*")
+        lake.dump(*(name.qualified for name in ALL), *wide_tables(()))
+        for key in (1, 2, 3):
+            if key > 1:
+                database.run(*inserting(ALL, WIDE, double_quoted, key))
+            lake.capture(source)
+            reconcile_once(spark, lake.paths)
+            if key < 3:
+                assert [(r.table, r.error) for r in run_state(spark, lake.paths) if r.error] == []
+        backend.close()
+        yield lake.paths
+
+
+def backquoted(*names: str) -> str:
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def test_every_table_has_a_folder_of_its_own_and_nothing_lies_elsewhere(paths: Paths) -> None:
+    root = Path(paths.root)
+    assert {p.name for p in root.iterdir()} <= {
+        "landing", "schemas", "events", "windows", "frontier", "state", "checkpoints",
+    }
+    tables = {str(log.parent.relative_to(root / "state")) for log in (root / "state").rglob("_delta_log")}
+    assert tables == {name.folder for name in ALL} | {"public/wide", "public/parquet"}
+    assert [p.name for p in root.parent.iterdir()] == ["shop"]
+    assert sorted(p.name for p in root.parent.parent.iterdir()) == ["progress", "warehouse"]
+
+
+def test_every_table_has_its_own_rows(spark: SparkSession, paths: Paths) -> None:
+    found = {
+        name: spark.read.format("delta").load(f"{paths.states}/{name.folder}").selectExpr("id", "v").collect()
+        for name in ALL
+    }
+    assert {name: sorted(map(tuple, rows)) for name, rows in found.items()} == {
+        name: [(1, f"{number} 1"), (2, f"{number} 2")] for number, name in enumerate(ALL)
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", "_live", "_history"])
+def test_sql_finds_every_table_or_says_that_it_cannot_be_told_from_another(
+    spark: SparkSession, paths: Paths, suffix: str
+) -> None:
+    for number, name in enumerate(ALL):
+        schema, view = name.view or (name.schema, name.table)
+        statement = f"SELECT id, v FROM {backquoted(schema, view + suffix)} ORDER BY id"
+        if name.view is None:
+            with pytest.raises(UsageError, match=r'may mean .*public\.orders'):
+                query(spark, paths, statement)
+            continue
+        rows = [tuple(row) for row in query(spark, paths, statement).collect()]
+        assert rows == [(key, f"{number} {key}") for key in ((1, 2, 3) if suffix else (1, 2))]
+
+
+@pytest.mark.parametrize("suffix", ["", "_live", "_history"])
+@pytest.mark.parametrize("table", wide_tables(()))
+def test_every_column_has_its_own_values(spark: SparkSession, paths: Paths, table: str, suffix: str) -> None:
+    names = wide_tables(WIDE)[table]
+    columns = ", ".join(map(backquoted, ("id", *names)))
+    rows = query(spark, paths, f"SELECT {columns} FROM {table}{suffix} ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [
+        (key, *(f"{number} {key}" for number in range(len(names)))) for key in ((1, 2, 3) if suffix else (1, 2))
+    ]

@@ -1,0 +1,82 @@
+"""What capture lands of every type, reconciled and folded in a session that is not in UTC: values and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, unix_micros
+
+from pipelines.paths import Paths
+from pipelines.reconcile import reconcile_once
+from pipelines.state import run_state
+from tests.support import mysql_values, postgres_values
+from tests.support.backends import PostgresBackend
+from tests.support.lake import Lake
+from tests.support.mysql import MysqlServer
+from tests.support.mysql_backend import MysqlBackend
+from tests.support.parity import TABLE, TWIN, Case, columns, held, rows
+from tests.support.postgres import Database
+
+_ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session in a time zone with hours that do not exist and hours that come twice."""
+    before = spark.conf.get(_ZONE)
+    spark.conf.set(_ZONE, "America/New_York")
+    yield spark
+    spark.conf.set(_ZONE, before)
+
+
+def require_equal(spark: SparkSession, paths: Paths, cases: Sequence[Case]) -> None:
+    """State holds every row and its twin: each value typed, or NULL and named."""
+    reconcile_once(spark, paths)
+    assert [result.error for result in run_state(spark, paths)] == [None]
+    state = spark.read.format("delta").load(paths.state("public", "parity"))
+    types = {field.name: field.dataType.simpleString() for field in state.schema}
+    instants = [unix_micros(col(n)).alias(n) if types[n] == "timestamp" else col(n) for n in state.columns]
+    there = {
+        row["id"]: {n: repr(v) if isinstance(v, float) else v for n, v in row.asDict().items()}
+        for row in state.select(instants).collect()
+    }
+    given = rows(cases)
+    assert sorted(there) == [first + n for first in (1, TWIN + 1) for n in range(len(given))]
+    for number, values in enumerate(given, 1):
+        expected = {
+            name: held(types[name], value.text) if (value := values.get(name)) and value.held else None
+            for name in columns(cases)
+        }
+        lossy = sorted(name for name, value in values.items() if value.lossy)
+        for row in (there[number], there[TWIN + number]):
+            assert {name: row[name] for name in expected} == expected
+            assert sorted(row["_lossy"]) == lossy
+
+
+def test_every_mysql_type(elsewhere: SparkSession, mysql_server: MysqlServer, tmp_path: Path) -> None:
+    mysql_values.create(mysql_server)
+    mysql_values.insert(mysql_server, 1)
+    lake = Lake(tmp_path)
+    source = MysqlBackend(mysql_server).source("public.*")
+    lake.dump(TABLE)
+    lake.capture(source)
+    mysql_values.insert(mysql_server, TWIN + 1)
+    lake.capture(source)
+    require_equal(elsewhere, lake.paths, mysql_values.cases(mysql_server.flavour))
+
+
+def test_every_postgres_type(elsewhere: SparkSession, database: Database, tmp_path: Path) -> None:
+    postgres_values.create(database)
+    postgres_values.insert(database, 1)
+    lake = Lake(tmp_path)
+    backend = PostgresBackend(database)
+    source = backend.source("public.*")
+    lake.dump(TABLE)
+    lake.capture(source)
+    postgres_values.insert(database, TWIN + 1)
+    lake.capture(source)
+    backend.close()
+    require_equal(elsewhere, lake.paths, postgres_values.CASES)

@@ -1,0 +1,159 @@
+"""The stress oracle: steps, dumps and deaths, all at once, for so long; then every step must be there once.
+
+Two writers step the keys, dumps of the whole table and of given keys follow one another without a pause, capture (with
+one reader and with two, in turn) and the Spark jobs are killed by SIGKILL again and again. What must come of it is
+``oracle``'s to say. The short form is a test, the long one ``./spark-submit.sh stress``.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tests.support.oracle import Step, Told, Writers
+from tests.support.rig import Job, Rig, T, events_of, kill, told
+
+_READERS = (1, 2)
+_UNFINISHED = 3
+"""So many dumps wait or run at any moment."""
+_CUT, _WHOLE = (6.0, 16.0), 300.0
+"""How long a job with a JVM lives that is cut short: it takes some seconds until it has begun; and one that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a run was. Lag is from when a writer knew of its commit until the batch that holds it was closed."""
+
+    seconds: float
+    kills: dict[str, int]
+    runs: dict[str, int]
+    transactions: int
+    steps: int
+    events: int
+    batches: int
+    dumps: int
+    chunks: int
+    lag_median: float
+    lag_99th: float
+    lag_most: float
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Stress:
+    """One run on one database. ``jobs`` are those right of landing that run beside capture, in turn."""
+
+    def __init__(
+        self, rig: Rig, *, seed: int, seconds: float, kill_every: float, jobs: Sequence[str] = ()
+    ) -> None:
+        self._rig, self._seed, self._seconds, self._every, self._jobs = rig, seed, seconds, kill_every, jobs
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._kills: Counter[str] = Counter()
+        self._runs: Counter[str] = Counter()
+
+    def run(self) -> tuple[float, Writers]:
+        """All of it, until nothing is left to land. Returns for how long it went on, and its writers."""
+        rig = self._rig
+        beside = [threading.Thread(target=self._guarded, args=(task,)) for task in (self._dump, self._reconcile)]
+        dice, began = random.Random(self._seed), time.monotonic()
+        with rig.load(self._seed) as writers:
+            for thread in beside:
+                thread.start()
+            try:
+                while time.monotonic() < began + self._seconds and not self._failed:
+                    self._capture(dice)
+            finally:
+                self._stop.set()
+                for thread in beside:
+                    thread.join()
+        if self._failed:
+            raise self._failed[0]
+        rig.catch_up()
+        for job in self._jobs:
+            rig.run(job)
+        return time.monotonic() - began, writers
+
+    def figures(self, seconds: float, writers: Writers) -> Figures:
+        """What it was, of a run that was verified."""
+        lake, dumps = self._rig.lake, self._rig.lake.dumps()
+        if self._jobs:
+            events = events_of(DeltaTable(lake.paths.events))
+        else:
+            events = [told(event) for event in lake.reconciled()[0] if event.table == T]
+        landed = DeltaTable(lake.paths.landing).to_pyarrow_table(columns=["batch", "landed_at"])
+        times = dict(zip(*(landed[name].to_pylist() for name in ("batch", "landed_at")), strict=True))
+        lags = _lags(self._rig.written, events, {batch: moment.timestamp() for batch, moment in times.items()})
+        return Figures(
+            round(seconds, 1), dict(self._kills), dict(self._runs), writers.transactions,
+            sum(map(len, self._rig.written.values())), len(events), max(times), len(dumps),
+            sum(dump["chunks"] for dump in dumps),
+            round(lags[len(lags) // 2], 3), round(lags[len(lags) * 99 // 100], 3), round(lags[-1], 3),
+        )
+
+    def _capture(self, dice: random.Random) -> None:
+        """One life of capture, which must not end by itself."""
+        self._runs["capture"] += 1
+        self._rig.configure(readers=_READERS[self._runs["capture"] % 2])
+        process = self._rig.start()
+        time.sleep(self._every * dice.uniform(0.5, 1.5))
+        if process.poll() is not None:
+            raise AssertionError(process.communicate()[1])
+        self._kills["capture"] += kill(process)
+
+    def _dump(self) -> None:
+        """Whole tables and given keys, in turn."""
+        number = 0
+        keys = sorted(self._rig.written)
+        while not self._stop.wait(0.2):
+            if sum(entry["state"] != "done" for entry in self._rig.lake.dumps()) < _UNFINISHED:
+                number += 1
+                self._rig.lake.dump(T, keys=None if number % 3 else [(key,) for key in keys[number % 7 :: 7]])
+
+    def _reconcile(self) -> None:
+        """The jobs in turn, every other life of each cut short."""
+        dice = random.Random(self._seed + 1)
+        while self._jobs and not self._stop.is_set():
+            for job in self._jobs:
+                if self._stop.wait(1.0) or not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
+                    continue
+                self._runs[job] += 1
+                process = self._rig.start(job=job)
+                said = self._ended(process, dice.uniform(*_CUT) if self._runs[job] % 2 else _WHOLE)
+                if said is None:
+                    self._kills[job] += kill(process)
+                elif process.returncode:
+                    raise AssertionError(said)
+
+    def _ended(self, process: Job, seconds: float) -> str | None:
+        """What a job said that has ended within the time, or before this run does; None if it has not."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._stop.is_set():
+            try:
+                return process.communicate(timeout=0.5)[1]
+            except subprocess.TimeoutExpired:
+                pass
+        return None
+
+    def _guarded(self, task: Any) -> None:
+        try:
+            task()
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            self._failed.append(error)
+
+
+def _lags(written: dict[str, list[Step]], events: Sequence[Told], landed: dict[int, float]) -> list[float]:
+    """Seconds between each step and its landing, sorted; steps and events of a key stand in the same order."""
+    steps = {key: iter(steps) for key, steps in written.items()}
+    of_log = [event for event in events if event.op in "cud"]
+    return sorted(max(0.0, landed[event.batch] - next(steps[event.key]).at) for event in of_log)

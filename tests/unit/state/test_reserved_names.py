@@ -1,0 +1,26 @@
+"""Column names that state tables and histories cannot hold, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblake.core.errors import StateError
+from dblake.core.schema import Column, TableSchema
+from dblake.source.asked import clashing
+from dblake.state.live import history_sql
+from dblake.state.shape import RESERVED, shape_of
+
+
+@pytest.mark.parametrize("column", sorted(RESERVED))
+def test_what_state_refuses_preflight_has_named_before(column: str) -> None:
+    table = TableSchema("public.t", (Column("id", "integer", False, 1), Column(column.upper(), "text")))
+    assert clashing(table) == [column.upper()]
+    with pytest.raises(StateError, match=rf"table public\.t, column {column.upper()}: state tables have a column"):
+        shape_of([table])
+
+
+@pytest.mark.parametrize("column", ["_op", "_VALID_FROM", "_to"])
+def test_a_column_named_like_one_of_historys_own_is_refused_by_name(column: str) -> None:
+    shape = shape_of([TableSchema("public.t", (Column("id", "integer", False, 1), Column(column, "text")))])
+    with pytest.raises(StateError, match=rf"table public\.t, column {column}: its history has a column of its own"):
+        history_sql(shape, "events")
