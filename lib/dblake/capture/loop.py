@@ -31,6 +31,7 @@ from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
 from dblake.capture.progress import ProgressStore
+from dblake.capture.redump import Redumps
 from dblake.capture.requests import pending, queue_dump
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.capture.windows import Windows
@@ -119,6 +120,8 @@ class Capture:
         epoch = reached.lease_epoch + 1 if reached else 1
         resume = reached.resume if reached else None
         self._incarnation = resume.incarnation + int(anew) if resume else 1
+        self._redumps = Redumps(self._source, self._store, auto=self._settings.redump)
+        self._retrying(_START_SECONDS)(self._redumps.begin)
         self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, None if anew else resume)
         self._windows = Windows()
         self._batches = BatchBuilder(
@@ -203,6 +206,7 @@ class Capture:
                     return
             elif now >= self._next_heartbeat:
                 self._beat(str(uuid4()))
+                self._look_at_tables()
 
     def _patience(self, until: Until) -> float:
         """How long the log may be read before this loop has something else to do."""
@@ -253,6 +257,9 @@ class Capture:
         rows, closes, heartbeats = [], [], set()
         if piece.rows.num_rows:
             rows.append(piece.rows)
+            # Before it lands: afterwards the log would not say it again.
+            if self._retrying(self._settings.reconnect_seconds)(self._redumps.log_says, piece.rows):
+                self._dumps.asked()
         said = deque(_schemas_said(piece) if rows else ())
         for mark in piece.watermarks:
             # In the log's order: what is said of a table before a window opens or after it closes is not in it.
@@ -332,6 +339,16 @@ class Capture:
             if self._pulse:
                 self._pulse.close()
             self._pulse = None
+
+    def _look_at_tables(self) -> None:
+        """Looks for changes of which the log says nothing, or nothing until the next row."""
+        try:
+            if not self._source.logs_ddl and self._redumps.look():
+                self._dumps.asked()
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            logger.warning("tables not looked at: %s", error.what)
 
     def _caught_up(self) -> bool:
         """True once no dump is queued and a heartbeat written after that has landed."""
