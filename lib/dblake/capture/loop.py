@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from tenacity import (
     RetryCallState,
@@ -26,7 +27,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from dblake.capture.batch import BatchBuilder, Filled
+from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
@@ -34,7 +35,7 @@ from dblake.capture.progress import ProgressStore
 from dblake.capture.redump import Redumps
 from dblake.capture.requests import pending, queue_dump
 from dblake.capture.settings import CaptureSettings, DumpSettings
-from dblake.capture.windows import Windows
+from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import (
     DblakeError, Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName, WrongServer,
 )
@@ -124,6 +125,7 @@ class Capture:
         self._retrying(_START_SECONDS)(self._redumps.begin)
         self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, None if anew else resume)
         self._windows = Windows()
+        self._said: dict[str, str] = {}
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
             resume=self._stream.start,
@@ -264,17 +266,29 @@ class Capture:
         for mark in piece.watermarks:
             # In the log's order: what is said of a table before a window opens or after it closes is not in it.
             while said and said[0][0] < mark.position:
-                self._windows.log_says(*said.popleft()[1:])
+                self._log_says(*said.popleft()[1:])
             row, closed = self._windows.saw(mark, self._batches.number)
             if row is not None:
                 rows.append(row)
             if closed:
                 closes.append(closed)
+                rows += self._told_by(closed, mark.position)
             if mark.reader == HEARTBEAT_ROW:
                 heartbeats.add(mark.value)
         for _, table, schema_id in said:
-            self._windows.log_says(table, schema_id)
+            self._log_says(table, schema_id)
         self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
+
+    def _log_says(self, table: str, schema_id: str) -> None:
+        self._said[table] = schema_id
+        self._windows.log_says(table, schema_id)
+
+    def _told_by(self, chunk: OpenChunk, high: Position) -> list[pa.Table]:
+        """The schema that a chunk tells of before the log does, which may not say another word of its table."""
+        if chunk.discarded or chunk.read is None or self._said.get(chunk.table) == chunk.read.schema.schema_id:
+            return []
+        self._said[chunk.table] = chunk.read.schema.schema_id
+        return [schema_row(chunk.read.schema, high)]
 
     def _start_commit(self, *, at_once: bool) -> None:
         """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full.
