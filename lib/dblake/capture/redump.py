@@ -150,7 +150,7 @@ def changed(before: _Known, now: Standing) -> str | None:
     """Why a table's rows may be others than row events have told; None if they cannot be."""
     if gone := set(before.bodies) - set(now.bodies):
         replaced = any(body.startswith("table") for body in gone)
-        return "it was made anew" if replaced else "a part of it is gone"
+        return "it was made anew" if replaced else "a part of it is gone or was written anew"
     if any(rows for body, rows in now.bodies.items() if body not in before.bodies):
         return "a table was made a part of it"
     numbers = {column.number for column in before.columns.values()}

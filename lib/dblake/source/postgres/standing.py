@@ -2,7 +2,8 @@
 
 Numbers of tables, partitions, columns and files, for whoever keeps them and compares them with those of later. A
 column that was dropped and made again has another number, a table rewritten another file. That a file alone is
-another one says nothing: VACUUM FULL, CLUSTER and TRUNCATE give one, too.
+another one says nothing of a table: VACUUM FULL, CLUSTER and TRUNCATE give one, too. Of a partition it has to count,
+since its TRUNCATE is not published as the root's.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ WHERE a.attrelid = ANY (%(oids)s) AND a.attnum > 0 AND NOT a.attisdropped
 # A partition made as one comes empty, in one transaction with its own columns (the entry of a system column is never
 # written again); one that was attached was a table before.
 _PARTITIONS = """
-SELECT c.oid, p.relid::oid, i.xmin <> own.xmin
+SELECT c.oid, p.relid::oid, part.relfilenode, i.xmin <> own.xmin
 FROM pg_class c
 CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+JOIN pg_class part ON part.oid = p.relid
 JOIN pg_inherits i ON i.inhrelid = p.relid
 JOIN pg_attribute own ON own.attrelid = p.relid AND own.attnum = -1
 WHERE c.oid = ANY (%(oids)s) AND c.relkind = 'p' AND p.relid <> c.oid
@@ -51,8 +53,9 @@ def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
     columns = {(oid, name): (number, version, blank) for oid, name, number, version, blank in cur.fetchall()}
     bodies: dict[int, dict[str, bool]] = defaultdict(dict)
     cur.execute(_PARTITIONS, asked)
-    for oid, partition, attached in cur.fetchall():
+    for oid, partition, file, attached in cur.fetchall():
         bodies[oid][f"partition {partition}"] = attached
+        bodies[oid][f"file {file} of partition {partition}"] = False
     cur.execute(_FILES, asked)
     files = dict(cur.fetchall())
     return [
