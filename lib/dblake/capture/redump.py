@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """What the catalogue said of a table; ``Standing`` as a document."""
 
     table: str
@@ -46,11 +46,11 @@ class _Known:
     file: str
 
     @classmethod
-    def of(cls, now: Standing) -> _Known:
+    def of(cls, now: Standing) -> Known:
         return cls(now.schema.table, now.schema.schema_id, dict(now.columns), tuple(sorted(now.bodies)), now.file)
 
     @classmethod
-    def read(cls, path: str, document: Document) -> _Known:
+    def read(cls, path: str, document: Document) -> Known:
         try:
             columns = {name: ColumnStanding(**column) for name, column in document["columns"].items()}
             return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"])})
@@ -64,7 +64,7 @@ class Redumps:
     def __init__(self, source: Source, store: ProgressStore, *, auto: bool) -> None:
         self._source, self._store, self._auto = source, store, auto
         found = ((path, store.read(path)) for path in store.list(_KNOWN))
-        self._known = {k.table: k for k in (_Known.read(path, doc) for path, doc in found if doc)}
+        self._known = {k.table: k for k in (Known.read(path, doc) for path, doc in found if doc)}
 
     def begin(self) -> bool:
         """To be called before the log is read on. What the log itself will tell of is left for then."""
@@ -111,7 +111,7 @@ class Redumps:
         return {r.table: r.why for r in rewritten(self._store) if r.dump_id is None}
 
     def _learn(self, now: Standing) -> None:
-        fresh = _Known.of(now)
+        fresh = Known.of(now)
         if self._known.get(fresh.table) != fresh:
             self._store.write(f"{_KNOWN}/{folder(fresh.table)}", asdict(fresh))
             self._known[fresh.table] = fresh
@@ -146,7 +146,7 @@ class Redumps:
         return queue_dump(self._store, [table])
 
 
-def changed(before: _Known, now: Standing) -> str | None:
+def changed(before: Known, now: Standing) -> str | None:
     """Why a table's rows may be others than row events have told; None if they cannot be."""
     if gone := set(before.bodies) - set(now.bodies):
         replaced = any(body.startswith("table") for body in gone)
