@@ -24,7 +24,6 @@ from dblake.landing.columns import (
 )
 from dblake.reconcile.windows import Ending
 
-_AT = F.struct(*POSITION)
 _ENDS = pa.schema([
     pa.field("w_table", pa.string()), pa.field(CHUNK_ID, pa.string()), pa.field(SCHEMA_ID, pa.string()),
     pa.field("end", pa.struct([(name, pa.int64()) for name in POSITION])),
@@ -61,7 +60,7 @@ def before(began: Position) -> Column:
 
 def phantoms(events: DataFrame, ends: DataFrame) -> DataFrame:
     """EVENTS that delete what is gone, at the ends' positions. ``events`` are all there are of the tables by then."""
-    known = events.select(TABLE, OP, KEY, TXID, _AT.alias("at")).join(
+    known = events.select(TABLE, OP, KEY, TXID, F.struct(*POSITION).alias("at")).join(
         F.broadcast(ends.select("w_table", F.col(CHUNK_ID).alias("chunk"), "end")),
         (F.col(TABLE) == F.col("w_table")) & (F.col("at") < F.col("end")), "inner",
     )

@@ -18,8 +18,10 @@ from tests.support.lake import Lake
 from tests.support.postgres import Database
 from tests.support.reshaped import CHANGES, CREATE, INSERT, Change, Reshaped, misplaced, reshaped
 
-NAMES = ("added", "dropped", "dropped and added", "renamed", "widened", "narrowed", "scaled", "made text", "key changed",
-         "made again")
+NAMES = (
+    "added", "dropped", "dropped and added", "renamed", "widened", "narrowed", "scaled", "made text", "key changed",
+    "made again",
+)
 BROKEN = {
     "made text": "table {0}, column n: its type became STRING, state has INT",
     "key changed": "table {0}: its primary key changed",
