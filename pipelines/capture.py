@@ -33,6 +33,7 @@ def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_g
             max_rows=config.capture.max_rows,
             commits_per_second=config.capture.commit_rate,
             heartbeat_seconds=config.capture.heartbeat_seconds,
+            redump=config.capture.redump == "auto",
         ),
         DumpSettings(**config.dump.model_dump()),
         stop,

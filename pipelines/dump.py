@@ -16,6 +16,7 @@ from typing import Any
 from dblake.capture import requests
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.requests import Control, Key, State, Throttle
+from dblake.capture.rewritten import answered
 from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, UnsupportedByName, UsageError
 from dblake.core.names import qualified, split_qualified
@@ -47,7 +48,7 @@ def start_all(config: Config, *, priority: int | None = None) -> Queued:
             next_step="correct source.tables, or add primary keys",
         )
     skipped = tuple(name for name in found if name not in able)
-    return Queued(requests.queue_dump(_store(config), able, priority=priority or 0), able, skipped)
+    return Queued(_queue(config, able, None, priority or 0), able, skipped)
 
 
 def start_tables(
@@ -70,7 +71,15 @@ def start_tables(
         wanted = [key for text in keys for key in parse_keys(text, columns)]
     if priority is None:
         priority = _KEYS_FIRST if wanted else 0
-    return Queued(requests.queue_dump(_store(config), names, wanted, priority=priority), names)
+    return Queued(_queue(config, names, wanted, priority), names)
+
+
+def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
+    store = _store(config)
+    dump_id = requests.queue_dump(store, tables, keys, priority=priority)
+    if keys is None:
+        answered(store, tables, dump_id)
+    return dump_id
 
 
 def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:

@@ -19,13 +19,14 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
-from dblake.core.errors import StateError
+from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.state.merge import merge
-from dblake.state.shape import shape_of
+from dblake.state.rebuild import dumped_in, rebuild
+from dblake.state.shape import require_one_key, shape_of, unbroken
 from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
 from dblake.state.table import progress
 from pipelines.paths import Paths
@@ -67,10 +68,11 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A table's schema as it came with a landing batch."""
+    """A table's schema as it came with a landing batch, from a position on."""
 
     batch: int
     schema: TableSchema
+    since: Position
 
 
 def run_state(
@@ -126,7 +128,9 @@ def read_schemas(spark: SparkSession, paths: Paths) -> dict[str, list[SchemaVers
     rows = spark.read.format("delta").load(paths.schemas).orderBy("table", "incarnation", "lsn", "seq").collect()
     for row in rows:
         columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
-        found.setdefault(row["table"], []).append(SchemaVersion(row["batch"], TableSchema(row["table"], columns)))
+        since = Position(row["incarnation"], row["lsn"], row["seq"])
+        version = SchemaVersion(row["batch"], TableSchema(row["table"], columns), since)
+        found.setdefault(row["table"], []).append(version)
     return found
 
 
@@ -190,12 +194,23 @@ class _StepRun:
             (events["table"] == part.table) & (events["batch"] > done) & (events["batch"] <= self.batch)
         )
         try:
-            merge(events, path, shape_of(self._versions(part.table)), app=app, batch=self.batch, whole=part.whole,
-                  truncated_at=part.truncated_at)
+            self._fold(part, events, path, app, fresh=known is None)
         except StateError as error:
             logger.error("%s", error)
             return TableResult(part.table, done, 0, error)
         return TableResult(part.table, self.batch, part.events)
+
+    def _fold(self, part: Slice, events: DataFrame, path: str, app: str, *, fresh: bool) -> None:
+        versions = self._versions(part.table)
+        schemas = [v.schema for v in versions]
+        try:
+            if fresh:
+                require_one_key(schemas)
+            merge(events, path, shape_of(schemas), app=app, batch=self.batch, whole=part.whole,
+                  truncated_at=part.truncated_at)
+        except BrokenShape:
+            if not self._rebuilt(events.sparkSession, versions, path, app):
+                raise
 
     def note(self, results: list[TableResult]) -> Frontier:
         """Appends the frontier row of this step: a step done again adds a row that says the same."""
@@ -217,8 +232,24 @@ class _StepRun:
                     sum(r.events for r in results))
         return Frontier(self.batch, position, versions, behind)
 
-    def _versions(self, table: str) -> list[TableSchema]:
-        versions = [v.schema for v in self.schemas.get(table, []) if v.batch <= self.batch]
+    def _rebuilt(self, session: SparkSession, versions: list[SchemaVersion], path: str, app: str) -> bool:
+        """Builds a table anew whose shape is broken, if a dump has returned its rows in the new one since."""
+        whole = versions[unbroken([v.schema for v in versions]):]
+        table, schemas = whole[0].schema.table, [v.schema for v in whole]
+        if not DeltaTable.is_deltatable(self.paths.windows):
+            return False
+        upto = f"batch <= {self.batch}"
+        began = dumped_in(session.read.format("delta").load(self.paths.windows).where(upto), table, schemas)
+        if began is None:
+            return False
+        logger.warning("table %s is built anew from its dump: its shape changed", table)
+        events = session.read.format("delta").load(self.paths.events).where(upto)
+        rebuild(events.where(events["table"] == table), path, schemas, min(began, whole[0].since), app=app,
+                batch=self.batch)
+        return True
+
+    def _versions(self, table: str) -> list[SchemaVersion]:
+        versions = [v for v in self.schemas.get(table, []) if v.batch <= self.batch]
         if not versions:
             raise StateError(
                 f"table {table}: events refer to a schema that is not in the schemas table",

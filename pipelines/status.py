@@ -15,6 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblake.capture.progress import open_progress
 from dblake.capture.requests import status as dump_status
+from dblake.capture.rewritten import Rewritten, rewritten
 from dblake.config import Config
 from pipelines.paths import Paths
 
@@ -38,13 +39,14 @@ def read_status(config: Config) -> dict[str, Any]:
         "events": batches.stage(_version(paths.events, f"reconcile/{paths.source}")),
         "state": batches.stage(_frontier(paths.frontier)),
     }
-    dumps = dump_status(open_progress(config.progress, config.source.name))
+    store = open_progress(config.progress, config.source.name)
+    dumps = dump_status(store)
     return {
         "source": config.source.name,
         "position": stages["landing"].position,
         "stages": {name: {"position": s.position, "lag_seconds": s.lag_seconds} for name, s in stages.items()},
         "dumps": dumps,
-        "problems": [*_late(stages), *_failed(dumps), *_behind(paths.frontier)],
+        "problems": [*_late(stages), *_failed(dumps), *_rewritten(rewritten(store), dumps), *_behind(paths.frontier)],
     }
 
 
@@ -110,6 +112,19 @@ def _failed(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         _problem("dump_failed", d["table"], d["error"] or "", f"mend that, then dump start --table '{d['table']}'")
         for d in dumps if d["state"] == "failed"
     ]
+
+
+def _rewritten(found: list[Rewritten], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
+    problems = []
+    for each in found:
+        state = states.get((each.dump_id or "", each.table))
+        if state == "done":
+            continue
+        coming = state in ("queued", "running")
+        then = f"run capture until dump {each.dump_id} is done" if coming else f"dump start --table '{each.table}'"
+        problems.append(_problem("rewritten", each.table, f"it changed without row events: {each.why}", then))
+    return problems
 
 
 def _behind(path: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@ statements, files that roll over, are purged or reset."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -274,7 +275,10 @@ def test_statements_that_change_tables_are_rows_of_their_own(log: Log) -> None:
     rows = log.to_end()
     assert kinds(rows) == [
         ("ddl", "shop.n", True), ("ddl", "shop.n", False), ("ddl", "shop.m", True), ("ddl", "shop.m", True),
-        ("truncate", "shop.a", True), ("ddl", "shop.b", True), ("ddl", "shop.n", True), ("ddl", None, True),
+        ("truncate", "shop.a", True), ("ddl", "shop.b", True), ("truncate", "shop.n", True), ("ddl", None, True),
+    ]
+    assert [json.loads(row["payload"])["rewrites"] for row in rows] == [
+        False, True, True, False, False, False, False, False,
     ]
     assert positions(rows) == sorted(set(positions(rows)))
     assert not any(b"secret" in row["payload"] for row in rows)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    HEARTBEAT_ROW, Check, ChunkRead, ChunkReader, ChunkRequest, LogStream, ServerIdentity, Source,
+    HEARTBEAT_ROW, Check, ChunkRead, ChunkReader, ChunkRequest, LogStream, ServerIdentity, Source, Standing,
 )
 
 Steps = Mapping[tuple[str, str], Callable[[], None]]
@@ -27,7 +27,7 @@ class Stepped:
     def __init__(self, source: Source, steps: Steps) -> None:
         self._source, self._steps = source, steps
         self._taken: set[tuple[str, str]] = set()
-        self.name = source.name
+        self.name, self.logs_ddl = source.name, source.logs_ddl
 
     def take(self, where: str, table: str) -> None:
         """Takes the step there, if there is one."""
@@ -53,6 +53,9 @@ class Stepped:
 
     def tables(self) -> Sequence[TableSchema]:
         return self._source.tables()
+
+    def standings(self) -> Sequence[Standing]:
+        return self._source.standings()
 
     def end_other_reader(self) -> None:
         self._source.end_other_reader()

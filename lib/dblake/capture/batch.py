@@ -96,7 +96,7 @@ class BatchBuilder:
             chunk.traced(self.number)
             if schema.schema_id not in self._schemas:
                 self._schemas.add(schema.schema_id)
-                self._chunks.append(_schema_row(schema, self._where))
+                self._chunks.append(schema_row(schema, self._where))
                 self._rows += 1
             self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload, format_))
             self._rows += len(payload)
@@ -158,7 +158,8 @@ def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, 
     return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in FRAMES], schema=FRAMES)
 
 
-def _schema_row(schema: TableSchema, where: Position) -> pa.Table:
+def schema_row(schema: TableSchema, where: Position) -> pa.Table:
+    """The landing row that says how a table looks, as a chunk found it, from a position on."""
     row = {
         "incarnation": where.incarnation, "lsn": where.lsn, "seq": where.seq, "kind": SCHEMA, "table": schema.table,
         "schema_id": schema.schema_id, "last_in_txn": False, "format": JSON, "payload": schema.to_json().encode(),

@@ -103,6 +103,10 @@ class DumpRunner:
         """True while rows may come at any moment."""
         return self._schedule.reading
 
+    def asked(self) -> None:
+        """Tells that a dump was asked for, so that it is looked for at once."""
+        self._schedule.asked()
+
     def landed(self, chunk: OpenChunk) -> None:
         """Tells that a chunk's window has landed."""
         self._schedule.landed(chunk)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from tenacity import (
     RetryCallState,
@@ -26,14 +27,15 @@ from tenacity import (
     wait_exponential,
 )
 
-from dblake.capture.batch import BatchBuilder, Filled
+from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
 from dblake.capture.progress import ProgressStore
+from dblake.capture.redump import Redumps
 from dblake.capture.requests import pending, queue_dump
 from dblake.capture.settings import CaptureSettings, DumpSettings
-from dblake.capture.windows import Windows
+from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import (
     DblakeError, Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName, WrongServer,
 )
@@ -119,8 +121,11 @@ class Capture:
         epoch = reached.lease_epoch + 1 if reached else 1
         resume = reached.resume if reached else None
         self._incarnation = resume.incarnation + int(anew) if resume else 1
+        self._redumps = Redumps(self._source, self._store, auto=self._settings.redump)
+        self._retrying(_START_SECONDS)(self._redumps.begin)
         self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, None if anew else resume)
         self._windows = Windows()
+        self._said: dict[str, str] = {}
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
             resume=self._stream.start,
@@ -203,6 +208,7 @@ class Capture:
                     return
             elif now >= self._next_heartbeat:
                 self._beat(str(uuid4()))
+                self._look_at_tables()
 
     def _patience(self, until: Until) -> float:
         """How long the log may be read before this loop has something else to do."""
@@ -253,21 +259,36 @@ class Capture:
         rows, closes, heartbeats = [], [], set()
         if piece.rows.num_rows:
             rows.append(piece.rows)
+            # Before it lands: afterwards the log would not say it again.
+            if self._retrying(self._settings.reconnect_seconds)(self._redumps.log_says, piece.rows):
+                self._dumps.asked()
         said = deque(_schemas_said(piece) if rows else ())
         for mark in piece.watermarks:
             # In the log's order: what is said of a table before a window opens or after it closes is not in it.
             while said and said[0][0] < mark.position:
-                self._windows.log_says(*said.popleft()[1:])
+                self._log_says(*said.popleft()[1:])
             row, closed = self._windows.saw(mark, self._batches.number)
             if row is not None:
                 rows.append(row)
             if closed:
                 closes.append(closed)
+                rows += self._told_by(closed, mark.position)
             if mark.reader == HEARTBEAT_ROW:
                 heartbeats.add(mark.value)
         for _, table, schema_id in said:
-            self._windows.log_says(table, schema_id)
+            self._log_says(table, schema_id)
         self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
+
+    def _log_says(self, table: str, schema_id: str) -> None:
+        self._said[table] = schema_id
+        self._windows.log_says(table, schema_id)
+
+    def _told_by(self, chunk: OpenChunk, high: Position) -> list[pa.Table]:
+        """The schema that a chunk tells of before the log does, which may not say another word of its table."""
+        if chunk.discarded or chunk.read is None or self._said.get(chunk.table) == chunk.read.schema.schema_id:
+            return []
+        self._said[chunk.table] = chunk.read.schema.schema_id
+        return [schema_row(chunk.read.schema, high)]
 
     def _start_commit(self, *, at_once: bool) -> None:
         """Commits what waits, if the last commit is done and the commit rate allows; waits if the batch is full.
@@ -332,6 +353,16 @@ class Capture:
             if self._pulse:
                 self._pulse.close()
             self._pulse = None
+
+    def _look_at_tables(self) -> None:
+        """Looks for changes of which the log says nothing, or nothing until the next row."""
+        try:
+            if not self._source.logs_ddl and self._redumps.look():
+                self._dumps.asked()
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            logger.warning("tables not looked at: %s", error.what)
 
     def _caught_up(self) -> bool:
         """True once no dump is queued and a heartbeat written after that has landed."""

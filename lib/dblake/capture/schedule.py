@@ -170,6 +170,11 @@ class Schedule:
             lane.busy = False
             self._fail(lane.reading, why)
 
+    def asked(self) -> None:
+        """Tells that a dump was asked for: there is something to do, whatever was found before."""
+        with self._lock:
+            self.idle, self._looked = False, float("-inf")
+
     def landed(self, chunk: OpenChunk) -> None:
         """Tells that a chunk's window has landed. Never waits."""
         self._arrivals.put(chunk)

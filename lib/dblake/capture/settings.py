@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """When a batch is committed, and how long an idle or failing source is waited for."""
+    """When a batch is committed, what is dumped unasked, and how long an idle or failing source is waited for."""
 
     max_bytes: int = 16 << 20
     max_rows: int = 200_000
     commits_per_second: float = 1.0
     heartbeat_seconds: float = 10.0
     reconnect_seconds: float = 300.0
+    redump: bool = True
+    """Tables that changed without row events are dumped again, not only named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
     │   └── WindowInvariantBroken 70  a chunk window contradicts itself
     └── StateError            78  a state table cannot take the events
+        └── BrokenShape       78  its table changed so that rows of before and after have no shape in common
 
 A message says what happened, where (source, table, chunk, position) and the next step. It never holds row values,
 SQL text or connection strings.
@@ -141,3 +142,7 @@ class StateError(DblakeError):
     """A state table cannot take the events meant for it."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class BrokenShape(StateError):
+    """A table changed its key or a type so that a state table cannot hold rows of before and after."""

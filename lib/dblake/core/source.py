@@ -6,7 +6,7 @@ facts capture needs about them: where the log can be resumed, and which watermar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -153,10 +153,41 @@ class ServerIdentity:
     facts: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnStanding:
+    """A column as the catalogue has it: its values may be others if ``number`` or ``type`` is.
+
+    ``number`` stays with a column that is renamed. ``version`` is another one whenever the catalogue's entry was
+    written; ``blank`` tells that rows which are there when such a column is added have NULL in it, unless they are
+    written anew.
+    """
+
+    type: str
+    number: int = 0
+    version: str = ""
+    blank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A captured table as the catalogue has it now, by numbers of the database's own.
+
+    ``bodies`` are what holds its rows. One that is gone took rows with it, and a new one brought rows if it maps to
+    True: without row events, both. ``file`` is another one once the rows have been written anew, "" if that cannot
+    be told.
+    """
+
+    schema: TableSchema
+    columns: Mapping[str, ColumnStanding]
+    bodies: Mapping[str, bool] = field(default_factory=dict)
+    file: str = ""
+
+
 class Source(Protocol):
-    """A database to capture from."""
+    """A database to capture from. ``logs_ddl``: every change of a captured table's shape is a row of the log, too."""
 
     name: str
+    logs_ddl: bool
 
     def preflight(self) -> list[Check]:
         """Every prerequisite, met or not."""
@@ -169,6 +200,9 @@ class Source(Protocol):
 
     def tables(self) -> Sequence[TableSchema]:
         """The captured tables as the catalogue has them now, those without a key included."""
+
+    def standings(self) -> Sequence[Standing]:
+        """Those of them that can be read, with what tells later whether rows have changed without row events."""
 
     def end_other_reader(self) -> None:
         """Ends the connection of a capture that still reads the log under this source's name, if the database keeps it.

@@ -66,7 +66,8 @@ SCHEMAS = StructType(
     ]
 )
 
-#: The ledger of chunk windows.
+#: The ledger of chunk windows. ``schema_id`` is what the chunk was read under, ``began`` where a dump of the whole
+#: table began that ended with this chunk.
 WINDOWS = StructType(
     [
         StructField("chunk_id", StringType()),
@@ -81,9 +82,11 @@ WINDOWS = StructType(
         StructField("rows_dropped", LongType()),
         StructField("rows_filled", LongType()),
         StructField("rows_removed", LongType()),
+        StructField("schema_id", StringType()),
         StructField("status", StringType()),
         StructField("reason", StringType()),
         StructField("closed_at", TimestampType()),
+        StructField("began", StructType([StructField(name, LongType()) for name in POSITION])),
         StructField("batch", LongType()),
     ]
 )

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, functions as F
 
 from dblake.decode.columns import DELETE, FILL, READ
-from dblake.landing.control import DISCARDED
+from dblake.landing.control import CLOSED, DISCARDED
 from dblake.reconcile.survey import Survey
 from dblake.reconcile.windows import Ending, WatermarkRow
 
@@ -52,11 +52,13 @@ def ledger_rows(ended: Iterable[Ending], stand: Written, orphans: Mapping[Waterm
     for ending in ended:
         row, end = ending.row, ending.end
         emitted, filled, removed = stand.get((row.chunk_id, row.batch), (0, 0, 0))
+        whole = end.began if end.status == CLOSED else None
+        began = (whole.incarnation, whole.lsn, whole.seq) if whole else None
         rows.append(_row(row) | {
             "dump_id": end.dump_id, "low_lsn": end.low_lsn, "high_lsn": row.lsn, "rows_read": end.rows,
             "rows_emitted": emitted, "rows_dropped": end.rows - emitted - filled, "rows_filled": filled,
             "rows_removed": removed, "status": end.status, "reason": end.reason, "closed_at": row.committed_at,
-            "batch": row.batch,
+            "schema_id": end.schema_id, "began": began, "batch": row.batch,
         })
     for low, batch in orphans.items():
         rows.append(_row(low) | {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dblake.core.errors import StateError
+from dblake.core.errors import BrokenShape, StateError
 from dblake.core.schema import TableSchema
 from dblake.spark.types import holds, spark_type
 
@@ -22,8 +22,8 @@ OWN = {
 }
 #: What a column may not be called: our own, and what the fold tells the merge.
 RESERVED = frozenset({*OWN, "_unknown"})
-REBUILD = "if the change is meant, remove the table's folder under state/ and dump the table again; " \
-          "the next state run rebuilds it from events"
+REBUILD = "if the change is meant, dump start --table '{table}', unless capture has asked for that by itself; once " \
+          "that dump is done, the next state run builds the table anew from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,40 @@ def shape_of(versions: Sequence[TableSchema]) -> Shape:
     return Shape(newest.table, tuple(columns), newest.primary_key)
 
 
+def unbroken(versions: Sequence[TableSchema]) -> int:
+    """From which of these versions on, oldest first, one shape holds the rows of all: key and types go together."""
+    newest = versions[-1]
+    types = {c.name: spark_type(c.type) for c in newest.columns}
+    for place in range(len(versions) - 1, -1, -1):
+        schema = versions[place]
+        if schema.primary_key != newest.primary_key:
+            return place + 1
+        for column in schema.columns:
+            kind = spark_type(column.type)
+            known = types.setdefault(column.name, kind)
+            if holds(kind, known):
+                types[column.name] = kind
+            elif not holds(known, kind):
+                return place + 1
+    return 0
+
+
+def require_one_key(versions: Sequence[TableSchema]) -> None:
+    """Raises BrokenShape for versions with different keys: rows of all of them cannot be told apart by one."""
+    if any(schema.primary_key != versions[-1].primary_key for schema in versions):
+        raise key_changed(versions[-1].table)
+
+
+def key_changed(table: str) -> BrokenShape:
+    """What there is to say of a table whose key is another one than it was."""
+    return BrokenShape(f"table {table}: its primary key changed", next_step=REBUILD.format(table=table))
+
+
 def fitted(shape: Shape, existing: Mapping[str, str]) -> Shape:
     """The shape with the types a state table that is already there has or must grow to.
 
     ``existing`` maps its columns to their types. Where one of the two types holds all values of the other, it is the
-    wider of them; else StateError.
+    wider of them; else BrokenShape.
     """
     return replace(shape, columns=tuple(_fit(shape.table, c, existing.get(c.name)) for c in shape.columns))
 
@@ -76,9 +105,9 @@ def _fit(table: str, column: StateColumn, existing: str | None) -> StateColumn:
         return column
     if holds(existing, column.type):
         return replace(column, type=existing)
-    raise StateError(
+    raise BrokenShape(
         f"table {table}, column {column.name}: its type became {column.type}, state has {existing}",
-        next_step=REBUILD,
+        next_step=REBUILD.format(table=table),
     )
 
 

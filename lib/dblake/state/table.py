@@ -10,10 +10,9 @@ import re
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from dblake.core.errors import StateError
-from dblake.state.shape import OWN, REBUILD, Shape, fitted
+from dblake.state.shape import OWN, Shape, fitted, key_changed
 from dblake.state.spelling import delta, identifier, literal
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
@@ -42,13 +41,13 @@ def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
     """Makes the table, or lets it grow, so that it can take rows of the shape; returns the shape it then has.
 
     Every step leaves a table that is right as it is, so dying between two of them costs nothing. A shape the table
-    cannot grow to is a StateError.
+    cannot grow to is a BrokenShape.
     """
     if not DeltaTable.is_deltatable(path):
         _create(spark, path, shape)
     key = spark.sql(f"SHOW TBLPROPERTIES {delta(path)} ('{_KEY}')").first()
     if key is not None and key["value"] != _key_property(shape):
-        raise StateError(f"table {shape.table}: its primary key changed", next_step=REBUILD)
+        raise key_changed(shape.table)
     existing = {f.name: f.dataType.simpleString().upper() for f in spark.read.format("delta").load(path).schema}
     shape = fitted(shape, existing)
     missing = [c for c in shape.columns if c.name not in existing]
@@ -60,6 +59,21 @@ def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
     if any(existing.get(c.name, c.type) != c.type for c in shape.columns):
         _widen(spark, path, shape)
     return shape
+
+
+def replace(rows: DataFrame, path: str, shape: Shape, *, app: str, batch: int) -> None:
+    """Puts ``rows``, which have the shape's columns, in place of the table and all it held."""
+    spark = rows.sparkSession
+    if not DeltaTable.is_deltatable(path):
+        _create(spark, path, shape)
+    if any(_ODD_NAME.search(c.name) for c in shape.columns):
+        spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
+    (
+        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        .option("txnAppId", app).option("txnVersion", batch).save(path)
+    )
+    # After the rows: with the old key said, a run that died in between is followed by one that does this again.
+    spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ('{_KEY}' = {literal(_key_property(shape))})")
 
 
 def _create(spark: SparkSession, path: str, shape: Shape) -> None:

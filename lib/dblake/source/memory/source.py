@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ServerIdentity
+from dblake.core.source import Check, ColumnStanding, ServerIdentity, Standing
 from dblake.source.memory.chunks import MemoryChunkReader
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.log import MemoryLogStream
@@ -15,6 +15,8 @@ from dblake.source.memory.log import MemoryLogStream
 
 class MemorySource:
     """See Source for the methods. ``patterns`` say which tables are captured; ``slot`` goes by the source's name."""
+
+    logs_ddl = False
 
     def __init__(
         self, database: MemoryDatabase, *, name: str = "memory", patterns: Sequence[str] = ("*.*",), slot: str = ""
@@ -36,6 +38,12 @@ class MemorySource:
 
     def tables(self) -> Sequence[TableSchema]:
         return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
+
+    def standings(self) -> Sequence[Standing]:
+        return [
+            Standing(schema, {c.name: ColumnStanding(f"{c.type} key {c.key}") for c in schema.columns})
+            for schema in self.tables()
+        ]
 
     def end_other_reader(self) -> None:
         """Nothing is held."""

@@ -47,7 +47,7 @@ class Means(Enum):
     DDL = auto()
     """Changes the shape or the rows of ``tables`` without row events; of a whole schema if none is named."""
     TRUNCATE = auto()
-    """Empties ``tables``."""
+    """Empties ``tables``, or removes them with their rows."""
     ROWS = auto()
     """Changes rows: of ``tables``, or of tables that cannot be told."""
     NOTHING = auto()
@@ -56,11 +56,15 @@ class Means(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement judged. ``xa`` is the transaction's name where it is about one."""
+    """A statement judged. ``xa`` is the transaction's name where it is about one.
+
+    ``rewrites`` are those of ``tables`` whose rows may be others after it than row events have told.
+    """
 
     means: Means
     tables: tuple[Name, ...] = ()
     xa: str = ""
+    rewrites: tuple[Name, ...] = ()
 
 
 _HARMLESS = frozenset({
@@ -73,6 +77,13 @@ _OBJECTS = frozenset({
     "USER", "ROLE", "SERVER", "SEQUENCE", "TABLESPACE", "LOGFILE", "RESOURCE", "PACKAGE", "SYSTEM", "LIBRARY",
     "INSTANCE",
 })  # fmt: skip
+_CLAUSES = ("ADD", "CHANGE", "RENAME", "EXCHANGE", "CONVERT", "DROP", "TRUNCATE", "DISCARD", "IMPORT")
+"""Words that begin those parts of ALTER TABLE after which rows may be others than row events have told."""
+_ADDS_NO_COLUMN = frozenset({
+    "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "PRIMARY", "CHECK",
+    "PARTITION", "PERIOD", "SYSTEM",
+})  # fmt: skip
+_BEFORE_COLUMN = frozenset({"COLUMN", "IF", "EXISTS"})
 _BEFORE_NAME = frozenset({"IF", "NOT", "EXISTS", "INTO", "IGNORE", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK"})
 
 
@@ -191,6 +202,7 @@ def _truncate(words: _Words) -> Statement:
 
 
 def _create(words: _Words) -> Statement:
+    replaces = words.peek() == "OR"
     kind, temporary = _object(words)
     if kind == "INDEX":
         words.find("ON")
@@ -200,7 +212,9 @@ def _create(words: _Words) -> Statement:
     words.skip(_BEFORE_NAME)
     table = (words.name(),)
     # With rows as rows, the SELECT has gone from the statement and its rows follow.
-    return Statement(Means.ROWS if words.find("SELECT") else Means.DDL, table)
+    if words.find("SELECT"):
+        return Statement(Means.ROWS, table)
+    return Statement(Means.TRUNCATE if replaces else Means.DDL, table)
 
 
 def _alter(words: _Words) -> Statement:
@@ -208,17 +222,40 @@ def _alter(words: _Words) -> Statement:
     if kind != "TABLE":
         return Statement(Means.NOTHING)
     words.skip(_BEFORE_NAME)
-    tables = [words.name()]
-    while word := words.find("RENAME", "EXCHANGE"):
-        if word == "EXCHANGE":
-            words.find("WITH")
-            words.skip(frozenset({"TABLE"}))
-        elif words.peek() in ("COLUMN", "INDEX", "KEY"):
-            continue
+    altered = words.name()
+    tables, rewrites = [altered], []
+    while verb := words.find(*_CLAUSES):
+        named = _rewritten_by(verb, words, altered)
+        tables += named
+        rewrites += named
+    return Statement(Means.DDL, tuple(dict.fromkeys(tables)), rewrites=tuple(dict.fromkeys(rewrites)))
+
+
+def _rewritten_by(verb: str, words: _Words, altered: Name) -> list[Name]:
+    """The tables that a clause of ALTER TABLE leaves with rows no event has told of.
+
+    Not that of a column whose type changes: that shows.
+    """
+    follows = words.peek()
+    if verb == "ADD":
+        # Also where all it adds is NULLs: a column of that name may have been dropped just before.
+        return [] if follows in _ADDS_NO_COLUMN else [altered]
+    if verb == "CHANGE":
+        words.skip(_BEFORE_COLUMN)
+        before, after = words.name(), words.name()
+        return [] if before[1].lower() == after[1].lower() else [altered]
+    if verb == "RENAME" and follows not in ("COLUMN", "INDEX", "KEY"):
+        words.skip(frozenset({"TO", "AS", "="}))
+        return [words.name()]
+    if verb == "RENAME":
+        return [altered] if follows == "COLUMN" else []
+    if verb == "EXCHANGE" or (verb == "CONVERT" and follows in ("PARTITION", "TABLE")):
+        if follows == "PARTITION":
+            words.find("TABLE")
         else:
-            words.skip(frozenset({"TO", "AS", "="}))
-        tables.append(words.name())
-    return Statement(Means.DDL, tuple(tables))
+            words.next()
+        return [altered, words.name()]
+    return [altered] if follows in ("PARTITION", "TABLESPACE") else []
 
 
 def _drop(words: _Words) -> Statement:
@@ -231,17 +268,18 @@ def _drop(words: _Words) -> Statement:
     if kind not in ("TABLE", "TABLES") or temporary:
         return Statement(Means.NOTHING)
     words.skip(_BEFORE_NAME)
-    return Statement(Means.DDL, words.names())
+    return Statement(Means.TRUNCATE, words.names())
 
 
 def _rename(words: _Words) -> Statement:
     if words.next() not in ("TABLE", "TABLES"):
         return Statement(Means.NOTHING)
     words.skip(_BEFORE_NAME)
-    tables = [words.name()]
-    while words.find("TO", ","):
+    tables, filled = [words.name()], []
+    while word := words.find("TO", ","):
         tables.append(words.name())
-    return Statement(Means.DDL, tuple(tables))
+        filled += tables[-1:] if word == "TO" else []
+    return Statement(Means.DDL, tuple(dict.fromkeys(tables)), rewrites=tuple(dict.fromkeys(filled)))
 
 
 def _insert(words: _Words) -> Statement:

@@ -9,6 +9,7 @@ does not come again. How the log is read, and which transactions there are, is l
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -169,15 +170,16 @@ class Gathered:
             if position.seq > self._skip_seq:
                 self._seen.append(WatermarkSeen(reader, value, position, None, self._committed_at))
 
-    def statement(self, kind: str, tables: list[str | None], query: Query) -> None:
-        """A statement about captured tables, or about none that can be named."""
+    def statement(self, kind: str, tables: Mapping[str | None, bool], query: Query) -> None:
+        """A statement about captured tables, or about none that can be named; True where it moves their rows."""
         first = self._number << SEQ_BITS
         self._number += 1
-        payload = json.dumps({"statement": query.text, "default_schema": query.default_schema}).encode()
-        for n, table in enumerate(tables):
+        said = {"statement": query.text, "default_schema": query.default_schema}
+        for n, (table, rewrites) in enumerate(tables.items()):
             self._rows_in_it = True
             if first + 2 * n > self._skip_seq:
                 told = self._told.get(table) if table else None
+                payload = json.dumps({**said, "rewrites": rewrites}).encode()
                 self._append(first + 2 * n, self._rows.code(What(kind, table, told, JSON)), payload)
 
     def commit(self) -> None:

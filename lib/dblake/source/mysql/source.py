@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ServerIdentity
+from dblake.core.source import Check, ColumnStanding, ServerIdentity, Standing
 from dblake.source.asked import require_met
 from dblake.source.mysql import catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
@@ -24,6 +24,8 @@ _WHO = {
 
 class MysqlSource:
     """See Source for the methods."""
+
+    logs_ddl = True
 
     def __init__(self, settings: MysqlSettings) -> None:
         self._settings = settings
@@ -54,6 +56,17 @@ class MysqlSource:
             conn.close()
         # What is not supported is refused by ``require``.
         return [table.schema for table in found if not table.unsupported and not table.versioned]
+
+    def standings(self) -> Sequence[Standing]:
+        # What these do not show (rows that came or went with a part of the table) the log's statements do. NULLs
+        # become something else where they are no longer allowed.
+        return [
+            Standing(schema, {
+                c.name: ColumnStanding(f"{c.type} key {c.key}{'' if c.nullable else ' not null'}")
+                for c in schema.columns
+            })
+            for schema in self.tables()
+        ]
 
     def end_other_reader(self) -> None:
         """The server does that by itself for who comes with the same server id."""

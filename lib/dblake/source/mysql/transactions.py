@@ -335,10 +335,13 @@ class Transactions:
 
     def _changes_tables(self, query: Query, statement: Statement) -> None:
         if not statement.tables:
-            self._gathered.statement(DDL, [None], query)
+            self._gathered.statement(DDL, {None: False}, query)
             return
-        names = dict.fromkeys(self._relations.named(*name) for name in statement.tables)
-        captured: list[str | None] = [qualified(*name) for name in names if self._relations.captures(*name)]
+        names = [self._relations.named(*name) for name in statement.tables]
+        rewritten = {self._relations.named(*name) for name in statement.rewrites}
+        captured: dict[str | None, bool] = {
+            qualified(*name): name in rewritten for name in names if self._relations.captures(*name)
+        }
         self._gathered.statement(DDL if statement.means is Means.DDL else TRUNCATE, captured, query)
 
     def _refuse_rows(self, statement: Statement) -> None:

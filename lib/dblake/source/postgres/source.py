@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ServerIdentity
+from dblake.core.source import Check, ServerIdentity, Standing
 from dblake.source.asked import require_met
-from dblake.source.postgres import catalogue, statements
+from dblake.source.postgres import catalogue, standing, statements
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, connect_replication, explained
 from dblake.source.postgres.log import PgLogStream
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 class PostgresSource:
     """See Source for the methods."""
+
+    logs_ddl = False
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
@@ -53,6 +55,14 @@ class PostgresSource:
         finally:
             conn.close()
         return [table.schema for table in found]
+
+    def standings(self) -> Sequence[Standing]:
+        conn = connect(self._settings, purpose="tables")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                return standing.standings(cur, self._settings)
+        finally:
+            conn.close()
 
     def end_other_reader(self) -> None:
         conn = connect(self._settings, purpose="catalogue")

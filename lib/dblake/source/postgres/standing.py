@@ -1,0 +1,71 @@
+"""What PostgreSQL's catalogue tells of rows that changed without row events, which its log never does.
+
+Numbers of tables, partitions, columns and files, for whoever keeps them and compares them with those of later. A
+column that was dropped and made again has another number, a table rewritten another file. That a file alone is
+another one says nothing of a table: VACUUM FULL, CLUSTER and TRUNCATE give one, too. Of a partition it has to count,
+since its TRUNCATE is not published as the root's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psycopg2.extensions import cursor
+
+from dblake.core.source import ColumnStanding, Standing
+from dblake.source.postgres import catalogue
+from dblake.source.postgres.settings import PostgresSettings
+
+# A table made anew is neither published nor granted until preflight --init has run again.
+_CAPTURED = """
+SELECT c.oid FROM pg_publication_tables p
+JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %(publication)s AND has_table_privilege(c.oid, 'SELECT')
+"""
+_COLUMNS = """
+SELECT a.attrelid, a.attname, a.attnum, a.xmin::text,
+       NOT (a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR t.typtype = 'd')
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = ANY (%(oids)s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+# A partition made as one comes empty, in one transaction with its own columns (the entry of a system column is never
+# written again); one that was attached was a table before.
+_PARTITIONS = """
+SELECT c.oid, p.relid::oid, part.relfilenode, i.xmin <> own.xmin
+FROM pg_class c
+CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+JOIN pg_class part ON part.oid = p.relid
+JOIN pg_inherits i ON i.inhrelid = p.relid
+JOIN pg_attribute own ON own.attrelid = p.relid AND own.attnum = -1
+WHERE c.oid = ANY (%(oids)s) AND c.relkind = 'p' AND p.relid <> c.oid
+"""
+_FILES = "SELECT oid, relfilenode FROM pg_class WHERE oid = ANY (%(oids)s) AND relkind = 'r'"
+
+
+def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
+    """All captured tables that are published and may be read, by name."""
+    cur.execute(_CAPTURED, {"publication": settings.publication})
+    ready = {oid for oid, in cur.fetchall()}
+    found = catalogue.captured_tables(cur, settings.wanted, settings.watermark_schema)
+    tables = [table for table in found if table.oid in ready]
+    asked = {"oids": [table.oid for table in tables]}
+    cur.execute(_COLUMNS, asked)
+    columns = {(oid, name): (number, version, blank) for oid, name, number, version, blank in cur.fetchall()}
+    bodies: dict[int, dict[str, bool]] = defaultdict(dict)
+    cur.execute(_PARTITIONS, asked)
+    for oid, partition, file, attached in cur.fetchall():
+        bodies[oid][f"partition {partition}"] = attached
+        bodies[oid][f"file {file} of partition {partition}"] = False
+    cur.execute(_FILES, asked)
+    files = dict(cur.fetchall())
+    return [
+        Standing(
+            table.schema,
+            {c.name: ColumnStanding(f"{c.type} key {c.key}", *columns.get((table.oid, c.name), ()))
+             for c in table.schema.columns},
+            {f"table {table.oid}": True, **bodies[table.oid]},
+            str(files.get(table.oid, "")),
+        )
+        for table in tables
+    ]
+

@@ -1,0 +1,51 @@
+"""A state table built anew, where its shape changed so that the old rows cannot be carried over.
+
+A key that became another one, a type that does not hold the values of the one before: the events from before such a
+break say nothing that a table of the new shape could take. What does is a dump of the whole table that began after it,
+with all events from the break on. So until such a dump is done the table stays as it is, and behind; then it is
+replaced in one commit. Finding the break is ``shape.unbroken``'s business, finding the dump the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.state.fold import fold
+from dblake.state.shape import shape_of
+from dblake.state.spelling import EVENT_AT, literal, position
+from dblake.state.table import replace
+
+
+def dumped_in(windows: DataFrame, table: str, versions: Sequence[TableSchema]) -> Position | None:
+    """Where the newest dump of the whole table began that is done, and all of whose chunks were read under these."""
+    dump = (
+        windows.where(f"`table` = {literal(table)} AND status = 'closed'").groupBy("dump_id")
+        .agg(expr(f"bool_and(schema_id IN ({_ids(versions)})) AS fits"), expr("max(began) AS began"))
+        .where("fits AND began IS NOT NULL").agg(expr("max(began) AS began")).first()
+    )
+    return Position(*dump["began"]) if dump and dump["began"] else None
+
+
+def rebuild(
+    events: DataFrame, path: str, versions: Sequence[TableSchema], since: Position, *, app: str, batch: int
+) -> None:
+    """Replaces the table at ``path`` by what its ``events`` from ``since`` on leave. ``versions`` go together."""
+    shape = shape_of(versions)
+    # Keys of the old shape stand beside the new ones while the log is behind the chunks that were read.
+    keyed = "".join(f" AND map_contains_key(key, {literal(name)})" for name in shape.primary_key)
+    later = events.where(
+        f"{EVENT_AT} >= {position(since)} AND (op = 't' OR (schema_id IN ({_ids(versions)}){keyed}))"
+    )
+    row = later.where("op = 't'").agg(expr(f"max({EVENT_AT}) AS at")).first()
+    truncated_at = Position(*row["at"]) if row and row["at"] else None
+    folded = fold(later, shape, whole=False, truncated_at=truncated_at)
+    replace(folded.drop("_unknown"), path, shape, app=app, batch=batch)
+
+
+def _ids(versions: Sequence[TableSchema]) -> str:
+    return ", ".join(literal(schema.schema_id) for schema in versions)

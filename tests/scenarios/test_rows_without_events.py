@@ -1,0 +1,145 @@
+"""Rows that come and go in bulk: partitions attached, detached, dropped and emptied, tables truncated and swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dblake.core.source import Source
+from tests.model.dblog import Event
+from tests.support.backends import Row
+from tests.support.lake import Lake
+from tests.support.reshaped import T, Reshaped, reshaped
+
+ROOT = {
+    "postgres": (
+        "CREATE TABLE public.t (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY RANGE (k)",
+        "CREATE TABLE public.t1 PARTITION OF public.t FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE public.t2 PARTITION OF public.t FOR VALUES FROM (10) TO (20) PARTITION BY LIST (k)",
+        "CREATE TABLE public.t21 PARTITION OF public.t2 DEFAULT",
+    ),
+    "mariadb": (
+        "CREATE TABLE public.t (id int, k int, v varchar(20), PRIMARY KEY (id, k)) PARTITION BY RANGE (k)"
+        " (PARTITION t1 VALUES LESS THAN (10), PARTITION t2 VALUES LESS THAN (20))",
+    ),
+}
+PLAIN = ("CREATE TABLE public.t (id int PRIMARY KEY, v varchar(9))", "INSERT INTO public.t VALUES (1, 'a'), (2, 'b')")
+FILL = "INSERT INTO public.t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 11, 'c'), (4, 12, 'd')"
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
+    server = request.getfixturevalue("database" if request.param == "postgres" else "mariadb")
+    with reshaped(request.param, server) as world:
+        yield world
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def partitioned(world: Reshaped, lake: Lake) -> Source:
+    """The source of ``t``, which has landed."""
+    world.run(*ROOT[world.kind], FILL)
+    source = world.backend.source("public.t")
+    lake.dump(T)
+    lake.capture(source)
+    assert state(lake) == world.there(T)
+    return source
+
+
+def state(lake: Lake, table: str = T) -> list[Row]:
+    return sorted((dict(row) for row in lake.state(table).values()), key=lambda row: int(row["id"] or 0))
+
+
+def ops(events: list[Event]) -> list[tuple[str, str, str]]:
+    return [(event.table, event.op, event.key[0] if event.key else "") for event in events]
+
+
+def test_rows_of_partitions_are_the_roots(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+    before = lake.reached.batch
+    world.run("UPDATE public.t SET k = 15 WHERE id = 1", "UPDATE public.t SET v = 'x' WHERE id = 3",
+              "DELETE FROM public.t WHERE id = 2")
+    lake.capture(partitioned)
+    assert state(lake) == world.there(T)
+    assert sorted(ops([e for e in lake.reconciled()[0] if e.batch > before])) == [
+        (T, "c", "1"), (T, "d", "1"), (T, "d", "2"), (T, "u", "3"),
+    ]
+
+
+WITHOUT_EVENTS = {
+    "dropped": {"postgres": ("DROP TABLE public.t1",), "mariadb": ("ALTER TABLE public.t DROP PARTITION t1",)},
+    "detached": {"postgres": ("ALTER TABLE public.t DETACH PARTITION public.t2",)},
+    "detached below": {"postgres": ("ALTER TABLE public.t2 DETACH PARTITION public.t21",)},
+    "emptied": {"postgres": ("TRUNCATE public.t21",), "mariadb": ("ALTER TABLE public.t TRUNCATE PARTITION t2",)},
+    "exchanged": {"mariadb": (
+        "CREATE TABLE public.other (id int, k int, v varchar(20), PRIMARY KEY (id, k))",
+        "INSERT INTO public.other VALUES (9, 9, 'z')",
+        "ALTER TABLE public.t EXCHANGE PARTITION t1 WITH TABLE public.other",
+    )},
+    "attached": {"postgres": (
+        "CREATE TABLE public.t3 (LIKE public.t)", "INSERT INTO public.t3 VALUES (8, 25, 'h')",
+        "ALTER TABLE public.t ATTACH PARTITION public.t3 FOR VALUES FROM (20) TO (30)",
+    )},
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EVENTS)
+@pytest.mark.parametrize("live", [False, True], ids=["between", "live"])
+def test_rows_that_came_or_went_with_a_partition(
+    world: Reshaped, lake: Lake, partitioned: Source, name: str, live: bool
+) -> None:
+    if world.kind not in WITHOUT_EVENTS[name]:
+        pytest.skip(f"not on {world.kind}")
+    statements = WITHOUT_EVENTS[name][world.kind]
+    if live:
+        # Its window is open while the partition goes: what the chunk read is not there any more.
+        lake.dump(T)
+        lake.capture(partitioned, steps={("read", T): lambda: world.run(*statements)})
+    else:
+        world.run(*statements)
+    lake.capture(partitioned)
+    assert state(lake) == world.there(T)
+    assert {dump["state"] for dump in lake.dumps()} == {"done"}
+
+
+def test_an_empty_partition_more_is_nothing(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+    world.run({
+        "postgres": "CREATE TABLE public.t3 PARTITION OF public.t FOR VALUES FROM (20) TO (30)",
+        "mariadb": "ALTER TABLE public.t ADD PARTITION (PARTITION t3 VALUES LESS THAN (30))",
+    }[world.kind], "INSERT INTO public.t VALUES (5, 25, 'e')")
+    lake.capture(partitioned)
+    assert state(lake) == world.there(T)
+    assert [dump["state"] for dump in lake.dumps()] == ["done"]
+
+
+@pytest.mark.parametrize("where", ["low", "read", "high"])
+def test_truncate_then_insert_around_a_chunk(world: Reshaped, lake: Lake, where: str) -> None:
+    world.run(*PLAIN)
+    source = world.backend.source("public.t")
+    lake.dump(T)
+    lake.capture(source, steps={
+        (where, T): lambda: world.run("TRUNCATE TABLE public.t", "INSERT INTO public.t VALUES (2, 'x'), (3, 'c')"),
+    })
+    assert state(lake) == [{"id": "2", "v": "x"}, {"id": "3", "v": "c"}]
+
+
+def test_truncates_and_inserts_of_one_batch(world: Reshaped, lake: Lake) -> None:
+    world.run(*PLAIN)
+    source = world.backend.source("public.t")
+    lake.dump(T)
+    lake.capture(source)
+    world.run(
+        "INSERT INTO public.t VALUES (3, 'c')", "TRUNCATE TABLE public.t", "INSERT INTO public.t VALUES (2, 'x')",
+        "TRUNCATE TABLE public.t", "INSERT INTO public.t VALUES (2, 'y'), (4, 'd')",
+        "UPDATE public.t SET v = 'z' WHERE id = 4",
+    )
+    # No commit before all has been read.
+    lake.capture(source, commits_per_second=0.2)
+    truncates = [row["batch"] for row in lake.landing().to_pylist() if row["kind"] == "truncate"]
+    assert len(truncates) == 2 and len(set(truncates)) == 1
+    assert state(lake) == [{"id": "2", "v": "y"}, {"id": "4", "v": "z"}]

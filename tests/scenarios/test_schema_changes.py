@@ -1,0 +1,128 @@
+"""Tables that change their shape while they are captured: live, around a chunk, and while no capture runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dblake.capture.rewritten import Rewritten, answered, rewritten
+from tests.support.lake import Lake
+from tests.support.postgres import Database
+from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
+    server = request.getfixturevalue("database" if request.param == "postgres" else "mariadb")
+    with reshaped(request.param, server) as world:
+        yield world
+
+
+@pytest.fixture
+def postgres_world(database: Database) -> Iterator[Reshaped]:
+    with reshaped("postgres", database) as world:
+        yield world
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def of(world: Reshaped, name: str) -> Change:
+    change = CHANGES[name]
+    if world.kind not in change.on:
+        pytest.skip(f"not on {world.kind}")
+    return change
+
+
+def require_same(world: Reshaped, lake: Lake, table: str) -> None:
+    """Every column of every row is the source's, and no event ever said of any column what it cannot hold."""
+    there = world.there(table)
+    state = sorted(lake.state(table).values(), key=lambda row: int(row["id"] or 0))
+    assert [{name: row.get(name, "absent") for name in there[0]} for row in state] == there
+    assert misplaced(event.after or {} for event in lake.reconciled()[0]) == []
+
+
+def dumps(lake: Lake) -> list[tuple[str, str]]:
+    return [(dump["table"], dump["state"]) for dump in lake.dumps()]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
+    change = of(world, name)
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    world.change(change)
+    lake.capture(source)
+    require_same(world, lake, change.table)
+    world.run(change.insert.format(30))
+    lake.capture(source)
+    require_same(world, lake, change.table)
+    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.dumped_again)
+    assert rewritten(lake.store) == []
+
+
+@pytest.mark.parametrize("where", ["low", "read", "high"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_around_a_chunk(world: Reshaped, lake: Lake, name: str, where: str) -> None:
+    change = of(world, name)
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source, chunk_size=2, steps={(where, T): lambda: world.change(change)})
+    lake.capture(source)
+    require_same(world, lake, change.table)
+
+
+def test_a_change_that_no_row_follows(world: Reshaped, lake: Lake) -> None:
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    world.run(INSERT.format(20), *CHANGES["added"].on[world.kind])
+    lake.capture(source)
+    require_same(world, lake, T)
+    # The log's last word is the table as it was; what the chunks saw is newer.
+    told = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
+    newest = max(told, key=lambda row: (row["incarnation"], row["lsn"], row["seq"]))
+    assert [column["name"] for column in json.loads(newest["payload"])["columns"]] == ["id", "a", "n", "b", "c"]
+
+
+def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -> None:
+    world = postgres_world
+    world.run("CREATE TABLE public.u (id int PRIMARY KEY)")
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    for harmless in ("ADD c text", "ALTER c SET STATISTICS 5", "SET TABLESPACE pg_default", "ALTER b DROP NOT NULL"):
+        world.run(f"ALTER TABLE public.t {harmless}", "VACUUM FULL public.u", UPDATE.format(1))
+        lake.capture(source)
+    assert dumps(lake) == [(T, "done")]
+    assert {row.get("c") for row in lake.state(T).values()} == {None}
+
+
+def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source, redump=False)
+    world.change(CHANGES["added"])
+    for _ in range(2):
+        lake.capture(source, redump=False)
+    (found,) = rewritten(lake.store)
+    assert (found.table, found.dump_id) == (T, None)
+    assert [r.message for r in caplog.records if "dump start --table 'public.t'" in r.message] == [
+        f"table public.t changed without row events: {found.why}. Next: dump start --table 'public.t'"
+    ]
+    assert dumps(lake) == [(T, "done")]
+    asked = lake.dump(T)
+    answered(lake.store, [T], asked)
+    assert rewritten(lake.store) == [Rewritten(T, found.why, asked)]
+    for _ in range(2):
+        lake.capture(source, redump=False)
+    assert rewritten(lake.store) == []
+    require_same(world, lake, T)

@@ -1,0 +1,138 @@
+"""Changes of a table's shape as PostgreSQL and MariaDB can make them, and databases to make them in.
+
+Every value says in which column it belongs, so that one that is NULL or shifted in any event shows by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dblake.core.source import Source
+from dblake.source.postgres.init import run_init
+from tests.support.backends import PostgresBackend, Row
+from tests.support.mysql import MysqlServer
+from tests.support.mysql_backend import MysqlBackend
+from tests.support.postgres import Database
+
+T, U = "public.t", "public.u"
+CREATE = "CREATE TABLE public.t (id int PRIMARY KEY, a varchar(20) NOT NULL, n int NOT NULL, b varchar(20) NOT NULL)"
+INSERT = "INSERT INTO public.t (id, a, n, b) VALUES ({0}, 'a{0}', 1{0}, 'b{0}')"
+UPDATE = "UPDATE public.t SET a = 'a{0}x' WHERE id = {0}"
+WITH_C = "INSERT INTO public.t (id, a, n, b, c) VALUES ({0}, 'a{0}', 1{0}, 'b{0}', 'c{0}')"
+VALUES = {"id": r"\d{1,2}", "a": r"a\w+", "n": r"n?\d{2,}(\.00)?", "b": r"b\w+", "c": r"[bc]\w+"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """``on`` has the statements for each kind of database that can do it. Rows come by ``insert`` afterwards.
+
+    The kinds ``dumped_again`` give values to rows, or take rows, without events.
+    """
+
+    name: str
+    on: Mapping[str, tuple[str, ...]]
+    insert: str = INSERT
+    update: str = UPDATE
+    table: str = T
+    dumped_again: tuple[str, ...] = ("postgres", "mariadb")
+
+
+def both(*statements: str) -> dict[str, tuple[str, ...]]:
+    return {"postgres": statements, "mariadb": statements}
+
+
+def each(postgres: str, mariadb: str) -> dict[str, tuple[str, ...]]:
+    return {"postgres": (postgres,), "mariadb": (mariadb,)}
+
+
+def t(change: str) -> str:
+    return f"ALTER TABLE public.t {change}"
+
+
+CHANGES = {change.name: change for change in (
+    Change("added", both(t("ADD COLUMN c varchar(20) DEFAULT 'c0' NOT NULL")), WITH_C),
+    Change("added, a value each", {"postgres": (t("ADD c text NOT NULL DEFAULT 'c' || (random() * 1e6)::int"),)},
+           WITH_C),
+    Change("dropped", both(t("DROP COLUMN n")), "INSERT INTO public.t (id, a, b) VALUES ({0}, 'a{0}', 'b{0}')",
+           dumped_again=()),
+    Change("dropped and added", both(t("DROP COLUMN n, ADD COLUMN n int NOT NULL DEFAULT 77"))),
+    Change("renamed", both(t("RENAME COLUMN b TO c")),
+           "INSERT INTO public.t (id, a, n, c) VALUES ({0}, 'a{0}', 1{0}, 'c{0}')"),
+    Change("reordered", {"mariadb": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, dumped_again=()),
+    Change("widened", each(t("ALTER n TYPE bigint"), t("MODIFY n bigint NOT NULL"))),
+    Change("narrowed", each(t("ALTER n TYPE smallint"), t("MODIFY n smallint NOT NULL"))),
+    Change("scaled", each(t("ALTER n TYPE numeric(12,2)"), t("MODIFY n decimal(12,2) NOT NULL"))),
+    Change("made text", each(t("ALTER n TYPE varchar(20) USING 'n' || n"), t("MODIFY n varchar(20) NOT NULL"))),
+    Change("written anew", {"postgres": (t("ALTER n TYPE int USING n + 100"),)}),
+    Change("key changed", each(t("DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)"),
+                               t("DROP PRIMARY KEY, ADD PRIMARY KEY (n)"))),
+    Change("table renamed", each(t("RENAME TO u"), "RENAME TABLE public.t TO public.u"),
+           INSERT.replace(T, U), UPDATE.replace(T, U), U),
+    Change("made again", both("DROP TABLE public.t", CREATE, *(INSERT.format(n) for n in (2, 3, 4))),
+           dumped_again=("postgres",)),
+    Change("swapped", {
+        "mariadb": (CREATE.replace("public.t", "public._t_gho"), "ALTER TABLE public._t_gho ADD c varchar(20)",
+                    "INSERT INTO public._t_gho SELECT id, a, n, b, 'c0' FROM public.t",
+                    "RENAME TABLE public.t TO public._t_del, public._t_gho TO public.t", "DROP TABLE public._t_del"),
+        "postgres": (CREATE.replace("public.t", "public.t_new"), "ALTER TABLE public.t_new ADD c varchar(20)",
+                     "INSERT INTO public.t_new SELECT id, a, n, b, 'c0' FROM public.t",
+                     "BEGIN; ALTER TABLE public.t RENAME TO t_old; ALTER TABLE public.t_new RENAME TO t; COMMIT",
+                     "DROP TABLE public.t_old"),
+    }, WITH_C),
+)}
+
+
+class Reshaped:
+    """A database of either kind, with a table that changes its shape."""
+
+    def __init__(self, kind: str, backend: PostgresBackend | MysqlBackend, run: Callable[..., None]) -> None:
+        self.kind, self.backend, self.run = kind, backend, run
+
+    def create(self) -> Source:
+        """Table ``t`` with six rows, and the source that captures it."""
+        self.run(CREATE, *(INSERT.format(n) for n in range(1, 7)))
+        return self.backend.source("public.*")
+
+    def change(self, change: Change) -> None:
+        """The change, with rows written before and after it."""
+        self.run(INSERT.format(20), UPDATE.format(2), *change.on[self.kind])
+        self.grant()
+        self.run(change.insert.format(21), change.update.format(3), change.update.format(21))
+
+    def grant(self) -> None:
+        """Makes tables captured that were not there before, as preflight --init does."""
+        if isinstance(self.backend, PostgresBackend):
+            server = self.backend.database.server
+            assert self.backend.settings is not None
+            run_init(self.backend.settings, server.user, server.password)
+        else:
+            self.backend.source("public.*")
+
+    def there(self, table: str) -> list[Row]:
+        """The table's rows, by ``id``."""
+        return sorted(self.backend.rows(table), key=lambda row: int(row["id"] or 0))
+
+
+@contextmanager
+def reshaped(kind: str, server: Database | MysqlServer) -> Iterator[Reshaped]:
+    """PostgreSQL's in a database of its own; MariaDB's on a server that is emptied before and after."""
+    if isinstance(server, Database):
+        postgres = PostgresBackend(server)
+        yield Reshaped(kind, postgres, server.run)
+        postgres.close()
+    else:
+        server.empty()
+        server.run("CREATE DATABASE public")
+        yield Reshaped(kind, MysqlBackend(server), server.run)
+        server.empty()
+
+
+def misplaced(images: Iterable[Mapping[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Values that are NULL or do not belong to the column they stand in."""
+    return [
+        (name, value) for image in images for name, value in image.items()
+        if value is None or not re.fullmatch(VALUES[name], value)
+    ]
