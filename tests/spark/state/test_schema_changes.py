@@ -18,10 +18,7 @@ from tests.support.lake import Lake
 from tests.support.postgres import Database
 from tests.support.reshaped import CHANGES, CREATE, INSERT, Change, Reshaped, misplaced, reshaped
 
-NAMES = (
-    "added", "dropped", "dropped and added", "renamed", "widened", "narrowed", "scaled", "made text", "key changed",
-    "made again",
-)
+NAMES = ("added", "renamed", "widened", "made text", "key changed", "made again")
 BROKEN = {
     "made text": "table {0}, column n: its type became STRING, state has INT",
     "key changed": "table {0}: its primary key changed",
@@ -83,6 +80,7 @@ class Pipeline:
         return found
 
 
+@pytest.mark.timeout(900)
 def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
     for change in TABLES.values():
         world.run(of_table(CREATE, change.table), *(of_table(INSERT, change.table).format(n) for n in range(1, 7)))
@@ -103,7 +101,7 @@ def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_p
     broken = {TABLES[name].table: said.format(TABLES[name].table) for name, said in BROKEN.items()}
     assert pipeline.run(redump=False) == broken
     assert {name: pipeline.state(TABLES[name].table) for name in BROKEN} == before
-    assert set(pipeline.different()) == set(NAMES) - {"dropped", "widened", "narrowed", "scaled"}
+    assert set(pipeline.different()) == set(NAMES) - {"widened"}
 
     assert pipeline.run(redump=True) == {}
     assert pipeline.different() == []
@@ -112,5 +110,5 @@ def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_p
     assert pipeline.run(redump=True) == {}
     assert pipeline.different() == []
     images = spark.read.format("delta").load(lake.paths.events).where("after IS NOT NULL").select("after").collect()
-    assert len(images) > 150
+    assert len(images) > 100
     assert misplaced(row["after"] for row in images) == []
