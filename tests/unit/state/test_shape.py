@@ -1,0 +1,45 @@
+"""From where on the versions of a table's schema have one shape in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblake.core.errors import BrokenShape
+from dblake.core.schema import Column, TableSchema
+from dblake.state.shape import require_one_key, unbroken
+
+
+def version(text: str) -> TableSchema:
+    """``"id integer key, n bigint"``."""
+    columns = []
+    for part in text.split(", "):
+        name, kind = part.removesuffix(" key").split(" ", 1)
+        columns.append(Column(name, kind, key=1 if part.endswith(" key") else None))
+    return TableSchema("public.t", tuple(columns))
+
+
+ID = "id integer key"
+
+
+@pytest.mark.parametrize(
+    ("versions", "first"),
+    [
+        ([ID], 0),
+        ([ID, f"{ID}, n integer", f"{ID}, n bigint", ID, f"{ID}, n smallint"], 0),
+        ([f"{ID}, n integer", f"{ID}, n text"], 1),
+        ([f"{ID}, n integer", f"{ID}, n text", f"{ID}, m text"], 1),
+        ([f"{ID}, n text", f"{ID}, n integer", f"{ID}, n bigint"], 1),
+        ([f"{ID}, n text", f"{ID}, m text", f"{ID}, n integer"], 1),
+        (["id integer, n integer key", f"{ID}, n integer", f"{ID}, n integer"], 1),
+        ([f"{ID}, n integer", "id integer, n integer key", f"{ID}, n integer"], 2),
+        ([f"{ID}, n numeric(5,2)", f"{ID}, n numeric(9,4)", f"{ID}, n integer"], 2),
+    ],
+)
+def test_where_the_last_break_is(versions: list[str], first: int) -> None:
+    assert unbroken([version(text) for text in versions]) == first
+
+
+def test_rows_under_two_keys_go_into_no_new_table() -> None:
+    require_one_key([version(ID), version(f"{ID}, n integer")])
+    with pytest.raises(BrokenShape, match=r"^table public.t: its primary key changed. Next: .*--table 'public.t'"):
+        require_one_key([version("id integer, n integer key"), version(f"{ID}, n integer")])
