@@ -18,8 +18,8 @@ from tests.support.lake import Lake
 T = "public.t"
 BATCHES = 300
 _STEP = "600k"
-_MOST = 120
-"""A batch of one row is a file of some 8 kB, so a step is about 75 of them."""
+_MOST = 150
+"""A batch of one row is a file of some 4.7 kB, so a step is about 130 of them."""
 
 
 @pytest.mark.timeout(600)
@@ -29,8 +29,8 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
     database.make_slot("shop")
     source = MemorySource(database, name="shop", patterns=["public.*"])
 
-    def write(first: int) -> None:
-        for number in range(first, first + BATCHES // 2):
+    def write(first: int, rows: int = BATCHES // 2) -> None:
+        for number in range(first, first + rows):
             with database.begin() as transaction:
                 transaction.insert(T, {"id": str(number), "v": "a"})
 
@@ -38,7 +38,7 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
         # Every row is a batch of its own.
         lake.capture(source, max_rows=1, commits_per_second=10_000)
 
-    write(0)
+    write(0, 10)
     land()
     # It did run, before it stopped.
     reconcile_once(spark, lake.paths, max_bytes_per_trigger=_STEP)
@@ -56,7 +56,7 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
 
     table = DeltaTable(lake.paths.events)
     steps = table.version() - before
-    assert missed / _MOST <= steps <= 20
+    assert missed / _MOST <= steps <= 6
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     assert max(file["max.batch"] - file["min.batch"] for file in files) <= _MOST
     events = sorted(
@@ -67,5 +67,5 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
     assert said == [
         (event.op, event.key, dict(event.after or {}), event.batch) for event in lake.reconciled()[0]
     ]
-    assert [op for op, *_ in said].count("c") == 3 * BATCHES // 2
-    assert [op for op, *_ in said].count("r") == 2 * BATCHES // 2
+    assert [op for op, *_ in said].count("c") == 10 + BATCHES
+    assert [op for op, *_ in said].count("r") == 10 + BATCHES // 2
