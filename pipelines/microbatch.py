@@ -22,12 +22,12 @@ from dblake.core.failpoints import failpoint
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
-from dblake.reconcile.decode import chunk_rows, log_rows, touched
+from dblake.reconcile.decode import chunk_keys, chunk_rows, log_keys, log_rows, touched
 from dblake.reconcile.dedupe import survivors, weights
 from dblake.reconcile.held import Windows
 from dblake.reconcile.ledger import gap_rows, ledger_rows, written
 from dblake.reconcile.order import dump_events, in_order, log_events
-from dblake.reconcile.phantoms import before, dump_ends, phantoms
+from dblake.reconcile.phantoms import before, dump_ends, known, left, phantoms, returned
 from dblake.reconcile.survey import SchemaRow, Survey, counts, read_survey, survey
 from dblake.reconcile.windows import (
     Ending, WatermarkRow, endings, of_window, reach, require_rows, unanswered, windows_table,
@@ -124,34 +124,50 @@ class Reconciler:
         near = F.col(TABLE).isin(sorted({window.table for window in spans})) & reach(spans)
         log = self._batches(1, last).where(_LOG).where(near)
         chunks = self._chunk_rows(new, found, closing, done)
+        rows = of_window(chunks, windows)
         # Kept, because it is small, and what is in it decides how the chunk rows are gone through.
         hits = touched(log, self._known, Windows(spans)).persist()
+        kept = [hits]
         try:
             weight = weights(hits).first()
             assert weight is not None, "an aggregate is one row"
             standing = survivors(
-                chunk_rows(of_window(chunks, windows), self._known), hits,
+                chunk_rows(rows, self._known), hits,
                 few=weight["rows"] <= _FEW, partial=weight["partial"] > 0, truncates=weight["truncates"] > 0,
             )
-            events = events.unionByName(dump_events(standing, windows))
-            self._events.append(in_order(self._with_phantoms(events, new, closing)), last)
+            dumped = dump_events(standing, windows)
+            events = events.unionByName(dumped)
+            ended = [ending for ending in closing if ending.end.began]
+            if ended:
+                returns = returned(chunk_keys(rows, self._known), windows)
+                events = self._with_phantoms(events, new, dumped, returns, ended, kept)
+            self._events.append(in_order(events), last)
         finally:
-            hits.unpersist()
+            for frame in kept:
+                frame.unpersist()
 
-    def _with_phantoms(self, events: DataFrame, new: DataFrame, closing: Sequence[Ending]) -> DataFrame:
-        """The events, and those that delete what the dumps that end here did not return."""
-        ends = dump_ends(closing)
-        began = [(ending.row.table, ending.end.began) for ending in closing if ending.end.began]
-        if not began:
+    def _with_phantoms(
+        self, events: DataFrame, new: DataFrame, dumped: DataFrame, returns: DataFrame, ended: Sequence[Ending],
+        kept: list[DataFrame],
+    ) -> DataFrame:
+        """The events, and those that delete what was known before the dumps that end here, and they did not return."""
+        ends = self._spark.createDataFrame(dump_ends(ended))
+        began = [ending.end.began.position for ending in ended if ending.end.began]
+        tables = sorted({ending.row.table for ending in ended})
+        of_them = F.col(TABLE).isin(tables)
+        log, history = new.where(_LOG).where(of_them), known(self._events.rows().where(of_them))
+        older = history.unionByName(log_keys(log.where(before(max(began))), self._known))
+        if len(tables) < len(ended):
+            # What one dump of a table read is known from before to the next.
+            older = older.unionByName(known(dumped.where(of_them)))
+        kept.append(left(older, ends).persist())
+        count = kept[-1].count()
+        if not count:
             return events
-        of_them = F.col(TABLE).isin(sorted({table for table, _ in began}))
-        older = of_them & before(min(start.position for _, start in began))
-        history = self._events.rows().where(of_them)
-        # What is not known from before cannot have gone; then nothing need be gone through a second time.
-        if history.where(older).isEmpty() and new.where(_LOG).where(older).isEmpty():
-            return events
-        known = history.unionByName(events.where(of_them))
-        return events.unionByName(phantoms(known, self._spark.createDataFrame(ends)))
+        since = history.where(~before(min(began))).unionByName(
+            log_keys(log.where(~before(min(began))), self._known)
+        ).unionByName(returns)
+        return events.unionByName(phantoms(kept[-1], since, ends, few=count <= _FEW))
 
     def _chunk_rows(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
         """Landing's chunk rows for the windows that close, those of earlier batches included."""

@@ -18,7 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, DECODED, DECODER_INPUT, KEY, OP, PARTIAL, UNDECODED
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, FORMAT, KIND, PAYLOAD, SCHEMA_ID, SEQ, TABLE
+from dblake.landing.columns import (
+    BATCH, CHUNK, CHUNK_ID, FORMAT, INCARNATION, KIND, LSN, PAYLOAD, SCHEMA_ID, SEQ, TABLE, TXID,
+)
 from dblake.reconcile.held import Windows
 
 CARRIED, KEY_TEXT = "carried", "key_text"
@@ -35,6 +37,13 @@ READ_ROW = pa.schema(
     [DECODED.field(CHUNK_ID), DECODED.field(SEQ), pa.field(KEY_TEXT, pa.string()), DECODED.field(KEY),
      DECODED.field(AFTER), DECODED.field(UNDECODED)]
 )
+#: What the end of a dump needs to know of an event: which key, when, and whether a row was left.
+KNOWN = pa.schema(
+    [*(DECODED.field(name) for name in (TABLE, OP, TXID, INCARNATION, LSN, SEQ)), pa.field(KEY_TEXT, pa.string()),
+     DECODED.field(KEY)]
+)
+#: And of a chunk row.
+RETURNED = pa.schema([DECODED.field(CHUNK_ID), pa.field(KEY_TEXT, pa.string())])
 _READ_INPUT = (BATCH, SEQ, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)
 
 
@@ -75,6 +84,38 @@ def touched(landing: DataFrame, schemas: Mapping[str, TableSchema], windows: Win
             yield pa.RecordBatch.from_arrays(columns, schema=TOUCHED)
 
     return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(TOUCHED))
+
+
+def log_keys(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
+    """Landing rows of kind row and truncate, as KNOWN."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = decode(batch, schemas)
+            columns = {name: rows.column(name) for name in KNOWN.names if name != KEY_TEXT}
+            columns[KEY_TEXT] = key_text(rows.column(KEY))
+            yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
+
+    return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(KNOWN))
+
+
+def chunk_keys(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
+    """Landing rows of kind chunk, as RETURNED."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = decode(_completed(batch, schemas), schemas)
+            columns = [rows.column(CHUNK_ID), key_text(rows.column(KEY))]
+            yield pa.RecordBatch.from_arrays(columns, schema=RETURNED)
+
+    return landing.select(*_READ_INPUT).mapInArrow(run, from_arrow_schema(RETURNED))
+
+
+def key_text_sql(key: str) -> str:
+    """SQL for ``key_text`` of a key that is in events already."""
+    values = f"map_values({key})"
+    counted = f"transform({values}, v -> concat(octet_length(v), ':', v))"
+    return f"IF(size({key}) = 1, {values}[0], array_join({counted}, ''))"
 
 
 def key_text(keys: pa.MapArray) -> pa.StringArray:

@@ -5,7 +5,7 @@ detached, rows deleted with logging switched off), and no upsert ever removes th
 key is gone if its newest event is older than the dump, was visible to the dump's earliest chunk and left a row there:
 had the row still been there, a chunk would have returned it, or an event would have told why not.
 
-Events are given; which table they come from is left to the pipeline, ``DumpStart`` to capture.
+What is known is given; which table it comes from is left to the pipeline, ``DumpStart`` to capture.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
-from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, READ, TRUNCATE, UNDECODED
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
 from dblake.landing.columns import (
     BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LANDING, LAST_IN_TXN, LSN, SCHEMA_ID, SEQ, TABLE, TXID,
 )
-from dblake.reconcile.windows import Ending
+from dblake.reconcile.decode import KEY_TEXT, KNOWN, key_text_sql
+from dblake.reconcile.windows import WINDOW, Ending
 
 _ENDS = pa.schema([
     pa.field("w_table", pa.string()), pa.field(CHUNK_ID, pa.string()), pa.field(SCHEMA_ID, pa.string()),
@@ -34,7 +35,7 @@ _ENDS = pa.schema([
 
 
 def dump_ends(closing: Iterable[Ending]) -> pa.Table:
-    """The ends of whole tables' dumps among closing windows, as rows for ``phantoms``; there may be none."""
+    """The ends of whole tables' dumps among closing windows, as rows; there may be none."""
     rows = []
     for ending in closing:
         row, window, began = ending.row, ending.window, ending.end.began
@@ -58,36 +59,74 @@ def before(began: Position) -> Column:
     )
 
 
-def phantoms(events: DataFrame, ends: DataFrame) -> DataFrame:
-    """EVENTS that delete what is gone, at the ends' positions. ``events`` are all there are of the tables by then."""
-    known = events.select(TABLE, OP, KEY, TXID, F.struct(*POSITION).alias("at")).join(
-        F.broadcast(ends.select("w_table", F.col(CHUNK_ID).alias("chunk"), "end")),
-        (F.col(TABLE) == F.col("w_table")) & (F.col("at") < F.col("end")), "inner",
+def known(events: DataFrame) -> DataFrame:
+    """Events as KNOWN."""
+    text = F.expr(key_text_sql(KEY)).alias(KEY_TEXT)
+    return events.select(*(text if name == KEY_TEXT else F.col(name) for name in KNOWN.names))
+
+
+def returned(chunk_keys: DataFrame, windows: DataFrame) -> DataFrame:
+    """The keys of chunk rows as KNOWN, at their high watermarks; ``windows`` are those of ``windows_table``."""
+    high = F.broadcast(windows.select(
+        F.col(WINDOW).alias("w_window"), TABLE, INCARNATION, F.col("high_lsn").alias(LSN)
+    ))
+    nothing = {TXID: F.lit(None).cast("bigint"), KEY: F.lit(None).cast(EVENTS[KEY].dataType)}
+    placed = chunk_keys.join(high, F.col(CHUNK_ID) == F.col("w_window"), "inner")
+    return placed.withColumns({OP: F.lit(READ), SEQ: F.lit(0).cast("bigint"), **nothing}).select(*KNOWN.names)
+
+
+def left(older: DataFrame, ends: DataFrame) -> DataFrame:
+    """The rows that were left before each dump began, by ``chunk`` and key: what may have gone.
+
+    ``older`` are KNOWN rows, of which those count that are older than their table's dump.
+    """
+    rows = _at_an_end(older, ends).where(F.col("at") < F.col("began"))
+    truncated = rows.where(F.col(OP) == TRUNCATE).groupBy("chunk").agg(F.max("at").alias("truncated"))
+    newest = rows.where(F.col(OP) != TRUNCATE).groupBy("chunk", KEY_TEXT).agg(
+        F.max_by(F.struct(OP, TXID, KEY), "at").alias("last"), F.max("at").alias("at")
     )
-    truncated = known.where(F.col(OP) == TRUNCATE).groupBy("chunk").agg(F.max("at").alias("truncated"))
-    newest = (
-        known.where(F.col(OP) != TRUNCATE)
-        # Maps are no keys to group by; the entries of two equal keys may differ in order.
-        .groupBy("chunk", F.array_sort(F.map_entries(KEY)).alias("key_entries"))
-        .agg(F.max_by(F.struct(OP, TXID, KEY), "at").alias("last"), F.max("at").alias("at"))
-        .join(F.broadcast(truncated), "chunk", "left")
-        .where(F.col("truncated").isNull() | (F.col("at") > F.col("truncated")))
-        .where(F.col(f"last.{OP}") != DELETE)
-    )
-    ended = ends.withColumnRenamed(CHUNK_ID, "chunk").withColumnsRenamed({TXID: "end_txid"})
-    number = F.row_number().over(Window.partitionBy("chunk").orderBy("key_entries")) - 1
+    seen = (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
     # Transaction numbers of an earlier incarnation may be another server's, and its transactions are over.
-    seen = (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}")) | (
-        (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
+    seen = seen | (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}"))
+    return (
+        newest.join(F.broadcast(truncated), "chunk", "left")
+        .where(F.col("truncated").isNull() | (F.col("at") > F.col("truncated")))
+        .join(F.broadcast(ends.select(F.col(CHUNK_ID).alias("chunk"), "began", "xmax", "xip")), "chunk")
+        .where((F.col(f"last.{OP}") != DELETE) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen))
+        .select("chunk", KEY_TEXT, F.col(f"last.{KEY}").alias(KEY), F.col("at").alias("last_at"))
     )
-    gone = newest.join(F.broadcast(ended), "chunk").where(
-        (F.col("at") < F.col("began")) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen)
-    )
+
+
+def phantoms(left: DataFrame, since: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
+    """EVENTS that delete what is gone, at the ends' positions.
+
+    ``since`` are KNOWN rows: of them those count that the log or a chunk told after their table's dump began and before
+    it ended. ``left`` are ``few`` if every task can hold them all.
+    """
+    told = _at_an_end(since, ends).where(F.col("at") >= F.col("began"))
+    emptied = told.where(F.col(OP) == TRUNCATE).select("chunk").distinct()
+    keys = left.select("chunk", KEY_TEXT)
+    # The other way round all that was told would be sent about, to find it among the few.
+    there = told.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
+    gone = left.join(F.broadcast(emptied), "chunk", "left_anti")
+    gone = gone.join(there.distinct(), ["chunk", KEY_TEXT], "left_anti")
+    gone = gone.join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, "chunk")), "chunk")
+    # What an earlier dump's end has removed is not there for a later one to remove, unless it came back in between.
+    removed = F.lag("end").over(Window.partitionBy("w_table", KEY_TEXT).orderBy("end"))
+    gone = gone.withColumn("removed", removed).where(F.col("removed").isNull() | (F.col("last_at") > F.col("removed")))
+    # Maps cannot be ordered by.
+    order = Window.partitionBy("chunk").orderBy(F.array_sort(F.map_entries(KEY)))
     nothing = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED)}
-    return gone.select(
-        F.col("w_table").alias(TABLE), F.col(f"last.{KEY}").alias(KEY), F.lit(DELETE).alias(OP),
-        F.col(f"end.{INCARNATION}").alias(INCARNATION), F.col(f"end.{LSN}").alias(LSN),
-        (number * 2).cast("bigint").alias(SEQ), SCHEMA_ID, F.col("end_txid").alias(TXID), COMMITTED_AT, BATCH,
-        F.col("chunk").alias(CHUNK_ID), F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL),
-        F.lit(DUMP).alias(ORIGIN), *(value.alias(name) for name, value in nothing.items()),
+    return gone.withColumn(SEQ, ((F.row_number().over(order) - 1) * 2).cast("bigint")).select(
+        F.col("w_table").alias(TABLE), KEY, F.lit(DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
+        F.col(f"end.{LSN}").alias(LSN), SEQ, SCHEMA_ID, TXID, COMMITTED_AT, BATCH, F.col("chunk").alias(CHUNK_ID),
+        F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL), F.lit(DUMP).alias(ORIGIN),
+        *(value.alias(name) for name, value in nothing.items()),
     ).select(*EVENTS.names)
+
+
+def _at_an_end(rows: DataFrame, ends: DataFrame) -> DataFrame:
+    """KNOWN rows, once for each dump of their table that ended after them, with ``chunk``, ``at`` and ``began``."""
+    which = F.broadcast(ends.select("w_table", F.col(CHUNK_ID).alias("chunk"), "began", "end"))
+    placed = rows.withColumn("at", F.struct(*POSITION))
+    return placed.join(which, (F.col(TABLE) == F.col("w_table")) & (F.col("at") < F.col("end")), "inner")
