@@ -12,23 +12,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pyarrow as pa
-from tenacity import (
-    Retrying,
-    retry_if_exception,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_exponential,
-)
 
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.pace import Pace
+from dblake.capture.patience import patiently
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import Key, throttle
 from dblake.capture.schedule import Lane, Schedule
 from dblake.capture.settings import DumpSettings
 from dblake.capture.windows import OpenChunk, Windows
-from dblake.core.errors import SourceError, UnsupportedByName
+from dblake.core.errors import UnsupportedByName
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest, Source
@@ -214,14 +207,6 @@ class _Reader:
 
     def _persistently(self, ask: Callable[[ChunkReader], T]) -> T:
         """Asks the database; on a new connection, after a while, if that broke."""
-        retry = Retrying(
-            retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
-            wait=wait_exponential(multiplier=0.2, max=15),
-            stop=stop_after_delay(self._reconnect_seconds) | stop_when_event_set(self._closed),
-            sleep=sleep_using_event(self._closed),
-            reraise=True,
-        )
-
         def once() -> T:
             try:
                 if self._connected is None:
@@ -231,7 +216,7 @@ class _Reader:
                 self.close()
                 raise
 
-        return retry(once)
+        return patiently(self._reconnect_seconds, self._closed)(once)
 
 
 class _Delivery:

@@ -17,20 +17,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_exponential,
-)
+from tenacity import RetryCallState, Retrying
 
 from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
+from dblake.capture.patience import patiently
 from dblake.capture.progress import ProgressStore
 from dblake.capture.redump import Redumps
 from dblake.capture.requests import pending, queue_dump
@@ -394,14 +387,7 @@ class Capture:
             error = state.outcome.exception() if state.outcome else None
             logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
 
-        return Retrying(
-            retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
-            wait=wait_exponential(multiplier=0.2, max=15),
-            stop=stop_after_delay(seconds) | stop_when_event_set(self._stop),
-            sleep=sleep_using_event(self._stop),
-            before_sleep=told,
-            reraise=True,
-        )
+        return patiently(seconds, self._stop, told)
 
 
 def _schemas_said(piece: LogPiece) -> list[tuple[Position, str, str]]:

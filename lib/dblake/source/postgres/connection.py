@@ -62,6 +62,17 @@ def connect(settings: PostgresSettings, *, purpose: str) -> psycopg2.extensions.
         return conn
 
 
+@contextmanager
+def asking(settings: PostgresSettings, *, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
+    """A cursor on a connection that is there for these few statements only."""
+    conn = connect(settings, purpose=purpose)
+    try:
+        with explained(settings), conn.cursor() as cur:
+            yield cur
+    finally:
+        conn.close()
+
+
 def connect_replication(settings: PostgresSettings) -> psycopg2.extensions.connection:
     """A logical replication connection; its cursors speak the streaming protocol."""
     with explained(settings):

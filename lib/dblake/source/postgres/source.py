@@ -11,7 +11,7 @@ from dblake.core.source import Check, ServerIdentity, Standing
 from dblake.source.asked import require_met
 from dblake.source.postgres import catalogue, standing, statements
 from dblake.source.postgres.chunks import PgChunkReader
-from dblake.source.postgres.connection import connect, connect_replication, explained
+from dblake.source.postgres.connection import asking, connect, connect_replication, explained
 from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
@@ -48,50 +48,34 @@ class PostgresSource:
         return ServerIdentity(server=str(system), log=str(timeline))
 
     def tables(self) -> Sequence[TableSchema]:
-        conn = connect(self._settings, purpose="tables")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="tables") as cur:
+            found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
         return [table.schema for table in found]
 
     def standings(self) -> Sequence[Standing]:
-        conn = connect(self._settings, purpose="tables")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                return standing.standings(cur, self._settings)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="tables") as cur:
+            return standing.standings(cur, self._settings)
 
     def end_other_reader(self) -> None:
-        conn = connect(self._settings, purpose="catalogue")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                cur.execute(
-                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                    " WHERE slot_name = %s AND active_pid IS NOT NULL",
-                    (self._settings.slot,),
-                )
-                if cur.rowcount:
-                    logger.info("source %s: ended another connection's hold of the slot", self.name)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="catalogue") as cur:
+            cur.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE slot_name = %s AND active_pid IS NOT NULL",
+                (self._settings.slot,),
+            )
+            if cur.rowcount:
+                logger.info("source %s: ended another connection's hold of the slot", self.name)
 
     def renew_log(self) -> None:
-        conn = connect(self._settings, purpose="slot")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                slot = (self._settings.slot,)
-                cur.execute("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s", slot)
-                found = cur.fetchone()
-                if found and found[0]:
-                    cur.execute("SELECT pg_drop_replication_slot(%s)", slot)
-                if not found or found[0]:
-                    cur.execute(statements.create_slot(self._settings))
-                    logger.info("source %s: made the slot anew", self.name)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="slot") as cur:
+            slot = (self._settings.slot,)
+            cur.execute("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s", slot)
+            found = cur.fetchone()
+            if found and found[0]:
+                cur.execute("SELECT pg_drop_replication_slot(%s)", slot)
+            if not found or found[0]:
+                cur.execute(statements.create_slot(self._settings))
+                logger.info("source %s: made the slot anew", self.name)
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> PgLogStream:
         return PgLogStream(self._settings, connect(self._settings, purpose="catalogue"), resume, incarnation)
