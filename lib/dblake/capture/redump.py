@@ -76,8 +76,8 @@ class Redumps:
 
     def log_says(self, rows: pa.Table) -> bool:
         """Takes in a piece of log; to be called before it lands. True if a dump was asked for."""
-        told = rows.filter(pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))).select(
-            ["kind", "table", "schema_id", "payload"]
+        told = rows.select(["kind", "table", "schema_id", "payload"]).filter(
+            pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))
         ).to_pylist()
         for row in told:
             if row["kind"] == TRUNCATE:

@@ -7,7 +7,7 @@ those are, and how large an Arrow batch is (a setting of the session), is left t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -50,25 +50,23 @@ _READ_INPUT = (BATCH, SEQ, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)
 def log_rows(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
     """Landing rows of kind row and truncate, whole."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield decode(batch, schemas)
+    def make(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return decode(batch, schemas)
 
-    return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(DECODED))
+    return _each(landing, DECODER_INPUT.names, DECODED, make)
 
 
 def chunk_rows(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
     """Landing rows of kind chunk, as READ_ROW."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = decode(_completed(batch, schemas), schemas)
-            key = rows.column(KEY)
-            columns = [rows.column(CHUNK_ID), rows.column(SEQ), key_text(key), key, rows.column(AFTER),
-                       rows.column(UNDECODED)]
-            yield pa.RecordBatch.from_arrays(columns, schema=READ_ROW)
+    def make(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = decode(_completed(batch, schemas), schemas)
+        key = rows.column(KEY)
+        columns = [rows.column(CHUNK_ID), rows.column(SEQ), key_text(key), key, rows.column(AFTER),
+                   rows.column(UNDECODED)]
+        return pa.RecordBatch.from_arrays(columns, schema=READ_ROW)
 
-    return landing.select(*_READ_INPUT).mapInArrow(run, from_arrow_schema(READ_ROW))
+    return _each(landing, _READ_INPUT, READ_ROW, make)
 
 
 def touched(landing: DataFrame, schemas: Mapping[str, TableSchema], windows: Windows) -> DataFrame:
@@ -77,38 +75,46 @@ def touched(landing: DataFrame, schemas: Mapping[str, TableSchema], windows: Win
     A row's events share its window: a watermark stands alone in its transaction.
     """
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = decode(windows.rows_held(batch), schemas)
-            columns = [rows.column(CHUNK_ID), rows.column(OP), key_text(rows.column(KEY)), _carried(rows)]
-            yield pa.RecordBatch.from_arrays(columns, schema=TOUCHED)
+    def make(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = decode(windows.rows_held(batch), schemas)
+        columns = [rows.column(CHUNK_ID), rows.column(OP), key_text(rows.column(KEY)), _carried(rows)]
+        return pa.RecordBatch.from_arrays(columns, schema=TOUCHED)
 
-    return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(TOUCHED))
+    return _each(landing, DECODER_INPUT.names, TOUCHED, make)
 
 
 def log_keys(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
     """Landing rows of kind row and truncate, as KNOWN."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = decode(batch, schemas)
-            columns = {name: rows.column(name) for name in KNOWN.names if name != KEY_TEXT}
-            columns[KEY_TEXT] = key_text(rows.column(KEY))
-            yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
+    def make(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = decode(batch, schemas)
+        columns = {name: rows.column(name) for name in KNOWN.names if name != KEY_TEXT}
+        columns[KEY_TEXT] = key_text(rows.column(KEY))
+        return pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
 
-    return landing.select(*DECODER_INPUT.names).mapInArrow(run, from_arrow_schema(KNOWN))
+    return _each(landing, DECODER_INPUT.names, KNOWN, make)
 
 
 def chunk_keys(landing: DataFrame, schemas: Mapping[str, TableSchema]) -> DataFrame:
     """Landing rows of kind chunk, as RETURNED."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = decode(_completed(batch, schemas), schemas)
-            columns = [rows.column(CHUNK_ID), key_text(rows.column(KEY))]
-            yield pa.RecordBatch.from_arrays(columns, schema=RETURNED)
+    def make(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = decode(_completed(batch, schemas), schemas)
+        columns = [rows.column(CHUNK_ID), key_text(rows.column(KEY))]
+        return pa.RecordBatch.from_arrays(columns, schema=RETURNED)
 
-    return landing.select(*_READ_INPUT).mapInArrow(run, from_arrow_schema(RETURNED))
+    return _each(landing, _READ_INPUT, RETURNED, make)
+
+
+def _each(
+    landing: DataFrame, columns: Sequence[str], to: pa.Schema, make: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> DataFrame:
+    """What ``make`` makes of each Arrow batch of some columns of landing."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(make, batches)
+
+    return landing.select(*columns).mapInArrow(run, from_arrow_schema(to))
 
 
 def key_text_sql(key: str) -> str:
