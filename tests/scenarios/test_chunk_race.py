@@ -57,4 +57,6 @@ def test_a_table_rewritten_before_the_read_got_to_it_is_read_again(
     helper.join()
     other.close()
     assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
-    assert sorted(line.status for line in lake.reconciled()[1]) == ["closed", "discarded"]
+    # Whether this capture also finds the rewrite, and dumps the table once more, is up to when it looks.
+    first, *others = (line.status for line in lake.reconciled()[1])
+    assert (first, set(others)) == ("discarded", {"closed"})

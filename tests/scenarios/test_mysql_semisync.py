@@ -138,9 +138,10 @@ def test_a_change_that_stalls_in_a_window_takes_its_row_out_of_the_chunk(
         ("low", T): stalling.stall,
         ("read", T): release_soon,
     })
-    events, (window,) = lake.reconciled()
+    events, (window, end) = lake.reconciled()
     assert [(event.op, event.key) for event in events] == [
         ("u", ("3",)), ("r", ("1",)), ("r", ("2",)), ("r", ("4",)), ("r", ("5",)),
     ]
     assert (window.status, window.emitted) == ("closed", 4)
+    assert (end.status, end.emitted) == ("closed", 0)
     assert lake.state(T) == RIGHT

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from psycopg2.extensions import cursor
 
+from dblake.capture.redump import Known, changed
 from dblake.capture.rewritten import Rewritten, answered, rewritten
+from dblake.source.postgres import standing
+from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database
 from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped
@@ -103,6 +109,27 @@ def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -
         lake.capture(source)
     assert dumps(lake) == [(T, "done")]
     assert {row.get("c") for row in lake.state(T).values()} == {None}
+
+
+def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: Reshaped) -> None:
+    world = postgres_world
+    world.create()
+    assert isinstance(world.backend, PostgresBackend) and world.backend.settings
+
+    class Interrupted(cursor):
+        """Rewrites the table once its columns have been asked about, before its file is."""
+
+        def execute(self, query: Any, vars: Any = None) -> None:
+            if query == standing._FILES:
+                world.run(*CHANGES["written anew"].on["postgres"])
+            super().execute(query, vars)
+
+    connection = world.backend.database.connect()
+    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as looking:
+        before = Known.of(standing.standings(plain, world.backend.settings)[0])
+        during = standing.standings(looking, world.backend.settings)[0]
+        after = standing.standings(plain, world.backend.settings)[0]
+    assert (changed(before, during) or changed(Known.of(during), after)) == "its columns were written anew"
 
 
 def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:

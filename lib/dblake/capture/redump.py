@@ -6,8 +6,8 @@ holds the catalogue against what the catalogue said before. That is kept in the 
 a change made while no capture ran is found as well. Promises one dump for one change: one that is asked for and has
 not begun will do.
 
-What cannot be told from the catalogue the log's statements tell, where it has them (``rewrites`` in their payload).
-The dumps themselves are ``dumps``' business; what was found and is not mended yet is in ``rewritten``.
+What cannot be told from the catalogue the log's statements tell, where it has them (``rewrites`` and ``gone`` in their
+payload). The dumps themselves are ``dumps``' business; what was found and is not mended yet is in ``rewritten``.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class Redumps:
             pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))
         ).to_pylist()
         for row in told:
-            if row["kind"] == TRUNCATE:
+            does = json.loads(row["payload"]) if row["kind"] == DDL else {}
+            if row["kind"] == TRUNCATE or does.get("gone"):
                 forget(self._store, row["table"])
-            elif row["kind"] == DDL and json.loads(row["payload"])["rewrites"]:
+            elif does.get("rewrites"):
                 self._note(row["table"], "a statement moved its rows", None)
         news = any(row["kind"] == DDL or (row["kind"] == SCHEMA and not self._knows(row)) for row in told)
         return news and self.look()

@@ -115,7 +115,7 @@ def test_one_dump_does_for_all_changes_until_it_begins(database: MemoryDatabase,
     assert asked(store) == ["public.t", "public.t"]
     assert [(found.table, found.dump_id) for found in rewritten(store)] == [("public.t", by_hand)]
     save_progress(store, pending(store)[0].running())
-    redumps.log_says(said(DDL, payload={"rewrites": True}))
+    redumps.log_says(said(DDL, payload={"rewrites": True, "gone": False}))
     assert len(asked(store)) == 3
     (found,) = rewritten(store)
     task = next(task for task in pending(store) if task.id == found.dump_id)
@@ -128,22 +128,23 @@ def test_one_dump_does_for_all_changes_until_it_begins(database: MemoryDatabase,
 def test_what_the_log_repeats_is_no_news(database: MemoryDatabase, store: FileProgress) -> None:
     redumps = watch(database, store)
     assert not redumps.log_says(said(SCHEMA, T.schema_id))
-    assert not redumps.log_says(said(DDL, payload={"rewrites": False}))
+    assert not redumps.log_says(said(DDL, payload={"rewrites": False, "gone": False}))
     assert asked(store) == []
 
 
 def test_a_table_that_cannot_be_read_yet_is_not_forgotten(database: MemoryDatabase, store: FileProgress) -> None:
     lacking = MemoryDatabase()
-    assert not watch(lacking, store).log_says(said(DDL, payload={"rewrites": True}))
+    assert not watch(lacking, store).log_says(said(DDL, payload={"rewrites": True, "gone": False}))
     assert [(found.table, found.dump_id) for found in rewritten(store)] == [("public.t", None)]
     watch(database, store)
     assert asked(store) == ["public.t"]
 
 
-def test_a_table_emptied_since_is_right(database: MemoryDatabase, store: FileProgress) -> None:
+@pytest.mark.parametrize("then", [said(TRUNCATE), said(DDL, payload={"rewrites": False, "gone": True})])
+def test_a_table_emptied_or_renamed_since_is_right(store: FileProgress, then: pa.Table) -> None:
     redumps = watch(MemoryDatabase(), store)
-    redumps.log_says(said(DDL, payload={"rewrites": True}))
-    redumps.log_says(said(TRUNCATE))
+    redumps.log_says(said(DDL, payload={"rewrites": True, "gone": False}))
+    redumps.log_says(then)
     assert rewritten(store) == []
 
 
@@ -152,13 +153,13 @@ def test_a_table_without_a_key_is_not_dumped(store: FileProgress) -> None:
     keyless = TableSchema("public.t", (Column("v", "text"),))
     database.create_table(keyless)
     redumps = watch(database, store)
-    assert not redumps.log_says(said(DDL, payload={"rewrites": True}))
+    assert not redumps.log_says(said(DDL, payload={"rewrites": True, "gone": False}))
     assert (asked(store), rewritten(store)) == ([], [])
 
 
 def test_only_said(database: MemoryDatabase, store: FileProgress, caplog: pytest.LogCaptureFixture) -> None:
     redumps = watch(database, store, auto=False)
-    assert not redumps.log_says(said(DDL, payload={"rewrites": True}))
+    assert not redumps.log_says(said(DDL, payload={"rewrites": True, "gone": False}))
     database.alter_table(WIDER, {"w": "x"})
     assert not redumps.look()
     assert asked(store) == []

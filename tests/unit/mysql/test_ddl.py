@@ -7,12 +7,12 @@ import pytest
 from dblake.source.mysql.ddl import Means, Name, Statement, judge
 from dblake.source.mysql.events import Query
 
-T, Z = ("def", "t"), ("def", "z")
+T, C, Z = ("def", "t"), ("def", "c"), ("def", "z")
 
 
-def altered(*tables: Name, moved: tuple[Name, ...] = ()) -> Statement:
+def altered(*tables: Name, moved: tuple[Name, ...] = (), gone: tuple[Name, ...] = ()) -> Statement:
     """The shape of these tables; rows of those ``moved``."""
-    return Statement(Means.DDL, tables, rewrites=moved)
+    return Statement(Means.DDL, tables, rewrites=moved, gone=gone)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,9 @@ def altered(*tables: Name, moved: tuple[Name, ...] = ()) -> Statement:
         ("DROP INDEX i ON t", Statement(Means.DDL, (T,))),
         ("DROP DATABASE d", Statement(Means.DDL)),
         ("DROP USER u", Statement(Means.NOTHING)),
-        ("ALTER TABLE t ADD x text DEFAULT 'a rename to b', RENAME z", altered(T, Z, moved=(T, Z))),
-        ("ALTER TABLE t COMMENT 'x\\'', RENAME TO d.u", altered(T, ("d", "u"), moved=(("d", "u"),))),
+        ("ALTER TABLE t ADD x text DEFAULT 'a rename to b', RENAME z", altered(T, Z, moved=(T, Z), gone=(T,))),
+        ("ALTER TABLE t COMMENT 'x\\'', RENAME TO d.u", altered(T, ("d", "u"), moved=(("d", "u"),), gone=(T,))),
+        ("ALTER TABLE t RENAME TO def.t", altered(T, moved=(T,))),
         ("ALTER TABLE t RENAME COLUMN a TO b, RENAME KEY i TO j", altered(T, moved=(T,))),
         ("ALTER TABLE t RENAME INDEX a TO b", altered(T)),
         ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE z", altered(T, Z, moved=(T, Z))),
@@ -61,8 +62,8 @@ def altered(*tables: Name, moved: tuple[Name, ...] = ()) -> Statement:
         ("ALTER TABLE t CHANGE COLUMN `a` A bigint, MODIFY c text", altered(T)),
         ("/*!40000 ALTER TABLE `t` DISABLE KEYS */", Statement(Means.DDL, (T,))),
         ("/* a */ -- b\n # c\n ALTER /* TABLE x */ TABLE t ENGINE=InnoDB", Statement(Means.DDL, (T,))),
-        ("RENAME TABLE t TO z, c TO d.e", altered(T, Z, ("def", "c"), ("d", "e"), moved=(Z, ("d", "e")))),
-        ("RENAME TABLE t TO _t_del, z TO t", altered(T, ("def", "_t_del"), Z, moved=(("def", "_t_del"), T))),
+        ("RENAME TABLE t TO z, c TO d.e", altered(T, C, Z, ("d", "e"), moved=(Z, ("d", "e")), gone=(T, C))),
+        ("RENAME TABLE t TO _t_del, z TO t", altered(T, Z, ("def", "_t_del"), moved=(("def", "_t_del"), T), gone=(Z,))),
         ("RENAME USER a TO b", Statement(Means.NOTHING)),
         ("TRUNCATE TABLE x.y", Statement(Means.TRUNCATE, (("x", "y"),))),
         ("TRUNCATE t", Statement(Means.TRUNCATE, (T,))),

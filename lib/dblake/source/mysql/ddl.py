@@ -58,13 +58,15 @@ class Means(Enum):
 class Statement:
     """A statement judged. ``xa`` is the transaction's name where it is about one.
 
-    ``rewrites`` are those of ``tables`` whose rows may be others after it than row events have told.
+    ``rewrites`` are those of ``tables`` whose rows may be others after it than row events have told, ``gone`` those
+    whose name no table has any more.
     """
 
     means: Means
     tables: tuple[Name, ...] = ()
     xa: str = ""
     rewrites: tuple[Name, ...] = ()
+    gone: tuple[Name, ...] = ()
 
 
 _HARMLESS = frozenset({
@@ -223,12 +225,14 @@ def _alter(words: _Words) -> Statement:
         return Statement(Means.NOTHING)
     words.skip(_BEFORE_NAME)
     altered = words.name()
-    tables, rewrites = [altered], []
+    rewrites: list[Name] = []
+    gone: tuple[Name, ...] = ()
     while verb := words.find(*_CLAUSES):
         named = _rewritten_by(verb, words, altered)
-        tables += named
         rewrites += named
-    return Statement(Means.DDL, tuple(dict.fromkeys(tables)), rewrites=tuple(dict.fromkeys(rewrites)))
+        if verb == "RENAME" and named and altered not in named:
+            gone = (altered,)
+    return Statement(Means.DDL, _once(altered, *rewrites), rewrites=_once(*rewrites), gone=gone)
 
 
 def _rewritten_by(verb: str, words: _Words, altered: Name) -> list[Name]:
@@ -275,11 +279,12 @@ def _rename(words: _Words) -> Statement:
     if words.next() not in ("TABLE", "TABLES"):
         return Statement(Means.NOTHING)
     words.skip(_BEFORE_NAME)
-    tables, filled = [words.name()], []
+    left: list[Name] = [words.name()]
+    filled: list[Name] = []
     while word := words.find("TO", ","):
-        tables.append(words.name())
-        filled += tables[-1:] if word == "TO" else []
-    return Statement(Means.DDL, tuple(dict.fromkeys(tables)), rewrites=tuple(dict.fromkeys(filled)))
+        (filled if word == "TO" else left).append(words.name())
+    gone = (name for name in left if name not in filled)
+    return Statement(Means.DDL, _once(*left, *filled), rewrites=_once(*filled), gone=_once(*gone))
 
 
 def _insert(words: _Words) -> Statement:
@@ -303,6 +308,10 @@ def _delete(words: _Words) -> Statement:
         # How a server tells its replicas that a MEMORY table is empty after a restart.
         return Statement(Means.TRUNCATE, (table,))
     return Statement(Means.ROWS, (table,) if follows in ("WHERE", "ORDER", "LIMIT") else ())
+
+
+def _once(*names: Name) -> tuple[Name, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _object(words: _Words) -> tuple[str, bool]:

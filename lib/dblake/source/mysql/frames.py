@@ -170,16 +170,16 @@ class Gathered:
             if position.seq > self._skip_seq:
                 self._seen.append(WatermarkSeen(reader, value, position, None, self._committed_at))
 
-    def statement(self, kind: str, tables: Mapping[str | None, bool], query: Query) -> None:
-        """A statement about captured tables, or about none that can be named; True where it moves their rows."""
+    def statement(self, kind: str, tables: Mapping[str | None, Mapping[str, bool]], query: Query) -> None:
+        """A statement about captured tables, or about none that can be named, and what it does to each."""
         first = self._number << SEQ_BITS
         self._number += 1
         said = {"statement": query.text, "default_schema": query.default_schema}
-        for n, (table, rewrites) in enumerate(tables.items()):
+        for n, (table, does) in enumerate(tables.items()):
             self._rows_in_it = True
             if first + 2 * n > self._skip_seq:
                 told = self._told.get(table) if table else None
-                payload = json.dumps({**said, "rewrites": rewrites}).encode()
+                payload = json.dumps({**said, **does}).encode()
                 self._append(first + 2 * n, self._rows.code(What(kind, table, told, JSON)), payload)
 
     def commit(self) -> None:

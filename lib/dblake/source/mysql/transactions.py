@@ -335,12 +335,15 @@ class Transactions:
 
     def _changes_tables(self, query: Query, statement: Statement) -> None:
         if not statement.tables:
-            self._gathered.statement(DDL, {None: False}, query)
+            self._gathered.statement(DDL, {None: {"rewrites": False, "gone": False}}, query)
             return
         names = [self._relations.named(*name) for name in statement.tables]
-        rewritten = {self._relations.named(*name) for name in statement.rewrites}
-        captured: dict[str | None, bool] = {
-            qualified(*name): name in rewritten for name in names if self._relations.captures(*name)
+        rewritten, gone = (
+            {self._relations.named(*name) for name in those} for those in (statement.rewrites, statement.gone)
+        )
+        captured: dict[str | None, dict[str, bool]] = {
+            qualified(*name): {"rewrites": name in rewritten, "gone": name in gone}
+            for name in names if self._relations.captures(*name)
         }
         self._gathered.statement(DDL if statement.means is Means.DDL else TRUNCATE, captured, query)
 

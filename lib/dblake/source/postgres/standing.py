@@ -43,7 +43,18 @@ _FILES = "SELECT oid, relfilenode FROM pg_class WHERE oid = ANY (%(oids)s) AND r
 
 
 def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
-    """All captured tables that are published and may be read, by name."""
+    """All captured tables that are published and may be read, by name; ``cur`` is in no transaction.
+
+    All of one moment: columns from before a rewrite and the file from after it would hide it for good.
+    """
+    cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        return _standings(cur, settings)
+    finally:
+        cur.execute("ROLLBACK")
+
+
+def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
     cur.execute(_CAPTURED, {"publication": settings.publication})
     ready = {oid for oid, in cur.fetchall()}
     found = catalogue.captured_tables(cur, settings.wanted, settings.watermark_schema)
