@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
+from dblake.state.spelling import EVENT_AT, instant, position
 from pipelines.paths import Paths
-from pipelines.state import Frontier
+from pipelines.state import Frontier, read_frontier
 from pipelines.views import Views
 
 _NO_READS = ("plans.logical.Command", "plans.logical.ParsedStatement")
@@ -62,26 +63,20 @@ def frontier_at(spark: SparkSession, paths: Paths, text: str) -> Frontier:
     """The newest point state has noted at or before a position (``1/4711``) or an ISO time (UTC if it has no zone)."""
     if not DeltaTable.is_deltatable(paths.frontier):
         raise UsageError("state has not been folded yet", next_step="run ./spark-submit.sh state")
-    rows = spark.read.format("delta").load(paths.frontier)
     try:
         if "/" in text:
-            limit = Position.parse(text)
-            upto = rows.where(
-                f"struct(incarnation, lsn, seq) <= struct({limit.incarnation}L AS incarnation, {limit.lsn}L AS lsn, "
-                f"{limit.seq}L AS seq)"
-            )
+            upto = f"{EVENT_AT} <= {position(Position.parse(text))}"
         else:
             moment = datetime.fromisoformat(text)
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            upto = rows.where(f"at <= timestamp_micros({int(moment.timestamp() * 1_000_000)}L)")
+            upto = f"at <= {instant(moment if moment.tzinfo else moment.replace(tzinfo=UTC))}"
     except ValueError:
         raise UsageError(f"--at {text} is neither a position nor a time",
                          next_step="write 1/4711 or 2024-01-31T12:00:00") from None
-    row = upto.orderBy("batch", "at", ascending=False).first()
-    if row is None:
+    frontier = read_frontier(spark, paths, where=upto)
+    if frontier.position is None:
         raise UsageError(f"state has noted no point at or before {text}",
                          next_step="SELECT * FROM dblake.frontier lists the points there are")
-    return Frontier(row["batch"], Position(row["incarnation"], row["lsn"], row["seq"]), row["versions"], row["behind"])
+    return frontier
 
 
 def _parsed(spark: SparkSession, statement: str) -> Any:

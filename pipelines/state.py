@@ -112,11 +112,12 @@ def fold_as_they_come(
         stop.wait(max(interval, 0.1))
 
 
-def read_frontier(spark: SparkSession, paths: Paths) -> Frontier:
-    """Where state has got to."""
+def read_frontier(spark: SparkSession, paths: Paths, *, where: str = "true") -> Frontier:
+    """Where state has got to; or had, by the rows of the frontier that fulfil a condition."""
     if not DeltaTable.is_deltatable(paths.frontier):
         return Frontier()
-    row = spark.read.format("delta").load(paths.frontier).orderBy("batch", "at", ascending=False).first()
+    rows = spark.read.format("delta").load(paths.frontier).where(where)
+    row = rows.orderBy("batch", "at", ascending=False).first()
     if row is None:
         return Frontier()
     return Frontier(row["batch"], Position(row["incarnation"], row["lsn"], row["seq"]), row["versions"], row["behind"])

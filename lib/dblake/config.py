@@ -185,6 +185,21 @@ class StateConfig(_Section):
     interval_seconds: float = Field(60.0, ge=0, description="With --continuous: seconds between two steps.")
 
 
+class MaintainConfig(_Section):
+    """Upkeep of all tables: what may go, and when. Nothing goes that a later stage still has to read."""
+
+    vacuum_hours: int = Field(
+        168, ge=24, description="Files stay so long after they left a table, for time travel and readers under way."
+    )
+    tombstone_days: int = Field(30, ge=1, description="Deleted keys stay in state tables so long.")
+    landing_days: int | None = Field(
+        None, ge=1, description="Landing keeps what was reconciled so long; for ever unless given, to decode again."
+    )
+    events_days: int | None = Field(
+        None, ge=1, description="Events older than this go if a later one of their key is whole; none unless given."
+    )
+
+
 class Config(_Section):
     """All that one source's pipeline needs to know."""
 
@@ -198,6 +213,7 @@ class Config(_Section):
     dump: DumpConfig = DumpConfig()
     reconcile: ReconcileConfig = ReconcileConfig()
     state: StateConfig = StateConfig()
+    maintain: MaintainConfig = MaintainConfig()
 
     @field_validator("warehouse")
     @classmethod

@@ -53,8 +53,10 @@ _FILE = WriterProperties(
     compression="ZSTD", compression_level=1, max_row_group_size=1 << 20,
     column_properties={name: ColumnProperties(dictionary_enabled=False) for name in _UNLIKE},
 )
+# Not delta.appendOnly: capture appends only, but upkeep removes what nobody needs any more. It also cleans the log,
+# which Spark would do by age alone, and so lose the commit that says where a capture stopped for long resumes.
 _CONFIGURATION = {
-    "delta.appendOnly": "true",
+    "delta.enableExpiredLogCleanup": "false",
     "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 30 days",

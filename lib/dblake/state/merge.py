@@ -11,34 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from delta.exceptions import (
-    ConcurrentAppendException, ConcurrentDeleteDeleteException, ConcurrentDeleteReadException,
-    ConcurrentTransactionException, ConcurrentWriteException, DeltaConcurrentModificationException,
-    MetadataChangedException, ProtocolChangedException,
-)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.core.position import Position
+from dblake.spark.conflicts import tried_again
 from dblake.state.fold import fold, missing_sql
 from dblake.state.shape import OWN, Shape
 from dblake.state.spelling import delta, identifier, literal, position, state_at
 from dblake.state.table import prepare, progress
 
 _SOURCE = "folded"
-# Delta's Python classes are siblings: the one named after all of them catches none of the others.
-_CONFLICTS = (
-    ConcurrentAppendException, ConcurrentDeleteDeleteException, ConcurrentDeleteReadException,
-    ConcurrentTransactionException, ConcurrentWriteException, DeltaConcurrentModificationException,
-    MetadataChangedException, ProtocolChangedException,
-)
-
-
-@retry(
-    retry=retry_if_exception_type(_CONFLICTS),
-    stop=stop_after_attempt(8), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
-)
+@tried_again
 def merge(
     events: DataFrame, path: str, shape: Shape, *, app: str, batch: int, whole: bool, truncated_at: Position | None
 ) -> None:

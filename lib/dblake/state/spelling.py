@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from dblake.core.position import Position
 
 #: The position of a row of events, as one comparable value.
@@ -31,6 +33,11 @@ def delta(path: str, version: int | None = None) -> str:
 def position(at: Position) -> str:
     """A position, comparable with ``EVENT_AT`` and ``state_at``."""
     return f"named_struct('incarnation', {at.incarnation}L, 'lsn', {at.lsn}L, 'seq', {at.seq}L)"
+
+
+def instant(moment: datetime) -> str:
+    """A time that has a zone."""
+    return f"timestamp_micros({int(moment.timestamp() * 1_000_000)}L)"
 
 
 def state_at(alias: str) -> str:
