@@ -1,101 +1,107 @@
-"""How far each stage is, from what the tables say of themselves: no database, no JVM, no file is read.
+"""The document ``status`` prints: how far each stage is, how the source's log and dumps stand, what needs somebody.
 
-The files of landing carry, as Delta statistics, the batch they are and the newest commit time in them. So the batch a
-later stage has reached says how old what it shows is.
+The tables and the progress store are asked without a JVM. The database is asked for what it alone knows, how much log
+waits and how long it is kept; one that does not answer is a problem among others. What a figure means is told where it
+is made: ``pipelines.stages``, ``core.source.LogStanding``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 
 from dblake.capture.progress import open_progress
 from dblake.capture.requests import status as dump_status
 from dblake.capture.rewritten import Rewritten, rewritten
 from dblake.config import Config
+from dblake.core.errors import DblakeError
+from dblake.core.source import LogStanding
+from dblake.landing.table import Landing
 from pipelines.paths import Paths
+from pipelines.sources import open_source
+from pipelines.stages import Stage, frontier, read_stages
 
 _LATE_SECONDS = 120.0
+_LITTLE_ROOM = 0.2
+"""Of all log that may be kept, or of the time it is kept for."""
+_UNDER_WAY = ("queued", "running", "paused")
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a stage holds: everything up to ``position``, which was committed ``lag_seconds`` ago."""
-
-    position: str | None
-    lag_seconds: float | None
-
-
-def read_status(config: Config) -> dict[str, Any]:
-    """The document ``status --json`` prints."""
+def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
+    """The document ``status --json`` prints; ``log`` is null if the database was not asked, or gave no answer."""
     paths = Paths(config.warehouse, config.source.name)
-    batches = _Batches(paths.landing)
-    stages = {
-        "landing": batches.stage(batches.newest),
-        "events": batches.stage(_version(paths.events, f"reconcile/{paths.source}")),
-        "state": batches.stage(_frontier(paths.frontier)),
-    }
     store = open_progress(config.progress, config.source.name)
     dumps = dump_status(store)
+    asked = _ask(config, paths, dumps) if ask_source else _Answer()
+    stages = read_stages(paths, asked.log.behind if asked.log else None)
     return {
         "source": config.source.name,
         "position": stages["landing"].position,
-        "stages": {name: {"position": s.position, "lag_seconds": s.lag_seconds} for name, s in stages.items()},
-        "dumps": dumps,
-        "problems": [*_late(stages), *_failed(dumps), *_rewritten(rewritten(store), dumps), *_behind(paths.frontier)],
+        "stages": {name: asdict(stage) for name, stage in stages.items()},
+        "log": asdict(asked.log) if asked.log else None,
+        "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
+        "problems": [
+            *asked.problems, *_room(asked.log, stages["landing"]), *_late(stages), *_failed(dumps),
+            *_rewritten(rewritten(store), dumps), *_behind(frontier(paths).behind),
+        ],
     }
 
 
-class _Batches:
-    """What landing's files say of the batches in them."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the database said: of its log, and about how many rows the tables of dumps under way have."""
 
-    def __init__(self, path: str) -> None:
-        self._batches: dict[int, dict[str, Any]] = {}
-        if DeltaTable.is_deltatable(path):
-            files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
-            wanted = [f"max.{name}" for name in ("batch", "incarnation", "lsn", "seq", "committed_at")]
-            # A table without files has no statistics either.
-            rows = files.select(wanted).to_pylist() if set(wanted) <= set(files.column_names) else []
-            for row in rows:
-                self._batches[row["max.batch"]] = row
-        self.newest = max(self._batches, default=0)
-
-    def stage(self, batch: int) -> Stage:
-        """The stage that has reached ``batch``."""
-        held = [row for number, row in self._batches.items() if number <= batch and row["max.lsn"] is not None]
-        if not held:
-            return Stage(None, None)
-        newest = max(held, key=lambda row: (row["max.incarnation"], row["max.lsn"]))
-        times = [row["max.committed_at"] for row in held if row["max.committed_at"] is not None]
-        lag = (datetime.now(UTC) - max(times).astimezone(UTC)).total_seconds() if times else None
-        return Stage(f"{newest['max.incarnation']}/{newest['max.lsn']}", None if lag is None else round(max(lag, 0), 1))
+    log: LogStanding | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[dict[str, Any], ...] = ()
 
 
-def _version(path: str, application: str) -> int:
-    return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
+def _ask(config: Config, paths: Paths, dumps: list[dict[str, Any]]) -> _Answer:
+    reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
+    tables = sorted({dump["table"] for dump in dumps if dump["state"] in _UNDER_WAY})
+    try:
+        source = open_source(config)
+        return _Answer(source.log_standing(reached.resume if reached else None), source.row_estimates(tables))
+    except DblakeError as error:
+        return _Answer(problems=(_problem("source_unreachable", None, error.what, error.next_step),))
 
 
-def _frontier(path: str) -> int:
-    row = _newest_frontier(path)
-    return int(row["batch"]) if row else 0
+def _pace(dump: Mapping[str, Any], rows: int | None) -> dict[str, Any]:
+    """How fast a dump goes and how long it will take, where that can be told; given keys are never estimated."""
+    began, ended = (_time(dump[name]) for name in ("started_at", "finished_at"))
+    took = ((ended or datetime.now(UTC)) - began).total_seconds() if began else 0.0
+    rate = round(dump["rows"] / took, 1) if took > 0 and dump["rows"] else None
+    going = dump["state"] == "running" and rate and rows is not None
+    left = round(max(rows - dump["rows"], 0) / rate, 1) if going and rate and rows is not None else None
+    return {"rows_per_second": rate, "rows_expected": rows, "seconds_left": left}
 
 
-def _newest_frontier(path: str) -> dict[str, Any] | None:
-    if not DeltaTable.is_deltatable(path):
-        return None
-    # Not to_pyarrow_table: the threads it reads with may still run when the interpreter ends, which aborts it.
-    tables = QueryBuilder().register("frontier", DeltaTable(path))
-    newest = tables.execute("SELECT batch, behind FROM frontier ORDER BY batch DESC, at DESC LIMIT 1").read_all()
-    rows: list[dict[str, Any]] = pa.table(newest).to_pylist()
-    return rows[0] if rows else None
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _problem(code: str, table: str | None, detail: str, next_step: str) -> dict[str, Any]:
     return {"code": code, "table": table, "detail": detail, "next": next_step}
+
+
+def _room(log: LogStanding | None, landing: Stage) -> list[dict[str, Any]]:
+    if log is None or landing.position is None:
+        return []
+    if log.lost:
+        return [_problem("gap", None, "the database no longer has the log after what has landed: a gap",
+                         "capture --accept-gap")]
+    if log.room is not None and log.room < _LITTLE_ROOM * (log.room + (log.kept or 0)):
+        return [_problem("log_room", None, f"after {log.room:,} more bytes of log the slot is lost",
+                         "run capture, or raise max_slot_wal_keep_size")]
+    late = landing.lag_seconds or 0.0
+    if log.seconds is not None and log.behind and late > (1 - _LITTLE_ROOM) * log.seconds:
+        return [_problem("log_room", None, f"the server removes log after {log.seconds:,.0f} s, and capture is "
+                                           f"{late:,.0f} s behind", "run capture, or let the server keep log longer")]
+    return []
 
 
 def _late(stages: dict[str, Stage]) -> list[dict[str, Any]]:
@@ -127,9 +133,7 @@ def _rewritten(found: list[Rewritten], dumps: list[dict[str, Any]]) -> list[dict
     return problems
 
 
-def _behind(path: str) -> list[dict[str, Any]]:
-    row = _newest_frontier(path)
-    behind = dict(row["behind"] or []) if row else {}
+def _behind(behind: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         _problem("state_behind", table, f"its state stands at landing batch {batch}", "run state, which says why")
         for table, batch in behind.items()

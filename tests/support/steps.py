@@ -15,7 +15,8 @@ import pyarrow as pa
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    HEARTBEAT_ROW, Check, ChunkRead, ChunkReader, ChunkRequest, LogStream, ServerIdentity, Source, Standing,
+    HEARTBEAT_ROW, Check, ChunkRead, ChunkReader, ChunkRequest, LogStanding, LogStream, ServerIdentity, Source,
+    Standing,
 )
 
 Steps = Mapping[tuple[str, str], Callable[[], None]]
@@ -56,6 +57,12 @@ class Stepped:
 
     def standings(self) -> Sequence[Standing]:
         return self._source.standings()
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+        return self._source.log_standing(resume)
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        return self._source.row_estimates(tables)
 
     def end_other_reader(self) -> None:
         self._source.end_other_reader()

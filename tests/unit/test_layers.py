@@ -48,6 +48,7 @@ ONLY_THERE = {
     "yaml": ("dblake.config",),
     "click": ("pipelines", "jobs"),
     "rich": ("pipelines", "jobs"),
+    "prometheus_client": ("pipelines.metrics",),
 }
 
 

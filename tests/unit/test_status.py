@@ -1,18 +1,157 @@
-"""What ``status`` says of tables that changed without row events."""
+"""What ``status`` says: how far stages are, how dumps go, what needs somebody, and the same as metrics."""
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import pending, queue_dump, save_progress
 from dblake.capture.rewritten import Rewritten, keep
 from dblake.config import load_config
-from pipelines.status import read_status
+from dblake.core.position import ResumePoint
+from dblake.core.source import LogStanding, ServerIdentity
+from dblake.landing.columns import LANDING
+from dblake.landing.table import Landing, Reached
+from jobs.status import status
+from pipelines.paths import Paths
+from pipelines.stages import Stage
+from pipelines.status import _pace, _room, read_status
 
 T = "public.t"
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(
+        "warehouse: ./warehouse\nprogress: file:./progress\nsource:\n  name: shop\n  type: postgres\n"
+        "  host: 127.0.0.1\n  port: 1\n  database: shop\n  user: dblake\n  password: ${env:NONE}\n"
+        "  tables: [public.*]\n"
+    )
+    return path
+
+
+def land(conf: Path, batches: int, *, ago: float) -> Paths:
+    """Batches of one transaction of two rows each, a second apart, the last so many seconds ago."""
+    paths = Paths(str(conf.parent / "warehouse"), "shop")
+    landing = Landing(paths.landing, "shop")
+    for batch in range(1, batches + 1):
+        rows = [
+            {"batch": batch, "lease_epoch": 1, "incarnation": 1, "lsn": 100 * batch, "seq": seq, "kind": "row",
+             "table": T, "committed_at": NOW - timedelta(seconds=ago + batches - batch), "last_in_txn": seq == 2,
+             "payload": b"x"} for seq in (0, 2)
+        ]
+        reached = Reached(batch, 1, ServerIdentity("server", "log"), ResumePoint(1, "0/0"))
+        landing.commit(pa.Table.from_pylist(rows, schema=LANDING), reached)
+    return paths
+
+
+def reconciled(paths: Paths, batch: int) -> None:
+    from deltalake import CommitProperties, Transaction
+
+    table = DeltaTable.create(paths.events, pa.schema([("batch", pa.int64())]), mode="ignore")
+    noted = CommitProperties(app_transactions=[Transaction("reconcile/shop", batch)])
+    table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+
+
+def stages(conf: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_status(load_config(conf), ask_source=False)["stages"]
+    return found
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["a file a batch", "one file"])
+def test_what_waits_for_a_stage(conf: Path, compacted: bool) -> None:
+    paths = land(conf, 5, ago=10)
+    reconciled(paths, 3)
+    if compacted:
+        DeltaTable(paths.landing).optimize.compact()
+    found = stages(conf)
+    size = sum(pa.table(DeltaTable(paths.landing).get_add_actions(flatten=True))["size_bytes"].to_pylist())
+    assert (found["landing"]["position"], found["events"]["position"]) == ("1/500", "1/300")
+    assert found["events"]["lag_seconds"] - found["landing"]["lag_seconds"] == pytest.approx(2, abs=0.3)
+    assert found["events"]["lag_transactions"] == 2
+    assert found["events"]["lag_bytes"] == pytest.approx(0.4 * size, rel=0.1)
+    assert found["state"] == {
+        "position": None, "lag_seconds": None, "lag_bytes": pytest.approx(size, abs=1), "lag_transactions": 5,
+    }
+
+
+def test_nothing_landed_yet(conf: Path) -> None:
+    assert stages(conf)["landing"] == {
+        "position": None, "lag_seconds": None, "lag_bytes": None, "lag_transactions": None,
+    }
+
+
+def test_a_database_that_cannot_be_asked_is_a_problem_among_others(conf: Path) -> None:
+    document = read_status(load_config(conf))
+    (problem,) = document["problems"]
+    assert (problem["code"], document["log"]) == ("source_unreachable", None)
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        (None, None),
+        (LogStanding(behind=5, kept=100), None),
+        (LogStanding(behind=5, kept=100, room=30), None),
+        (LogStanding(behind=5, kept=100, room=20), "log_room"),
+        (LogStanding(lost=True), "gap"),
+        (LogStanding(behind=5, kept=100, seconds=76), None),
+        (LogStanding(behind=5, kept=100, seconds=74), "log_room"),
+        (LogStanding(behind=0, kept=100, seconds=74), None),
+    ],
+)
+def test_how_long_the_log_is_kept(log: LogStanding | None, code: str | None) -> None:
+    found = [problem["code"] for problem in _room(log, Stage("1/1", 60.0))]
+    assert found == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("state", "rows", "expected", "rate", "left"),
+    [
+        ("queued", 0, 5000, None, None), ("running", 1000, 5000, 100, 40), ("running", 1000, None, 100, None),
+        ("running", 1000, 900, 100, 0), ("paused", 1000, 5000, 100, None),
+    ],
+)
+def test_how_fast_a_dump_goes(
+    state: str, rows: int, expected: int | None, rate: float | None, left: float | None
+) -> None:
+    began = None if state == "queued" else (datetime.now(UTC) - timedelta(seconds=10)).isoformat()
+    pace = _pace({"state": state, "rows": rows, "started_at": began, "finished_at": None}, expected)
+    assert pace["rows_expected"] == expected
+    for name, value in (("rows_per_second", rate), ("seconds_left", left)):
+        assert pace[name] == (None if value is None else pytest.approx(value, rel=0.05))
+
+
+def test_the_same_as_metrics(conf: Path, tmp_path: Path) -> None:
+    reconciled(land(conf, 2, ago=1), 1)
+    file = tmp_path / "dblake.prom"
+    done = CliRunner().invoke(status, ["--conf", str(conf), "--offline", "--json", "--prometheus", str(file)])
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(file.read_text()) for sample in family.samples
+    }
+    events = (("source", "shop"), ("stage", "events"))
+    assert found["dblake_lag_transactions", *events] == 1
+    assert found["dblake_lag_seconds", *events] == document["stages"]["events"]["lag_seconds"]
+    assert not any(name == "dblake_lag_seconds" and ("stage", "state") in labels for name, *labels in found)
+
+
+def test_metrics_that_cannot_be_written(conf: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(status, ["--conf", str(conf), "--offline", "--prometheus", str(tmp_path / "no/where")])
+    assert done.exit_code != 0 and "cannot be written" in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -26,13 +165,8 @@ T = "public.t"
     ],
 )
 def test_a_table_to_be_read_again_is_a_problem(
-    tmp_path: Path, asked: bool, outcome: str | None, then: str | None
+    conf: Path, tmp_path: Path, asked: bool, outcome: str | None, then: str | None
 ) -> None:
-    conf = tmp_path / "shop.yaml"
-    conf.write_text(
-        "warehouse: ./warehouse\nprogress: file:./progress\nsource:\n  name: shop\n  type: postgres\n"
-        "  host: 127.0.0.1\n  database: shop\n  user: dblake\n  password: ${env:NONE}\n  tables: [public.*]\n"
-    )
     store = FileProgress(tmp_path / "progress/shop")
     dump_id = queue_dump(store, [T]) if asked else None
     for task in pending(store):

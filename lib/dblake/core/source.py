@@ -183,6 +183,22 @@ class Standing:
     file: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LogStanding:
+    """How much log waits for capture, and how long the database goes on keeping it. All but ``seconds`` in bytes.
+
+    ``behind`` is written and has not landed, ``kept`` is what the database keeps. ``room`` may still be written before
+    it lets go of what has not landed, None if it never does for that; after ``seconds`` it lets go of what was written,
+    None if it never does for that. ``lost``: it has let go already.
+    """
+
+    behind: int | None = None
+    kept: int | None = None
+    room: int | None = None
+    seconds: float | None = None
+    lost: bool = False
+
+
 class Source(Protocol):
     """A database to capture from. ``logs_ddl``: every change of a captured table's shape is a row of the log, too."""
 
@@ -203,6 +219,12 @@ class Source(Protocol):
 
     def standings(self) -> Sequence[Standing]:
         """Those of them that can be read, with what tells later whether rows have changed without row events."""
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+        """How the log stands for a capture that resumes there."""
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        """About how many rows these captured tables have, of those of which the database has an idea."""
 
     def end_other_reader(self) -> None:
         """Ends the connection of a capture that still reads the log under this source's name, if the database keeps it.

@@ -21,6 +21,8 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL_BYTES))
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * SMALL_BYTES))
+    # VACUUM lists a folder in so many tasks; Spark's own 10,000 take minutes to find out that there is little to list.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
     # The hours are the caller's to answer for; this would hold them against a property of the table.
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     return session

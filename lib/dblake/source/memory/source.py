@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ColumnStanding, ServerIdentity, Standing
+from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentity, Standing
 from dblake.source.memory.chunks import MemoryChunkReader
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.log import MemoryLogStream
@@ -44,6 +44,15 @@ class MemorySource:
             Standing(schema, {c.name: ColumnStanding(f"{c.type} key {c.key}") for c in schema.columns})
             for schema in self.tables()
         ]
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:  # noqa: ARG002 - the slot knows
+        if self._slot not in self._database.slots:
+            return LogStanding(lost=True)
+        behind = self._database.end - self._database.slots[self._slot].confirmed
+        return LogStanding(behind=behind, kept=behind)
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        return {table: len(self._database.rows(table)) for table in tables}
 
     def end_other_reader(self) -> None:
         """Nothing is held."""

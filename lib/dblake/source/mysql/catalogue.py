@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from pymysql.cursors import Cursor
 
 from dblake.core.errors import UnsupportedByName
-from dblake.core.names import TableFilter, qualified
+from dblake.core.names import TableFilter, qualified, split_qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.landing.mysql_types import from_catalogue
 from dblake.source.mysql.connection import version_of
@@ -128,3 +128,15 @@ def _table(
         engine=engine or "", unsupported=tuple(unsupported),
         prefix_key=any(part is not None for _, part in keys.values()), versioned=kind == "SYSTEM VERSIONED",
     )
+
+
+def row_estimates(cur: Cursor, tables: Sequence[str]) -> dict[str, int]:
+    """What the storage engine guesses."""
+    if not tables:
+        return {}
+    names = tuple(split_qualified(table) for table in tables)
+    cur.execute(
+        "SELECT table_schema, table_name, table_rows FROM information_schema.tables"
+        " WHERE (table_schema, table_name) IN %s AND table_rows IS NOT NULL", (names,),
+    )
+    return {qualified(str(schema), str(name)): int(rows) for schema, name, rows in cur.fetchall()}

@@ -19,7 +19,7 @@ from pymysql.cursors import Cursor
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
 from dblake.core.position import ResumePoint
-from dblake.core.source import LogPiece
+from dblake.core.source import LogPiece, LogStanding
 from dblake.source.mysql.connection import connect, explained, version_of
 from dblake.source.mysql.frames import Gathered
 from dblake.source.mysql.gtids import executed
@@ -27,6 +27,7 @@ from dblake.source.mysql.packets import HEARTBEAT_SECONDS, DumpEnded, Packets, s
 from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place
 from dblake.source.mysql.settings import MysqlSettings
+from dblake.source.mysql.survey import retention_seconds
 from dblake.source.mysql.transactions import ACCEPT_GAP, Transactions
 
 _SILENCE_SECONDS = 15 * HEARTBEAT_SECONDS
@@ -213,10 +214,32 @@ def log_end(cur: Cursor, settings: MysqlSettings) -> Place:
     return Place(file, offset, gtids=gtids or "")
 
 
+def log_standing(cur: Cursor, place: Place | None) -> LogStanding:
+    """How the log stands for a capture that resumes there: a server keeps it for a time, whoever has read it."""
+    sizes = _files(cur)
+    names = list(sizes)
+    cur.execute("SHOW GLOBAL VARIABLES LIKE '%expire_logs%'")
+    said = {str(name): str(value) for name, value in cur.fetchall()}
+    seconds = retention_seconds(said)
+    if place is None:
+        return LogStanding(kept=sum(sizes.values()), seconds=seconds)
+    if place.file not in sizes:
+        return LogStanding(kept=sum(sizes.values()), seconds=seconds, lost=True)
+    later = names[names.index(place.file):]
+    return LogStanding(
+        behind=max(sum(sizes[name] for name in later) - place.offset, 0), kept=sum(sizes.values()), seconds=seconds
+    )
+
+
+def _files(cur: Cursor) -> dict[str, int]:
+    """The binlog's files, oldest first, and their sizes."""
+    cur.execute("SHOW BINARY LOGS")
+    return {str(name): int(size) for name, size, *_ in cur.fetchall()}
+
+
 def _require_file(cur: Cursor, settings: MysqlSettings, place: Place) -> None:
     """Refuses by name a place that the server does not have."""
-    cur.execute("SHOW BINARY LOGS")
-    sizes = {str(name): int(size) for name, size, *_ in cur.fetchall()}
+    sizes = _files(cur)
     where = f"source {settings.name}: {place.file}"
     if place.file not in sizes:
         raise PositionLost(f"{where} is gone, so the log after {place} is a gap", next_step=ACCEPT_GAP)

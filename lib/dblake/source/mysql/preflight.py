@@ -20,7 +20,7 @@ from dblake.source.mysql.finding import finding, script
 from dblake.source.mysql.preflight_tables import table_findings
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.statements import WATERMARK_ROWS, spelled
-from dblake.source.mysql.survey import Server, Survey, survey
+from dblake.source.mysql.survey import Server, Survey, retention_seconds, survey
 
 #: The first versions whose log can say all that is needed of columns (binlog_row_metadata).
 _OLDEST = {"mysql": (8, 0, 1), "mariadb": (10, 5, 0)}
@@ -130,9 +130,8 @@ def _log(server: Server, settings: MysqlSettings) -> Iterator[Check]:
 
 
 def _retention(server: Server) -> str:
-    seconds = float(server.variables.get("binlog_expire_logs_seconds", 0))
-    seconds = seconds or 86_400 * float(server.variables.get("expire_logs_days", 0))
-    if server.variables.get("binlog_expire_logs_auto_purge") == "OFF" or not seconds:
+    seconds = retention_seconds(server.variables)
+    if seconds is None:
         return "old log is never removed by itself: it can fill the server's disk"
     if seconds >= _SHORT_SECONDS:
         return ""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ColumnStanding, ServerIdentity, Standing
+from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentity, Standing
 from dblake.source.asked import require_met
 from dblake.source.mysql import catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect, explained
-from dblake.source.mysql.log import MysqlLogStream
+from dblake.source.mysql.log import MysqlLogStream, log_standing
 from dblake.source.mysql.preflight import preflight
+from dblake.source.mysql.resume import Place
 from dblake.source.mysql.settings import MysqlSettings
 
 _WHO = {
@@ -67,6 +68,22 @@ class MysqlSource:
             })
             for schema in self.tables()
         ]
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+        conn = connect(self._settings, purpose="status")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                return log_standing(cur, Place.parse(resume.token) if resume else None)
+        finally:
+            conn.close()
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        conn = connect(self._settings, purpose="status")
+        try:
+            with explained(self._settings), conn.cursor() as cur:
+                return catalogue.row_estimates(cur, tables)
+        finally:
+            conn.close()
 
     def end_other_reader(self) -> None:
         """The server does that by itself for who comes with the same server id."""

@@ -209,3 +209,10 @@ def _watermarks(cur: Cursor, settings: MysqlSettings) -> Watermarks | None:
 def _as_made(schema: TableSchema) -> bool:
     said = [(c.name, c.type.partition(" character set ")[0], c.key) for c in schema.columns]
     return said == [("id", "int", 1), ("value", "varchar(36)", None)]
+
+
+def retention_seconds(variables: Mapping[str, str]) -> float | None:
+    """After how long the server removes log by itself; None if it never does."""
+    seconds = float(variables.get("binlog_expire_logs_seconds", 0))
+    seconds = seconds or 86_400 * float(variables.get("expire_logs_days", 0))
+    return None if variables.get("binlog_expire_logs_auto_purge") == "OFF" or not seconds else seconds

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ServerIdentity, Standing
+from dblake.core.source import Check, LogStanding, ServerIdentity, Standing
 from dblake.source.asked import require_met
 from dblake.source.postgres import catalogue, standing, statements
 from dblake.source.postgres.chunks import PgChunkReader
@@ -55,6 +55,14 @@ class PostgresSource:
     def standings(self) -> Sequence[Standing]:
         with asking(self._settings, purpose="tables") as cur:
             return standing.standings(cur, self._settings)
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:  # noqa: ARG002 - the slot knows
+        with asking(self._settings, purpose="status") as cur:
+            return standing.log_standing(cur, self._settings)
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        with asking(self._settings, purpose="status") as cur:
+            return standing.row_estimates(cur, tables)
 
     def end_other_reader(self) -> None:
         with asking(self._settings, purpose="catalogue") as cur:

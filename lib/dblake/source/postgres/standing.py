@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalogue tells of rows that changed without row events, which its log never does.
+"""What PostgreSQL's catalogue tells of rows that changed without row events, which its log never does; and of the log.
 
 Numbers of tables, partitions, columns and files, for whoever keeps them and compares them with those of later. A
 column that was dropped and made again has another number, a table rewritten another file. That a file alone is
@@ -9,10 +9,12 @@ since its TRUNCATE is not published as the root's.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from psycopg2.extensions import cursor
 
-from dblake.core.source import ColumnStanding, Standing
+from dblake.core.names import qualified, split_qualified
+from dblake.core.source import ColumnStanding, LogStanding, Standing
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -40,6 +42,40 @@ JOIN pg_attribute own ON own.attrelid = p.relid AND own.attnum = -1
 WHERE c.oid = ANY (%(oids)s) AND c.relkind = 'p' AND p.relid <> c.oid
 """
 _FILES = "SELECT oid, relfilenode FROM pg_class WHERE oid = ANY (%(oids)s) AND relkind = 'r'"
+
+
+# A slot without safe_wal_size keeps its log for ever.
+_LOG = """
+SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint, safe_wal_size, coalesce(wal_status = 'lost', false)
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+_ROWS = """
+SELECT n.nspname, c.relname,
+       CASE WHEN c.relkind = 'p' THEN (
+           SELECT sum(greatest(leaf.reltuples, 0))
+           FROM pg_partition_tree(c.oid) p JOIN pg_class leaf ON leaf.oid = p.relid WHERE p.isleaf
+       ) ELSE c.reltuples END::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) IN %s
+"""
+
+
+def log_standing(cur: cursor, settings: PostgresSettings) -> LogStanding:
+    """How the log stands for the source's slot."""
+    cur.execute(_LOG, (settings.slot,))
+    row = cur.fetchone()
+    if row is None:
+        return LogStanding(lost=True)
+    behind, kept, room, lost = row
+    return LogStanding(behind=behind, kept=kept, room=room, lost=lost)
+
+
+def row_estimates(cur: cursor, tables: Sequence[str]) -> dict[str, int]:
+    """What the last ANALYZE or VACUUM counted; nothing for a table that has seen neither."""
+    if not tables:
+        return {}
+    cur.execute(_ROWS, (tuple(split_qualified(table) for table in tables),))
+    return {qualified(schema, name): rows for schema, name, rows in cur.fetchall() if rows is not None and rows >= 0}
 
 
 def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:

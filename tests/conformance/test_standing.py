@@ -1,0 +1,52 @@
+"""What ``status`` asks a database: how much log waits, whether it is still there, how large tables are."""
+
+from __future__ import annotations
+
+from dblake.core.schema import Column, TableSchema
+from tests.conformance.script import Script
+from tests.support.backends import Backend, MemoryBackend
+from tests.support.lake import Lake
+
+T = "public.t"
+ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
+_WRITTEN = 200
+
+
+def test_log_that_has_not_landed_is_behind(backend: Backend, lake: Lake) -> None:
+    backend.create(ITEMS)
+    source = backend.source("public.*")
+    lake.capture(source)
+    before = source.log_standing(lake.reached.resume)
+    assert before.behind is not None and not before.lost
+    Script(backend, T).run([f"insert {number} {'x' * 100}" for number in range(_WRITTEN)])
+    after = source.log_standing(lake.reached.resume)
+    # The memory twin's log counts transactions, not bytes.
+    least = _WRITTEN if isinstance(backend, MemoryBackend) else 100 * _WRITTEN
+    assert after.behind is not None and after.behind >= before.behind + least
+    assert after.kept is not None and after.kept >= after.behind
+    lake.capture(source)
+    landed = source.log_standing(lake.reached.resume)
+    assert landed.behind is not None and landed.behind < after.behind
+
+
+def test_before_the_first_capture_nothing_is_lost(backend: Backend) -> None:
+    backend.create(ITEMS)
+    assert not backend.source("public.*").log_standing(None).lost
+
+
+def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
+    keeping_backend.create(ITEMS)
+    source = keeping_backend.source("public.*")
+    lake.capture(source)
+    keeping_backend.drop_slot()
+    assert source.log_standing(lake.reached.resume).lost
+
+
+def test_about_how_many_rows(backend: Backend) -> None:
+    backend.create(ITEMS)
+    source = backend.source("public.*")
+    Script(backend, T).run([f"insert {number} x" for number in range(_WRITTEN)])
+    estimates = source.row_estimates([T])
+    # A database that has not counted yet says nothing, or guesses low.
+    assert set(estimates) <= {T} and 0 <= estimates.get(T, 0) <= 2 * _WRITTEN
+    assert source.row_estimates([]) == {}
