@@ -33,8 +33,8 @@ from dblake.spark.upkeep import SMALL_BYTES, compact, delete, delete_these, upke
 from dblake.state.spelling import instant
 from dblake.state.tombstones import expired
 from pipelines.paths import Paths
+from pipelines.stages import newest_batch
 from pipelines.state import read_frontier
-from pipelines.tables import newest_batch
 
 _MANY = 8
 """So many small files are worth putting together."""
@@ -82,7 +82,7 @@ class _Upkeep:
     def __init__(self, spark: SparkSession, paths: Paths, settings: MaintainConfig, now: datetime) -> None:
         self._spark, self._paths, self._settings, self._now = spark, paths, settings, now
         self._reconciled = min(
-            (_done(path, f"reconcile/{paths.source}") for path in (paths.schemas, paths.events, paths.windows)),
+            newest_batch(path, f"reconcile/{paths.source}") for path in (paths.schemas, paths.events, paths.windows)
         )
         self._frontier = read_frontier(spark, paths)
 
@@ -185,7 +185,3 @@ def _sizes(path: str) -> list[int]:
     files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     sizes: list[int] = files["size_bytes"].to_pylist()
     return sizes
-
-
-def _done(path: str, application: str) -> int:
-    return newest_batch(path, application) if DeltaTable.is_deltatable(path) else 0

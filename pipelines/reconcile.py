@@ -21,7 +21,7 @@ from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileE
 from dblake.landing.columns import BATCH
 from pipelines.microbatch import Reconciler, ranges
 from pipelines.paths import Paths
-from pipelines.tables import newest_batch
+from pipelines.stages import newest_batch
 
 # How Python's own words for an error of the decoder look inside what Spark makes of them.
 _DECODERS_WORDS = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from pipelines.paths import Paths
-from pipelines.tables import newest_batch
 
 _STATISTICS = tuple(
     f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")
@@ -46,12 +45,18 @@ class Frontier:
 def read_stages(paths: Paths, behind_log: int | None) -> dict[str, Stage]:
     """All stages, the first one first; ``behind_log`` are the bytes of log that have not landed."""
     landed = _Landed(paths.landing)
-    events = newest_batch(paths.events, f"reconcile/{paths.source}") if DeltaTable.is_deltatable(paths.events) else 0
+    events = newest_batch(paths.events, f"reconcile/{paths.source}")
     return {
         "landing": landed.stage(landed.newest, behind_log, None),
         "events": landed.stage(events, *landed.after(events)),
         "state": landed.stage(frontier(paths).batch, *landed.after(frontier(paths).batch)),
     }
+
+
+def newest_batch(path: str, application: str) -> int:
+    """The landing batch that a table's newest append (or landing's newest commit) carries; 0 if none does."""
+    # delta-rs reads a table's log in milliseconds; for Spark the same is a job.
+    return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
 
 
 def frontier(paths: Paths) -> Frontier:

@@ -12,6 +12,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pipelines.stages import newest_batch
+
 
 @dataclass(frozen=True, slots=True)
 class AppendTable:
@@ -51,9 +53,3 @@ class AppendTable:
     def rows(self) -> DataFrame:
         """The table as it is now."""
         return self.spark.read.format("delta").load(self.path)
-
-
-def newest_batch(path: str, application: str) -> int:
-    """The landing batch that a table's newest append (or landing's newest commit) carries; 0 if none does."""
-    # delta-rs reads a table's log in milliseconds; for Spark the same is a job.
-    return DeltaTable(path).transaction_version(application) or 0
