@@ -8,6 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from dblake.reference import markdown
 from dblake.config import CaptureConfig, Config, load_config
 from dblake.core.errors import ConfigError, ExitCode
 
@@ -204,3 +205,8 @@ def test_every_key_is_described() -> None:
         assert isinstance(model, type) and issubclass(model, BaseModel)
         for name, field in model.model_fields.items():
             assert field.description, f"{section}.{name}"
+
+
+def test_the_reference_is_that_of_the_models() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == markdown(), "python -m dblake.reference > docs/configuration.md"
