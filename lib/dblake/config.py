@@ -189,7 +189,7 @@ class MaintainConfig(_Section):
     """Upkeep of all tables: what may go, and when. Nothing goes that a later stage still has to read."""
 
     vacuum_hours: int = Field(
-        168, ge=24, description="Files stay so long after they left a table, for time travel and readers under way."
+        168, ge=168, description="Files stay so long after they left a table, for time travel and readers under way."
     )
     tombstone_days: int = Field(30, ge=1, description="Deleted keys stay in state tables so long.")
     landing_days: int | None = Field(

@@ -60,7 +60,6 @@ _CONFIGURATION = {
     "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",
 }
 
 

@@ -23,8 +23,6 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * SMALL_BYTES))
     # VACUUM lists a folder in so many tasks; Spark's own 10,000 take minutes to find out that there is little to list.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
-    # The hours are the caller's to answer for; this would hold them against a property of the table.
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     return session
 
 
@@ -51,7 +49,10 @@ def delete_these(session: SparkSession, path: str, rows: DataFrame, columns: tup
 
 
 def vacuum(session: SparkSession, path: str, hours: float) -> None:
-    """Removes files that have not been the table's for so many hours, and those that never were, of killed writers."""
+    """Removes files that have not been the table's for so many hours, and those that never were, of killed writers.
+
+    Fewer than 168, Delta's own retention, are as good as 168: it goes no lower than the table's property.
+    """
     DeltaTable.forPath(session, path).vacuum(hours)
 
 
