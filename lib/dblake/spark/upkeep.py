@@ -23,6 +23,8 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * SMALL_BYTES))
     # VACUUM lists a folder in so many tasks; Spark's own 10,000 take minutes to find out that there is little to list.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
+    # Else the hours given are passed over in silence, for a property of the table's.
+    session.conf.set("spark.databricks.delta.vacuum.retentionWindowIgnore.enabled", "false")
     return session
 
 
@@ -51,7 +53,7 @@ def delete_these(session: SparkSession, path: str, rows: DataFrame, columns: tup
 def vacuum(session: SparkSession, path: str, hours: float) -> None:
     """Removes files that have not been the table's for so many hours, and those that never were, of killed writers.
 
-    Fewer than 168, Delta's own retention, are as good as 168: it goes no lower than the table's property.
+    Delta refuses fewer than the 168 that are its own retention.
     """
     DeltaTable.forPath(session, path).vacuum(hours)
 
