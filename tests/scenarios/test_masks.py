@@ -1,0 +1,92 @@
+"""What happens to masking when tables, rules and processes do not stay as they are, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dblake.core.errors import PrerequisitesNotMet, UnsupportedByName
+from dblake.core.source import Source
+from dblake.mask.rules import Masks, Rule, Rules
+from dblake.mask.source import MaskedSource
+from tests.support.backends import PostgresBackend
+from tests.support.lake import Lake
+from tests.support.leaks import leaks
+from tests.support.postgres import Database
+
+T = "public.people"
+KEY = b"a key of 16 bytes or more"
+SECRET = "SECRET"
+HASHED: Rules = {T: {"email": Rule("hash")}}
+
+
+@pytest.fixture
+def backend(database: Database) -> Iterator[PostgresBackend]:
+    backend = PostgresBackend(database)
+    backend.run("CREATE TABLE people (id int PRIMARY KEY, email text)",
+                "INSERT INTO people SELECT n, 'SECRET ' || n FROM generate_series(1, 6) n")
+    yield backend
+    backend.close()
+
+
+def masked(backend: PostgresBackend, rules: Rules = HASHED, key: bytes = KEY) -> Source:
+    return MaskedSource(backend.source("public.*"), Masks(rules, key, text="text"))
+
+
+def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
+    backend: PostgresBackend, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    lake.dump(T)
+
+    def rename() -> None:
+        backend.run("ALTER TABLE people RENAME email TO mail", "INSERT INTO people (id, mail) VALUES (7, 'SECRET 7')")
+
+    with pytest.raises(UnsupportedByName, match="table public.people comes with"):
+        lake.capture(masked(backend), steps={("low", T): rename})
+    assert leaks(tmp_path, SECRET) == []
+    with pytest.raises(PrerequisitesNotMet, match="table public.people has no column email"):
+        lake.capture(masked(backend))
+    assert leaks(tmp_path, SECRET) == []
+
+
+@pytest.mark.parametrize(("rules", "key", "expected"), [
+    # What `openssl dgst -sha256 -hmac KEY` says of "SECRET 1".
+    (HASHED, b"another key of 16 bytes", "7aa97ad6ea08fc42cb35cdc0e3579b2da28139c2d8aefab1d4fa8fe61acc8598"),
+    ({T: {"email": Rule("truncate", 3)}}, KEY, "SEC"),
+])
+def test_a_table_is_dumped_again_when_its_rules_or_their_key_change(
+    backend: PostgresBackend, tmp_path: Path, rules: Rules, key: bytes, expected: str
+) -> None:
+    lake = Lake(tmp_path)
+    lake.dump(T)
+    lake.capture(masked(backend))
+    lake.capture(masked(backend))
+    assert len(lake.dumps()) == 1
+    lake.capture(masked(backend, rules, key))
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
+    assert (lake.state(T)["1",]["email"] or "").startswith(expected)
+
+
+def test_a_dump_of_a_table_with_hashed_columns_goes_on_where_it_was(backend: PostgresBackend, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    keyed: Rules = {T: {"id": Rule("hash"), "email": Rule("drop")}}
+    lake.dump(T)
+    chunks = 0
+
+    def die_at_the_third() -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 3:
+            backend.run("UPDATE people SET email = 'SECRET' WHERE id = 6")
+            raise OSError("the process dies")
+
+    with pytest.raises(OSError, match="the process dies"):
+        lake.capture(masked(backend, keyed), steps={("every low", T): die_at_the_third}, chunk_size=1)
+    lake.capture(masked(backend, keyed), chunk_size=1)
+    [dump] = lake.dumps()
+    assert dump["state"] == "done"
+    assert len(lake.state(T)) == 6
+    assert leaks(tmp_path, SECRET) == []
