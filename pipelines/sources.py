@@ -18,7 +18,8 @@ def postgres_settings(config: Config) -> PostgresSettings:
     return PostgresSettings(
         name=source.name, host=source.host, port=source.port, database=source.database, user=source.user,
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
-        watermark_schema=source.watermark_schema, slot=source.slot, publication=source.publication,
+        tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, slot=source.slot,
+        publication=source.publication,
     )
 
 
@@ -28,7 +29,8 @@ def mysql_settings(config: Config) -> MysqlSettings:
     return MysqlSettings(
         name=source.name, flavour="mariadb" if source.type == "mariadb" else "mysql", host=source.host,
         port=source.port, user=source.user, password=source.password.read().get_secret_value(),
-        patterns=source.tables, tls=source.tls, watermark_schema=source.watermark_schema, server_id=source.server_id,
+        patterns=source.tables, tls=source.tls, tls_ca=source.tls_ca, watermark_schema=source.watermark_schema,
+        server_id=source.server_id,
     )
 
 

@@ -77,6 +77,9 @@ class SourceConfig(_Section):
     tls: Literal["verify", "require", "disable"] = Field(
         "verify", description="verify the server's certificate, require encryption only, or disable it."
     )
+    tls_ca: str | None = Field(
+        None, min_length=1, description="A file of CAs to verify it by, in PEM; those this machine trusts if null."
+    )
     tables: tuple[str, ...] = Field(
         strict=False, min_length=1,
         description='Globs on schema.table, case-sensitive; "!" takes tables out; parts in double quotes are literal.',
@@ -117,6 +120,11 @@ class SourceConfig(_Section):
     def _only_a_reference(cls, given: Any, info: ValidationInfo) -> PasswordReference:
         return _reference(PasswordReference, given, "source.password", info)
 
+    @field_validator("tls_ca")
+    @classmethod
+    def _beside_the_file(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else _File.of(info).beside(given)
+
     @field_validator("tables")
     @classmethod
     def _patterns_can_be_read(cls, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -127,6 +135,8 @@ class SourceConfig(_Section):
 
     @model_validator(mode="after")
     def _keys_fit_the_type(self) -> SourceConfig:
+        if self.tls_ca and self.tls != "verify":
+            raise ValueError("tls_ca only makes sense with tls: verify")
         if self.type == "postgres":
             if not self.database:
                 raise ValueError("database is missing: PostgreSQL is captured one database at a time")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet, UnsupportedByName
+from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import Source
 from dblake.mask.rules import Masks, Rule

@@ -44,10 +44,10 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
     def rename() -> None:
         backend.run("ALTER TABLE people RENAME email TO mail", "INSERT INTO people (id, mail) VALUES (7, 'SECRET 7')")
 
-    with pytest.raises(UnsupportedByName, match="table public.people comes with"):
+    with pytest.raises(UnsupportedByName, match=r"table public\.people comes with"):
         lake.capture(masked(backend), steps={("low", T): rename})
     assert leaks(tmp_path, SECRET) == []
-    with pytest.raises(PrerequisitesNotMet, match="table public.people has no column email"):
+    with pytest.raises(PrerequisitesNotMet, match=r"table public\.people has no column email"):
         lake.capture(masked(backend))
     assert leaks(tmp_path, SECRET) == []
 

@@ -50,7 +50,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
     assert config.warehouse == f"{tmp_path}/warehouse"
     assert config.progress == f"file:{tmp_path}/progress"
     assert config.source.port == 5432
-    assert config.source.tls == "verify"
+    assert (config.source.tls, config.source.tls_ca) == ("verify", None)
     assert config.source.watermark_schema == "dblake"
     assert (config.source.slot, config.source.publication) == ("dblake_shop_eu", "dblake_shop_eu")
     assert (config.dump.chunk_size, config.dump.delay, config.dump.readers) == (50_000, 0.0, 1)
@@ -117,6 +117,8 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
          "3: capture.profile: Input should be 'default' or 'low_latency'"),
         ("file:./progress", "file:./progress\ndump: {chunk_size: 0}",
          "3: dump.chunk_size: Input should be greater than or equal to 1"),
+        ("${env:SHOP_PASSWORD}", "${env:SHOP_PASSWORD}\n  tls: require\n  tls_ca: ca.pem",
+         "3: source: tls_ca only makes sense with tls: verify"),
         ("file:./progress", f"file:./progress\nmask: {{key: {SECRET}}}", "3: mask.key: must be a reference"),
         ("file:./progress", "file:./progress\nmask: {tables: {public.t: {a: hash}}}",
          "3: mask: key is missing: columns that are hashed need one"),
@@ -191,6 +193,11 @@ def test_rules_of_masking_and_their_key(
     with pytest.raises(ConfigError, match=told) as caught:
         mask.key.read()
     assert key not in str(caught.value)
+
+
+def test_the_file_of_cas_lies_beside_the_configuration(tmp_path: Path) -> None:
+    file = write(tmp_path, COMPLETE.replace("  user:", "  tls_ca: ca.pem\n  user:"))
+    assert load_config(file).source.tls_ca == f"{tmp_path}/ca.pem"
 
 
 def test_the_file_loads_without_its_secret_which_is_missed_only_when_asked_for(
