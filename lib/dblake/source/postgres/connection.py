@@ -50,6 +50,8 @@ _PERMANENT = (
     ("server certificate for", "the server's certificate is for another host", "correct source.host"),
     ("does not support SSL", "the server does not speak TLS", "turn it on there, or set source.tls to disable"),
     ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
+    ("CONNECT privilege", "the role may not connect to the database",
+     "run preflight, which names it with its GRANT"),
     ("database \"", "the database cannot be used", "correct source.database"),
     ("permission denied", "the role lacks a privilege", "run preflight, which names it with its GRANT"),
     ("replication role", "the role has no REPLICATION", "run preflight, which names the ALTER ROLE"),
