@@ -1,4 +1,4 @@
-"""The grants that ``--init`` prints: enough for all that capture does, and each is missed, by name, when it is not there.
+"""The grants that ``--init`` prints: enough for all that capture does, and each is missed by name when it is gone.
 
 Which grants there are is read out of what was printed, so that one more is one case more.
 """
