@@ -7,7 +7,7 @@ Key values that are masked leave it sealed: capture keeps where a dump goes on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from dblake.core.errors import SourceError
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    Check, ChunkRead, ChunkReader, ChunkRequest, LogPiece, LogStream, ServerIdentity, Source, Standing,
+    Check, ChunkRead, ChunkReader, ChunkRequest, LogPiece, LogStanding, LogStream, ServerIdentity, Source, Standing,
 )
 from dblake.landing.columns import COPY, KIND, PAYLOAD, ROW, SCHEMA, SCHEMA_ID
 from dblake.mask.rows import in_order, masked_lines, masked_log
@@ -69,6 +69,12 @@ class MaskedSource:
     def _schema(self, schema: TableSchema) -> TableSchema:
         masking = self._masks.of(schema)
         return masking.schema if masking else schema
+
+    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+        return self._source.log_standing(resume)
+
+    def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
+        return self._source.row_estimates(tables)
 
     def end_other_reader(self) -> None:
         self._source.end_other_reader()
