@@ -102,6 +102,12 @@ def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backe
         ("3",): kept("3", "three@SECRET", None), ("40",): kept("40", "four@SECRET", "🙂🙂"),
         ("5",): kept("5", "five@SECRET", "Fi"),
     }
+    with backend.begin() as t:
+        t.truncate(PEOPLE)
+    with backend.begin() as t:
+        t.insert(PEOPLE, person("6", "two@SECRET", "S"))
+    lake.capture(masked(backend.source("public.*"), ON_PEOPLE))
+    assert lake.state(PEOPLE) == {("6",): kept("6", "two@SECRET", "S")}
     schemas = [s for s in lake.schemas(lake.landing()).values() if s.table == PEOPLE]
     assert {c.name: (c.type, c.key) for s in schemas for c in s.columns if c.name in ("email", "phone", "name")} == {
         "email": ("text", None), "name": ("text", None),

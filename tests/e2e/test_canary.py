@@ -164,12 +164,14 @@ def test_no_message_tells_a_canary(bench: Bench) -> None:
 
     # Keys that are none, changes of every kind, of the table's shape as well.
     bench.run("dump", "start", "--table", TABLE, "--keys", f'["{ROW}"]')
+    bench.run("status", "--prometheus", str(bench.lake / "progress/figures.prom"))
     bench.sql(
         f"UPDATE {TABLE} SET email = '{MASKED}-2', note = '{ROW}-2' WHERE id = 1",
         f"UPDATE {TABLE} SET id = 10000 WHERE id = 2", f"DELETE FROM {TABLE} WHERE id = 3",
         f"ALTER TABLE {TABLE} ADD COLUMN more varchar(200) DEFAULT '{ROW}'",
     )
     bench.run("capture", "--until-caught-up")
+    bench.run("status", "--json", "--prometheus", str(bench.lake / "progress/figures.prom"))
     told = json.loads(bench.run("dump", "status", "--json"))
     assert {"done"} <= {dump["state"] for dump in told} <= {"done", "failed"}
     bench.require_silence()

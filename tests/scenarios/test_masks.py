@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dblake.config import load_config
 from dblake.core.errors import PrerequisitesNotMet, UnsupportedByName
 from dblake.core.source import Source
 from dblake.mask.rules import Masks, Rule, Rules
 from dblake.mask.source import MaskedSource
+from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.leaks import leaks
@@ -68,6 +71,29 @@ def test_a_table_is_dumped_again_when_its_rules_or_their_key_change(
     lake.capture(masked(backend, rules, key))
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
     assert (lake.state(T)["1",]["email"] or "").startswith(expected)
+
+
+def test_dump_start_refuses_keys_that_may_not_be_written_down(
+    backend: PostgresBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.source("public.*")
+    assert backend.settings is not None
+    (tmp_path / "shop.yaml").write_text(json.dumps({
+        "warehouse": "./warehouse", "progress": "file:./progress",
+        "source": {
+            "name": "shop", "type": "postgres", "host": "127.0.0.1", "port": backend.settings.port, "tls": "disable",
+            "database": backend.settings.database, "user": backend.settings.user, "password": "${env:SHOP_PASSWORD}",
+            "tables": ["public.*"],
+        },
+        "mask": {"key": "${env:MASK_KEY}", "tables": {"public.*": {"id": "hash"}}},
+    }))
+    monkeypatch.setenv("SHOP_PASSWORD", backend.settings.password)
+    monkeypatch.setenv("MASK_KEY", KEY.decode())
+    config = load_config(tmp_path / "shop.yaml")
+    with pytest.raises(UnsupportedByName, match="its key is masked, so rows cannot be asked for by key"):
+        start_tables(config, [T], ["[4711]"])
+    start_tables(config, [T], [])
+    assert leaks(tmp_path, "4711") == []
 
 
 def test_a_dump_of_a_table_with_hashed_columns_goes_on_where_it_was(backend: PostgresBackend, tmp_path: Path) -> None:
