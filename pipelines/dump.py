@@ -21,6 +21,7 @@ from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, UnsupportedByName, UsageError
 from dblake.core.names import qualified, split_qualified
 from dblake.core.schema import TableSchema
+from dblake.mask.rules import key_is_masked, rules_of
 
 _LOOK_SECONDS = 0.5
 _KEYS_FIRST = 10
@@ -68,6 +69,8 @@ def start_tables(
         if len(names) != 1:
             raise UsageError("--keys are keys of one table", next_step="give --table once")
         columns = found[names[0]].primary_key
+        if rules_of(config.mask.tables, names[0]).keys() & set(columns):
+            raise key_is_masked(names[0])
         wanted = [key for text in keys for key in parse_keys(text, columns)]
     if priority is None:
         priority = _KEYS_FIRST if wanted else 0

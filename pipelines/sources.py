@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dblake.config import Config
 from dblake.core.source import Source
+from dblake.mask.rules import Masks
+from dblake.mask.source import MaskedSource
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.source import MysqlSource
 from dblake.source.postgres.settings import PostgresSettings
@@ -16,7 +18,8 @@ def postgres_settings(config: Config) -> PostgresSettings:
     return PostgresSettings(
         name=source.name, host=source.host, port=source.port, database=source.database, user=source.user,
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
-        watermark_schema=source.watermark_schema, slot=source.slot, publication=source.publication,
+        tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, slot=source.slot,
+        publication=source.publication,
     )
 
 
@@ -26,12 +29,26 @@ def mysql_settings(config: Config) -> MysqlSettings:
     return MysqlSettings(
         name=source.name, flavour="mariadb" if source.type == "mariadb" else "mysql", host=source.host,
         port=source.port, user=source.user, password=source.password.read().get_secret_value(),
-        patterns=source.tables, tls=source.tls, watermark_schema=source.watermark_schema, server_id=source.server_id,
+        patterns=source.tables, tls=source.tls, tls_ca=source.tls_ca, watermark_schema=source.watermark_schema,
+        server_id=source.server_id,
     )
 
 
+#: How each kind of database spells the type of text of any length; a masked column is of it.
+_TEXT = {"postgres": "text", "mysql": "longtext character set utf8mb4", "mariadb": "longtext character set utf8mb4"}
+
+
 def open_source(config: Config) -> Source:
-    """The configured database; nothing is connected yet."""
+    """The configured database, masked if there are rules; nothing is connected yet."""
+    mask = config.mask
+    source = _unmasked(config)
+    if not mask.tables:
+        return source
+    key = mask.key.read() if mask.key else b""
+    return MaskedSource(source, Masks(mask.tables, key, text=_TEXT[config.source.type]))
+
+
+def _unmasked(config: Config) -> Source:
     if config.source.type == "postgres":
         return PostgresSource(postgres_settings(config))
     return MysqlSource(mysql_settings(config))

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -24,9 +24,15 @@ from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError
 from dblake.core.names import TableFilter
 from dblake.core.secret import Reference
+from dblake.mask.rules import Rule
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+
+
+_LEAST_KEY_BYTES = 16
+
+R = TypeVar("R", bound=Reference)
 
 
 class PasswordReference(Reference):
@@ -35,6 +41,20 @@ class PasswordReference(Reference):
     def read(self) -> SecretStr:
         """The password as it is now. Raises ConfigError if the variable is unset or the file unreadable."""
         return SecretStr(self.look_up())
+
+
+class KeyReference(Reference):
+    """Where the key of hashed columns is, not what it is."""
+
+    def read(self) -> bytes:
+        """The key as it is now. Raises ConfigError if it cannot be read, or could be found out by trying."""
+        key = self.look_up().encode()
+        if len(key) < _LEAST_KEY_BYTES:
+            raise ConfigError(
+                f"{self.where}: the key is shorter than {_LEAST_KEY_BYTES} bytes, so it could be found out by trying",
+                next_step="make one, with `openssl rand -hex 32` for instance",
+            )
+        return key
 
 
 class _Section(BaseModel):
@@ -56,6 +76,9 @@ class SourceConfig(_Section):
     password: PasswordReference = Field(description="${env:NAME} or ${file:PATH}; a literal secret is refused.")
     tls: Literal["verify", "require", "disable"] = Field(
         "verify", description="verify the server's certificate, require encryption only, or disable it."
+    )
+    tls_ca: str | None = Field(
+        None, min_length=1, description="A file of CAs to verify it by, in PEM; those this machine trusts if null."
     )
     tables: tuple[str, ...] = Field(
         strict=False, min_length=1,
@@ -95,14 +118,12 @@ class SourceConfig(_Section):
     @field_validator("password", mode="before")
     @classmethod
     def _only_a_reference(cls, given: Any, info: ValidationInfo) -> PasswordReference:
-        file = _File.of(info)
-        where = file.where("source.password")
-        reference = PasswordReference.parse(given, where) if isinstance(given, str) else None
-        if not reference:
-            raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
-        if reference.kind == "file":
-            return replace(reference, target=file.beside(reference.target))
-        return reference
+        return _reference(PasswordReference, given, "source.password", info)
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _beside_the_file(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else _File.of(info).beside(given)
 
     @field_validator("tables")
     @classmethod
@@ -114,6 +135,8 @@ class SourceConfig(_Section):
 
     @model_validator(mode="after")
     def _keys_fit_the_type(self) -> SourceConfig:
+        if self.tls_ca and self.tls != "verify":
+            raise ValueError("tls_ca only makes sense with tls: verify")
         if self.type == "postgres":
             if not self.database:
                 raise ValueError("database is missing: PostgreSQL is captured one database at a time")
@@ -200,6 +223,52 @@ class MaintainConfig(_Section):
     )
 
 
+class MaskConfig(_Section):
+    """Columns that are changed before anything is landed."""
+
+    key: KeyReference | None = Field(
+        None, description="What `hash` hashes with, 16 bytes or more: ${env:NAME} or ${file:PATH}."
+    )
+    tables: dict[str, dict[str, Rule]] = Field(
+        default_factory=dict,
+        description="Globs on schema.table → column → drop, hash, or {truncate: N}, the first N characters.",
+    )
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _only_a_reference(cls, given: Any, info: ValidationInfo) -> KeyReference | None:
+        return None if given is None else _reference(KeyReference, given, "mask.key", info)
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _rules_can_be_read(cls, given: Any) -> dict[str, dict[str, Rule]]:
+        if not isinstance(given, dict):
+            raise ValueError("must be patterns of tables, each with its columns")
+        TableFilter([str(pattern) for pattern in given])
+        for pattern, columns in given.items():
+            if str(pattern).startswith("!"):
+                raise ValueError(f"{pattern} takes tables out, which only source.tables can")
+            if not isinstance(columns, dict) or not columns:
+                raise ValueError(f"{pattern} must name its columns, each with drop, hash or {{truncate: N}}")
+        return {str(pattern): {str(column): _rule(f"{pattern}, column {column}", does) for column, does in c.items()}
+                for pattern, c in given.items()}
+
+    @model_validator(mode="after")
+    def _hashes_have_a_key(self) -> MaskConfig:
+        if self.key is None and any(r.does == "hash" for columns in self.tables.values() for r in columns.values()):
+            raise ValueError("key is missing: columns that are hashed need one")
+        return self
+
+
+def _rule(where: str, given: Any) -> Rule:
+    if given in ("drop", "hash"):
+        return Rule(given)
+    length = given.get("truncate") if isinstance(given, dict) and len(given) == 1 else None
+    if type(length) is not int or length < 1:
+        raise ValueError(f"{where}: must be drop, hash, or {{truncate: N}} with N from 1 on")
+    return Rule("truncate", length)
+
+
 class Config(_Section):
     """All that one source's pipeline needs to know."""
 
@@ -209,6 +278,7 @@ class Config(_Section):
         description="Capture's own notes and its lease: file:PATH, or zookeeper://host:2181/path for stand-by.",
     )
     source: SourceConfig
+    mask: MaskConfig = MaskConfig()
     capture: CaptureConfig = CaptureConfig()
     dump: DumpConfig = DumpConfig()
     reconcile: ReconcileConfig = ReconcileConfig()
@@ -265,6 +335,14 @@ class _File:
     def beside(self, path: str) -> str:
         """An absolute path; a relative one starts at this file's folder."""
         return os.path.abspath(self.path.parent / Path(path).expanduser())
+
+
+def _reference(kind: type[R], given: Any, key: str, info: ValidationInfo) -> R:
+    file = _File.of(info)
+    reference = kind.parse(given, file.where(key)) if isinstance(given, str) else None
+    if not reference:
+        raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
+    return replace(reference, target=file.beside(reference.target)) if reference.kind == "file" else reference
 
 
 def _read(path: Path) -> _File:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dblake.config import Config
+from dblake.mask.rules import Rule
 
 _HEAD = """# Configuration
 
@@ -64,7 +65,7 @@ def _named(annotation: Any) -> str:
         return f"list of {_named(parts[0])}"
     if origin is dict:
         return f"map to {_named(parts[1])}"
-    words = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+    words = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", Rule: "rule"}
     return words.get(annotation, "reference")
 
 

@@ -85,6 +85,9 @@ class Proxy:
         finally:
             self._flowing.wait()
             for end in (source, target):
+                # The other direction's thread waits in it, and would keep it open for the server.
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
                 end.close()
 
     def _count(self, size: int) -> int:

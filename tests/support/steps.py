@@ -81,7 +81,10 @@ class _SteppedReader:
     def __init__(self, stepped: Stepped, reader: ChunkReader) -> None:
         self._stepped, self._reader = stepped, reader
         self._read: str | None = None
-        self.format = reader.format
+
+    @property
+    def format(self) -> str:
+        return self._reader.format
 
     def mark(self, reader: int, value: str) -> None:
         self._reader.mark(reader, value)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from dblake.reference import markdown
 from dblake.config import CaptureConfig, Config, load_config
 from dblake.core.errors import ConfigError, ExitCode
+from dblake.mask.rules import Rule
 
 CONF = Path(__file__).parents[2] / "conf"
 SECRET = "hunter2-very-secret"
@@ -49,7 +50,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
     assert config.warehouse == f"{tmp_path}/warehouse"
     assert config.progress == f"file:{tmp_path}/progress"
     assert config.source.port == 5432
-    assert config.source.tls == "verify"
+    assert (config.source.tls, config.source.tls_ca) == ("verify", None)
     assert config.source.watermark_schema == "dblake"
     assert (config.source.slot, config.source.publication) == ("dblake_shop_eu", "dblake_shop_eu")
     assert (config.dump.chunk_size, config.dump.delay, config.dump.readers) == (50_000, 0.0, 1)
@@ -116,6 +117,23 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
          "3: capture.profile: Input should be 'default' or 'low_latency'"),
         ("file:./progress", "file:./progress\ndump: {chunk_size: 0}",
          "3: dump.chunk_size: Input should be greater than or equal to 1"),
+        ("${env:SHOP_PASSWORD}", "${env:SHOP_PASSWORD}\n  tls: require\n  tls_ca: ca.pem",
+         "3: source: tls_ca only makes sense with tls: verify"),
+        ("file:./progress", f"file:./progress\nmask: {{key: {SECRET}}}", "3: mask.key: must be a reference"),
+        ("file:./progress", "file:./progress\nmask: {tables: {public.t: {a: hash}}}",
+         "3: mask: key is missing: columns that are hashed need one"),
+        ("file:./progress", "file:./progress\nmask: {tables: {public.t: {a: blur}}}",
+         "3: mask.tables: public.t, column a: must be drop, hash, or {truncate: N}"),
+        ("file:./progress", "file:./progress\nmask: {tables: {public.t: {a: {truncate: 0}}}}",
+         "3: mask.tables: public.t, column a: must be drop"),
+        ("file:./progress", "file:./progress\nmask: {tables: {public.t: {a: {truncate: true}}}}",
+         "3: mask.tables: public.t, column a: must be drop"),
+        ("file:./progress", "file:./progress\nmask: {tables: {t: {a: drop}}}",
+         "3: mask.tables: not a schema.table pattern: t"),
+        ("file:./progress", 'file:./progress\nmask: {tables: {"!public.t": {a: drop}}}',
+         "3: mask.tables: !public.t takes tables out"),
+        ("file:./progress", "file:./progress\nmask: {tables: {public.t: {}}}",
+         "3: mask.tables: public.t must name its columns"),
         ("file:./progress", "file:./progress\nreconcile: {max_bytes_per_trigger: lots}",
          "3: reconcile.max_bytes_per_trigger: String should match pattern"),
     ],
@@ -160,6 +178,28 @@ def test_password_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
     assert load_config(file).source.password.read().get_secret_value() == SECRET
 
 
+@pytest.mark.parametrize(("key", "told"), [("0123456789abcdef", None), (SECRET[:15], "shorter than 16 bytes")])
+def test_rules_of_masking_and_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, told: str | None
+) -> None:
+    monkeypatch.setenv("MASK_KEY", key)
+    rules = '{"public.*": {a: hash, b: drop, "c d": {truncate: 2}}}'
+    mask = load_config(write(tmp_path, COMPLETE + f"mask: {{key: '${{env:MASK_KEY}}', tables: {rules}}}\n")).mask
+    assert mask.tables == {"public.*": {"a": Rule("hash"), "b": Rule("drop"), "c d": Rule("truncate", 2)}}
+    assert mask.key is not None
+    if told is None:
+        assert mask.key.read() == key.encode()
+        return
+    with pytest.raises(ConfigError, match=told) as caught:
+        mask.key.read()
+    assert key not in str(caught.value)
+
+
+def test_the_file_of_cas_lies_beside_the_configuration(tmp_path: Path) -> None:
+    file = write(tmp_path, COMPLETE.replace("  user:", "  tls_ca: ca.pem\n  user:"))
+    assert load_config(file).source.tls_ca == f"{tmp_path}/ca.pem"
+
+
 def test_the_file_loads_without_its_secret_which_is_missed_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +231,7 @@ def test_the_files_we_ship_load(file: Path) -> None:
 def test_the_complete_files_have_every_key_with_its_default(file: str, of_others: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))
     assert set(shown) == set(Config.model_fields)
-    for section in ("source", "capture", "dump", "reconcile", "state"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert set(shown[section]) == set(model.model_fields) - (of_others if section == "source" else set()), section
@@ -200,7 +240,7 @@ def test_the_complete_files_have_every_key_with_its_default(file: str, of_others
 
 
 def test_every_key_is_described() -> None:
-    for section in ("source", "capture", "dump", "reconcile", "state"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         for name, field in model.model_fields.items():

@@ -16,7 +16,7 @@ MODULES = {
     for file in sorted((root / folder).rglob("*.py"))
 }
 
-LEFT = ("dblake.source", "dblake.capture", "dblake.landing.table")
+LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = ("dblake.reconcile", "dblake.events", "dblake.state", "dblake.consume", "dblake.quality", "dblake.spark")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -29,6 +29,9 @@ NEVER = [
     (("dblake.decode",), ("dblake.source", "dblake.capture", "dblake.landing.table", "dblake.config", *RIGHT)),
     (("dblake.landing",), ("dblake.source", "dblake.capture", "dblake.decode", "dblake.config", *RIGHT)),
     (("dblake.source",), ("dblake.capture", "dblake.landing.table", "dblake.decode", *RIGHT)),
+    # Between a source and capture: neither knows of it.
+    (("dblake.source", "dblake.capture"), ("dblake.mask",)),
+    (("dblake.mask",), ("dblake.capture", "dblake.landing.table", "dblake.config", *DRIVERS)),
     (LEFT, (*RIGHT, *JVM)),
     (RIGHT, (*LEFT, *DRIVERS)),
 ]
@@ -93,6 +96,9 @@ def breaches(modules: dict[str, set[str]]) -> list[str]:
         ("dblake.capture.loop", "pyspark.sql", False),
         ("dblake.capture.loop", "dblake.core.source", True),
         ("dblake.landing.columns", "dblake.events.schema", False),
+        ("dblake.mask.rows", "dblake.decode.batch", True),
+        ("dblake.mask.source", "dblake.capture.loop", False),
+        ("dblake.capture.dumps", "dblake.mask.rules", False),
         ("dblake.reconcile.windows", "dblake.landing.columns", True),
         ("dblake.reconcile.windows", "dblake.landing.table", False),
         ("dblake.decode.pgoutput", "pandas", False),

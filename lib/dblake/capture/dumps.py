@@ -187,7 +187,7 @@ class _Reader:
         chunk = OpenChunk(lane.task.id, lane.task.table, self._schedule.number(lane), lane.closes)
         after, upto = (lane.after, lane.upto) if keys is None else (None, None)
         request = ChunkRequest(lane.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
-        delivery = _Delivery(self._batches, chunk, reader.format)
+        delivery = _Delivery(self._batches, chunk, reader)
         self._windows.open(chunk)
         try:
             asked = time.monotonic()
@@ -222,11 +222,11 @@ class _Reader:
 class _Delivery:
     """Hands a chunk's rows to the batch as they come, numbered through the chunk."""
 
-    def __init__(self, batches: BatchBuilder, chunk: OpenChunk, format_: str) -> None:
-        self._batches, self._chunk, self._format = batches, chunk, format_
+    def __init__(self, batches: BatchBuilder, chunk: OpenChunk, reader: ChunkReader) -> None:
+        self._batches, self._chunk, self._reader = batches, chunk, reader
         self._rows = self.bytes = 0
 
     def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
-        self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._format)
+        self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._reader.format)
         self._rows += len(payload)
         self.bytes += payload.nbytes

@@ -161,15 +161,20 @@ class DumpTask:
 
     def done(self) -> DumpTask:
         """All rows have landed."""
-        return self._moved(state=State.DONE, finished_at=_now())
+        return self._finished(State.DONE)
 
     def cancelled(self) -> DumpTask:
         """Given up because it was asked for."""
-        return self._moved(state=State.CANCELLED, finished_at=_now())
+        return self._finished(State.CANCELLED)
 
     def failed(self, error: str) -> DumpTask:
         """Given up because it cannot be done. ``error`` never holds row values."""
-        return self._moved(state=State.FAILED, finished_at=_now(), error=error)
+        return self._finished(State.FAILED, error)
+
+    def _finished(self, state: State, error: str | None = None) -> DumpTask:
+        # Keys are values of rows: they are kept for no longer than somebody may go on from them.
+        forgotten = tuple(Stretch(done=stretch.done) for stretch in self.progress.stretches)
+        return self._moved(state=state, finished_at=_now(), error=error, stretches=forgotten)
 
     def _moved(self, **to: Any) -> DumpTask:
         return replace(self, progress=replace(self.progress, **to))

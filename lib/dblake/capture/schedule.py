@@ -114,6 +114,7 @@ class Schedule:
         self._looked = float("-inf")
         self._names: list[str] = []
         self._arrivals: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
+        self._early: dict[str, OpenChunk] = {}
         self._arrived = threading.Event()
         self.idle = False
         self.reading = True
@@ -126,7 +127,7 @@ class Schedule:
             lane = None if stopping or len(self._lanes) >= _AHEAD else self._next_lane()
             if lane:
                 lane.busy = True
-            self.reading = any(each.busy for reading in self._readings.values() for each in reading.lanes)
+            self.reading = self._somebody_reads()
             self.idle = lane is None and not self._readings
             return lane
 
@@ -163,6 +164,8 @@ class Schedule:
                 lane.under_way.append(_UnderWay(chunk, lane.after, after, exhausted))
                 lane.after, lane.exhausted = after, exhausted
                 self._lanes[chunk.chunk_id] = lane
+            if early := self._early.pop(chunk.chunk_id, None):
+                self._arrivals.put(early)
 
     def failed(self, lane: Lane, why: str) -> None:
         """The lane's table cannot be dumped."""
@@ -231,12 +234,17 @@ class Schedule:
 
     def _take_arrivals(self) -> None:
         """Saves progress for the chunks whose windows have landed, once for all that landed together."""
+        if not self._somebody_reads():
+            self._early.clear()
         while True:
             try:
                 chunk = self._arrivals.get_nowait()
             except queue.Empty:
                 break
             lane = self._lanes.pop(chunk.chunk_id, None)
+            if lane is None and self._somebody_reads():
+                self._early[chunk.chunk_id] = chunk  # its reader may have yet to say that it has read it
+                continue
             if lane is None or not self._known(lane):
                 continue  # read after a chunk that was discarded: its rows count, but it is read once more
             first = lane.under_way.popleft()
@@ -260,6 +268,9 @@ class Schedule:
                 save_progress(self._store, reading.task)
                 reading.unsaved = False
                 failpoint("dump.progress_saved")
+
+    def _somebody_reads(self) -> bool:
+        return any(lane.busy for reading in self._readings.values() for lane in reading.lanes)
 
     def _go_back(self, lane: Lane, discarded: _UnderWay) -> None:
         """Makes a discarded chunk the next one of its stretch to be read."""

@@ -119,7 +119,7 @@ class ChunkRead:
 class ChunkReader(Protocol):
     """One connection that writes watermarks and reads chunks, each in a transaction of its own; takes no locks.
 
-    ``format`` is how its payloads are to be read (``landing.columns``).
+    ``format`` is how payloads are to be read (``landing.columns``), those of the chunk being read while one is.
     """
 
     format: str

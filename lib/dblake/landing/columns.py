@@ -16,6 +16,8 @@ low, high  json                  ``landing.control``: the watermarks of a chunk
 heartbeat  (null)                nothing: the row's position is what counts
 ========== ===================== ================================================================================
 
+Rows of masked tables (``mask``) are ``pgoutput`` and ``copy`` whatever the source, without their relation's number.
+
 ``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
 their own: their ``lsn`` is null, their ``seq`` is the
 row's number in the chunk · 2.

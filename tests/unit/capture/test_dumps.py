@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.model.dblog import High, fold, reconcile
 from tests.support.lake import Lake
+from tests.support.steps import Steps
 
 T, U = "public.t", "public.u"
 
@@ -129,6 +131,13 @@ def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, 
     })
     assert states(lake) == [(T, "done", 3, 9)]
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
+
+
+def test_a_chunk_may_land_before_its_reader_says_that_it_has_read_it(database: MemoryDatabase, lake: Lake) -> None:
+    lake.dump(T, U)
+    slow: Steps = {("every high", T): lambda: time.sleep(0.3), ("every high", U): lambda: time.sleep(0.1)}
+    lake.capture(source(database), chunk_size=3, readers=2, steps=slow)
+    assert states(lake) == [(T, "done", 4, 9), (U, "done", 4, 9)]
 
 
 def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: MemoryDatabase, lake: Lake) -> None:

@@ -134,7 +134,13 @@ def _socket(settings: MysqlSettings) -> socket.socket:
 def _tls(settings: MysqlSettings) -> dict[str, Any]:
     if settings.tls == "disable":
         return {"ssl_disabled": True}
-    context = ssl.create_default_context()
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except OSError as error:  # which is what ssl's own are, too
+        raise PrerequisitesNotMet(
+            f"source {settings.name}: there is no CA file to verify the server with, or none that can be read",
+            next_step="correct source.tls_ca, which names a file of certificates in PEM",
+        ) from error
     # The certificates these servers make for themselves, and those of many a company, lack what strict checks want.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if settings.tls == "require":
@@ -173,7 +179,7 @@ def _explain_network(settings: MysqlSettings, error: BaseException | None) -> No
         found = "the server's certificate is for another host", "correct source.host"
     elif isinstance(error, ssl.SSLCertVerificationError):
         found = ("the server's certificate cannot be verified",
-                 "name its CA's file in the environment variable SSL_CERT_FILE, or set source.tls to require")
+                 "name its CA's file in source.tls_ca, or set source.tls to require")
     if found:
         raise PrerequisitesNotMet(f"source {settings.name}: {found[0]}", next_step=found[1]) from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dblake.core.names import named, qualified
+from dblake.core.names import named, qualified, split_qualified
 from dblake.core.source import Check
 from dblake.source.asked import CLASH, clashing, free_name, patterns_check
 from dblake.source.mysql import statements
@@ -34,9 +34,16 @@ def _patterns(facts: Survey, settings: MysqlSettings) -> Check:
     check = patterns_check(settings.patterns, facts.names, found=bool(facts.tables))
     if check.ok:
         return check
+    # The catalogue hides a table from who has no privilege on it, so one that is named may be there all the same.
+    named_ones = [split_qualified(p) for p in settings.patterns if not p.startswith("!") and not set("*?[") & set(p)]
+    account = facts.role.account if facts.role else statements.new_account(settings)
+    grants = [statements.grant_select(account, *table) for table in named_ones if table not in facts.names]
     return Check(
         check.check, False, f"{check.detail} that user {settings.user} may see",
-        f"{check.fix}; tables of which the user has no privilege come to light with preflight --init",
+        "\n".join(filter(None, [
+            script(grants),
+            f"{check.fix}; tables of which the user has no privilege come to light with preflight --init",
+        ])),
     )
 
 

@@ -29,6 +29,7 @@ class MysqlSettings:
     password: str = field(repr=False)
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
+    tls_ca: str | None = None
     watermark_schema: str = "dblake"
     server_id: int = 0
 

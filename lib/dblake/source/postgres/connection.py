@@ -17,6 +17,8 @@ from psycopg2.extras import LogicalReplicationConnection
 from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError
 from dblake.source.postgres.settings import PostgresSettings
 
+#: ``require`` means any certificate: libpq would verify it all the same if it found a CA in one of its usual places.
+_NO_CA = "/dev/null/none"
 _SSLMODE = {"verify": "verify-full", "require": "require", "disable": "disable"}
 
 #: ``synchronous_commit=local``: ``on`` may wait for a standby, ``off`` leaves the log unflushed and the stream waiting.
@@ -42,12 +44,14 @@ _PERMANENT = (
     ("pg_hba.conf", "the server's pg_hba.conf lets no such connection in", "add a line for this user and host to it"),
     ("could not translate host name", "unknown host", "correct source.host"),
     ("certificate verify failed", "the server's certificate cannot be verified",
-     "install its CA, or set source.tls to require"),
+     "name its CA's file in source.tls_ca, or set source.tls to require"),
     ("root certificate file", "there is no CA file to verify the server with",
-     "put the CA where libpq looks (PGSSLROOTCERT), or set source.tls to require"),
+     "name one in source.tls_ca, or set source.tls to require"),
     ("server certificate for", "the server's certificate is for another host", "correct source.host"),
     ("does not support SSL", "the server does not speak TLS", "turn it on there, or set source.tls to disable"),
     ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
+    ("CONNECT privilege", "the role may not connect to the database",
+     "run preflight, which names it with its GRANT"),
     ("database \"", "the database cannot be used", "correct source.database"),
     ("permission denied", "the role lacks a privilege", "run preflight, which names it with its GRANT"),
     ("replication role", "the role has no REPLICATION", "run preflight, which names the ALTER ROLE"),
@@ -90,6 +94,7 @@ def _arguments(settings: PostgresSettings, purpose: str) -> dict[str, object]:
         "user": settings.user,
         "password": settings.password,
         "sslmode": _SSLMODE[settings.tls],
+        "sslrootcert": settings.tls_ca if settings.tls == "verify" else _NO_CA,
         "gssencmode": "disable",
         "connect_timeout": 10,
         "keepalives_idle": 30,

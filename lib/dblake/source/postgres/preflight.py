@@ -40,6 +40,9 @@ def preflight(settings: PostgresSettings) -> list[Check]:
     try:
         conn = connect(settings, purpose="preflight")
     except SourceError as error:
+        if "CONNECT privilege" in str(error.__cause__):
+            return [Check("connect", False, f"role {settings.user} may not connect to the database",
+                          statements.grant_connect_text(settings))]
         return [Check("connect", False, _reason(error), error.next_step)]
     try:
         return checks(conn, settings)

@@ -25,6 +25,7 @@ class PostgresSettings:
     password: str = field(repr=False)
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
+    tls_ca: str | None = None
     watermark_schema: str = "dblake"
     slot: str = ""
     publication: str = ""

@@ -28,6 +28,12 @@ def grant_connect(settings: PostgresSettings) -> sql.Composable:
     return _grant("CONNECT", sql.SQL("DATABASE {}").format(sql.Identifier(settings.database)), settings)
 
 
+def grant_connect_text(settings: PostgresSettings) -> str:
+    """The same for who has no connection yet to spell it for."""
+    database, user = ('"' + name.replace('"', '""') + '"' for name in (settings.database, settings.user))
+    return f"GRANT CONNECT ON DATABASE {database} TO {user}"
+
+
 def grant_usage(settings: PostgresSettings, schemas: Iterable[str]) -> sql.Composable:
     """Leave to name what is in the schemas."""
     names = sql.SQL(", ").join(map(sql.Identifier, sorted(set(schemas))))
