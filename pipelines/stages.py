@@ -36,10 +36,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The newest row of ``frontier``: the batch state has reached, and the tables that stand at an earlier one."""
+    """The newest row of ``frontier``: the batch state has reached, and the tables that stand at an earlier one.
+
+    ``versions`` are the Delta versions of all others.
+    """
 
     batch: int
     behind: dict[str, int]
+    versions: dict[str, int]
 
 
 def read_stages(paths: Paths, behind_log: int | None) -> dict[str, Stage]:
@@ -61,8 +65,10 @@ def newest_batch(path: str, application: str) -> int:
 
 def frontier(paths: Paths) -> Frontier:
     """Where state has got to."""
-    rows = _query(paths.frontier, "SELECT batch, behind FROM t ORDER BY batch DESC, at DESC LIMIT 1")
-    return Frontier(rows[0]["batch"], dict(rows[0]["behind"] or [])) if rows else Frontier(0, {})
+    rows = _query(paths.frontier, "SELECT batch, behind, versions FROM t ORDER BY batch DESC, at DESC LIMIT 1")
+    if not rows:
+        return Frontier(0, {}, {})
+    return Frontier(rows[0]["batch"], dict(rows[0]["behind"] or []), dict(rows[0]["versions"] or []))
 
 
 class _Landed:

@@ -43,6 +43,7 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
         "position": stages["landing"].position,
         "stages": {name: asdict(stage) for name, stage in stages.items()},
         "log": asdict(asked.log) if asked.log else None,
+        "tables": dict(frontier(paths).versions),
         "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
         "problems": [
             *asked.problems, *_room(asked.log, stages["landing"]), *_late(stages), *_failed(dumps),

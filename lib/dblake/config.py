@@ -29,6 +29,8 @@ from dblake.mask.rules import Rule
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
 
 _LEAST_KEY_BYTES = 16
 
@@ -269,6 +271,20 @@ def _rule(where: str, given: Any) -> Rule:
     return Rule("truncate", length)
 
 
+class AirflowConfig(_Section):
+    """When Airflow runs the jobs, and how often it tries; see docs/airflow.md."""
+
+    schedule: str | None = Field(
+        "*/15 * * * *", pattern=r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$",
+        description="Cron, @hourly and the like, @continuous: run after run; null: only when triggered.",
+    )
+    capture: Literal["bounded", "supervised"] = Field(
+        "bounded", description="bounded: each run captures until it has caught up; supervised: capture runs elsewhere."
+    )
+    retries: int = Field(3, ge=0, description="Tries after the first, of a job that ended with 75 or was killed.")
+    retry_seconds: float = Field(60.0, ge=0, description="Pause before each of them.")
+
+
 class Config(_Section):
     """All that one source's pipeline needs to know."""
 
@@ -284,6 +300,7 @@ class Config(_Section):
     reconcile: ReconcileConfig = ReconcileConfig()
     state: StateConfig = StateConfig()
     maintain: MaintainConfig = MaintainConfig()
+    airflow: AirflowConfig = AirflowConfig()
 
     @field_validator("warehouse")
     @classmethod
@@ -302,11 +319,29 @@ class Config(_Section):
         raise ValueError("must be file:PATH or zookeeper://host:port/path")
 
 
+class _NamedSource(BaseModel):
+    name: str = Field(pattern=_SOURCE_NAME)
+
+
+class _Scheduled(BaseModel):
+    source: _NamedSource
+    airflow: AirflowConfig = AirflowConfig()
+
+
 def load_config(path: Path) -> Config:
     """Reads and checks a configuration file. Relative paths in it are relative to the file itself."""
-    file = _read(path)
+    return _checked(Config, _read(path))
+
+
+def load_airflow(path: Path) -> tuple[str, AirflowConfig]:
+    """The source's name and when its jobs run. What else stands in the file is left for the jobs to check."""
+    scheduled = _checked(_Scheduled, _read(path))
+    return scheduled.source.name, scheduled.airflow
+
+
+def _checked(model: type[_Model], file: _File) -> _Model:
     try:
-        return Config.model_validate(file.content, context=file)
+        return model.model_validate(file.content, context=file)
     except ValidationError as error:
         faults = [_fault(file, e) for e in error.errors(include_input=False, include_url=False)]
         raise ConfigError("; ".join(faults), next_step="mend the file; conf/postgres.yaml shows every key") from None

@@ -231,7 +231,7 @@ def test_the_files_we_ship_load(file: Path) -> None:
 def test_the_complete_files_have_every_key_with_its_default(file: str, of_others: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))
     assert set(shown) == set(Config.model_fields)
-    for section in ("source", "mask", "capture", "dump", "reconcile", "state"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert set(shown[section]) == set(model.model_fields) - (of_others if section == "source" else set()), section
@@ -240,7 +240,7 @@ def test_the_complete_files_have_every_key_with_its_default(file: str, of_others
 
 
 def test_every_key_is_described() -> None:
-    for section in ("source", "mask", "capture", "dump", "reconcile", "state"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         for name, field in model.model_fields.items():

@@ -50,6 +50,7 @@ ONLY_THERE = {
     "pydantic": ("dblake.config", "dblake.reference"),
     "pydantic_core": ("dblake.reference",),
     "yaml": ("dblake.config",),
+    "airflow": ("pipelines.airflow",),
     "click": ("pipelines", "jobs"),
     "rich": ("pipelines", "jobs"),
     "prometheus_client": ("pipelines.metrics",),
