@@ -10,6 +10,7 @@
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else
 #   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
 #   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
+#   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
 #   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
 # shellcheck disable=SC2329  # what `locked` is given to call is called
 set -euo pipefail
@@ -17,6 +18,9 @@ set -euo pipefail
 home=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 venv=${DBLAKE_VENV:-$home/.venv}
 python=$venv/bin/python
+
+# Airflow wants packages in versions of its own.
+airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
 # No JVM is started for these: they have to be there at once, and run beside the database on small machines.
 light=" capture dump preflight status "
@@ -214,6 +218,23 @@ run_stress() {
     exec "$python" -m benchmarks.stress "$@"
 }
 
+# The same as for our own environment, in another place.
+need_airflow() {
+    local venv=$airflow_venv python=$airflow_venv/bin/python
+    need_packages requirements-airflow.txt
+}
+
+run_airflow() {
+    need_packages requirements.txt
+    if [[ " $* " != *" --help "* ]]; then
+        need_spark
+        need_airflow
+    fi
+    export DBLAKE_AIRFLOW_VENV=$airflow_venv
+    cd "$home"
+    exec "$python" -m pipelines.airflow.trial "$@"
+}
+
 job=${1:-}
 [[ $# -eq 0 ]] || shift
 export PYTHONPATH=$home/lib:$home
@@ -237,6 +258,7 @@ setup)
 tests) run_tests "$@" ;;
 benchmark) run_benchmark "$@" ;;
 stress) run_stress "$@" ;;
+airflow) run_airflow "$@" ;;
 esac
 
 [[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"

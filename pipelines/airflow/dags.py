@@ -30,7 +30,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 _CHOSEN = (
     "{% for table in params.tables %} --table {{ table | shell }}{% else %} --all{% endfor %}"
-    "{% if params.keys %} --keys {{ params.keys | shell }}{% endif %}"
+    "{% if params['keys'] %} --keys {{ params['keys'] | shell }}{% endif %}"
 )
 
 
