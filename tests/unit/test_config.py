@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from dblake.reference import markdown
-from dblake.config import CaptureConfig, Config, load_config
+from dblake.config import AirflowConfig, CaptureConfig, Config, load_airflow, load_config
 from dblake.core.errors import ConfigError, ExitCode
 from dblake.mask.rules import Rule
 
@@ -136,6 +137,10 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
          "3: mask.tables: public.t must name its columns"),
         ("file:./progress", "file:./progress\nreconcile: {max_bytes_per_trigger: lots}",
          "3: reconcile.max_bytes_per_trigger: String should match pattern"),
+        ("file:./progress", "file:./progress\nairflow: {schedule: often}",
+         "3: airflow.schedule: String should match pattern"),
+        ("file:./progress", "file:./progress\nairflow: {schedul: null}",
+         "3: airflow.schedul is not a key, did you mean schedule?"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_their_line(tmp_path: Path, was: str, becomes: str, told: str) -> None:
@@ -217,6 +222,26 @@ def test_an_unreadable_secret_file(tmp_path: Path) -> None:
     file = write(tmp_path, COMPLETE.replace("${env:SHOP_PASSWORD}", "${file:./secret}"))
     with pytest.raises(ConfigError, match=r":9: source\.password: the secret file .*/secret cannot be read: No such"):
         load_config(file).source.password.read()
+
+
+@pytest.mark.parametrize(
+    "schedule", ["*/5 * * * *", "0 3 1,15 * mon-fri", "@hourly", "@daily", "@weekly", "@monthly", "@continuous", None]
+)
+def test_schedules(tmp_path: Path, schedule: str | None) -> None:
+    file = write(tmp_path, COMPLETE + f"airflow: {json.dumps({'schedule': schedule})}\n")
+    assert load_airflow(file) == ("shop-eu", AirflowConfig(schedule=schedule))
+
+
+def test_a_dag_can_be_laid_out_whatever_is_wrong_with_the_rest(tmp_path: Path) -> None:
+    """Its run then says what is wrong; a DAG that is gone says nothing."""
+    file = write(tmp_path, "progress: nowhere\nstat: {}\nsource: {name: shop, type: oracle}\nairflow: {retries: 1}\n")
+    assert load_airflow(file) == ("shop", AirflowConfig(retries=1))
+
+
+def test_a_dag_is_not_laid_out_by_guesses(tmp_path: Path) -> None:
+    file = write(tmp_path, COMPLETE + "airflow: {retries: -1}\n")
+    with pytest.raises(ConfigError, match=r":11: airflow\.retries: Input should be greater than or equal to 0"):
+        load_airflow(file)
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("*.yaml")), ids=lambda f: f.name)

@@ -107,6 +107,8 @@ def breaches(modules: dict[str, set[str]]) -> list[str]:
         ("dblake.events.schema", "pipelines.paths", False),
         ("pipelines.reconcile", "jobs.reconcile", False),
         ("pipelines.reconcile", "pyspark.sql", True),
+        ("pipelines.capture", "airflow.sdk", False),
+        ("pipelines.airflow.dags", "airflow.sdk", True),
     ],
 )
 def test_the_rules_bite(module: str, imported: str, allowed: bool) -> None:

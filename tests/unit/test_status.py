@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.progress import FileProgress
@@ -178,3 +178,15 @@ def test_a_table_to_be_read_again_is_a_problem(
     expected = {"code": "rewritten", "table": T, "detail": "it changed without row events: column c came",
                 "next": (then or "").format(dump_id)}
     assert problems == ([expected] if then else [])
+
+
+def test_the_version_of_every_table_is_told(conf: Path) -> None:
+    """Of the newest step: schedulers see by it which tables have changed."""
+    config = load_config(conf)
+    assert read_status(config, ask_source=False)["tables"] == {}
+    counts = pa.map_(pa.string(), pa.int64())
+    for batch, versions in ((7, {T: 2, "public.u": 0}), (9, {T: 3, "public.u": 0})):
+        row = {"at": [NOW], "batch": [batch], "versions": pa.array([versions], counts),
+               "behind": pa.array([{}], counts)}
+        write_deltalake(Paths(config.warehouse, "shop").frontier, pa.table(row), mode="append")
+    assert read_status(config, ask_source=False)["tables"] == {T: 3, "public.u": 0}
