@@ -7,7 +7,7 @@
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is the job's: dblake's configuration file.
 #
-#   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else
+#   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
 #   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
 #   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
 #   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
@@ -250,7 +250,11 @@ setup)
     case ${1:-} in
     "") need_packages requirements.txt ;;
     --dev) need_packages requirements-dev.txt ;;
-    *) fail 64 "setup knows --dev only" ;;
+    --airflow)
+        need_airflow
+        exit 0
+        ;;
+    *) fail 64 "setup knows --dev and --airflow only" ;;
     esac
     need_spark
     exit 0
