@@ -21,7 +21,7 @@ FILES = sorted(
 # Somebody's folders, somebody's package mirror, an address out of a lab.
 ONE_MACHINE = re.compile(
     r"(?<![\w.$}])/(?:work|root|home|Users|mnt)/\w|artifa[c]tory|\bn[e]xus\b|jf[r]og|--index[-]url|https?://[^/\s]*/simple\b"
-    r"|\b(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}\b"
+    r"|\b(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2}\b"
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -44,6 +44,8 @@ def own_lines(text: str) -> list[str]:
         ("warehouse: s3://bucket/home/x", False),
         ("below /root: that user", False),
         ("version 10.2", False),
+        ("metadata==10.2.0", False),
+        ("host: 10" + ".2.0.7", True),
     ],
 )
 def test_what_counts_as_one_machines(line: str, found: bool) -> None:
