@@ -58,7 +58,8 @@ class StateOperator(JobOperator):
         document = read_status(self.conf)
         # Versions, not what this run did: tables may have been merged by one that died before it could tell.
         now: dict[str, int] = document["tables"]
-        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True)
+        # With map_indexes it is the newest one, without it all there are.
+        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1)
         announced = context["outlet_events"][any_table(self.source)]
         for table, version in changed(now, before).items():
             announced.add(table_asset(self.source, table), extra={"table": table, "version": version})

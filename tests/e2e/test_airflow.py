@@ -7,13 +7,18 @@ import os
 import sqlite3
 import subprocess
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.e2e.test_quickstart import HOME, submit
+
+T, U = "public.t", 'public."U"'
+_COUNTS = pa.map_(pa.string(), pa.int64())
 
 # The environment may have to be made first, and Spark starts nine times.
 pytestmark = pytest.mark.timeout(1500)
@@ -55,6 +60,20 @@ for name, command in json.loads(sys.argv[1]).items():
         found[name] = "tried again"
 print(json.dumps(found))
 """
+_ANNOUNCING = _PATH + """
+from airflow.sdk import DAG
+from pipelines.airflow.operators import StateOperator
+with DAG("announcing", schedule=None) as dag:
+    StateOperator(task_id="state", bash_command="true", conf="%s", source="shop")
+if __name__ == "__main__":
+    from datetime import datetime, UTC
+    print(json.dumps(str(dag.test(logical_date=datetime(2026, 1, int(sys.argv[1]), tzinfo=UTC)).state)))
+"""
+_CONF = """
+warehouse: ./warehouse
+progress: file:./progress
+source: {name: shop, type: postgres, host: h, database: d, user: u, password: "${env:NONE}", tables: ["public.*"]}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +84,17 @@ def venv() -> Path:
     return Path(os.environ.get("DBLAKE_AIRFLOW_VENV", HOME / ".venv-airflow"))
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """An Airflow of its own, which finds our code only by what a DAG file says of it."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return kept | {"AIRFLOW_HOME": str(folder / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+
+
 def in_airflow(venv: Path, folder: Path, code: str, argument: str) -> Any:
     """What a piece of code prints as JSON, run by Airflow's Python."""
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [str(venv / "bin/python"), "-c", code, argument], env=kept | {"AIRFLOW_HOME": str(folder / "airflow")},
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        [str(venv / "bin/python"), "-c", code, argument], env=environment(folder), cwd=folder, capture_output=True,
+        text=True, timeout=240, check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -108,6 +132,26 @@ def test_which_endings_are_tried_again(venv: Path, tmp_path: Path) -> None:
     }
 
 
+def test_only_tables_that_have_changed_are_announced(venv: Path, tmp_path: Path) -> None:
+    """Between the runs only what state says of its tables changes, and once nothing does."""
+    (tmp_path / "shop.yaml").write_text(_CONF)
+    file = tmp_path / "airflow" / "dags" / "announcing.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(_ANNOUNCING.replace("%s", str(tmp_path / "shop.yaml")))
+    migrate = [str(venv / "bin/airflow"), "db", "migrate"]
+    subprocess.run(migrate, env=environment(tmp_path), check=True, capture_output=True)
+    announced = []
+    for day, versions in enumerate(({T: 0, U: 0}, {T: 0, U: 0}, {T: 1, U: 0}), start=1):
+        columns = {"at": [datetime(2026, 1, day, tzinfo=UTC)], "batch": [day],
+                   "versions": pa.array([versions], _COUNTS), "behind": pa.array([{}], _COUNTS)}
+        write_deltalake(str(tmp_path / "warehouse/shop/frontier"), pa.table(columns), mode="append")
+        assert "success" in in_airflow(venv, tmp_path, file.read_text(), str(day))
+        announced.append(noted(tmp_path, "SELECT uri, e.extra FROM asset_event e JOIN asset a ON a.id = asset_id"))
+    first = {("dblake://shop/public/t", f'{{"table": "{T}", "version": 0}}'),
+             ("dblake://shop/public/~55", f'{{"table": "{U.replace(chr(34), chr(92) + chr(34))}", "version": 0}}')}
+    assert announced == [first, first, first | {("dblake://shop/public/t", f'{{"table": "{T}", "version": 1}}')}]
+
+
 def test_the_trial(venv: Path, tmp_path: Path) -> None:
     """One command, with a scheduler: killed jobs healed, a mistake not tried again, the same interval once more."""
     folder = tmp_path / "trial"
@@ -118,7 +162,11 @@ def test_the_trial(venv: Path, tmp_path: Path) -> None:
     orders, customers = (rows(folder, table) for table in ("orders", "customers"))
     assert (len(orders), len(customers)) == (1000, 190)
     assert sorted(row["id"] for row in orders if row["item"] == "changed") == list(range(1, 11))
-    assert tried(folder) == {
+    tries = noted(
+        folder, "SELECT dag_id, task_id, state, try_number FROM task_instance"
+        " WHERE dag_id IN ('dblake_broken', 'dblake_shop_dump') AND state != 'upstream_failed'",
+    )
+    assert tries == {
         ("dblake_broken", "capture", "failed", 1),
         ("dblake_shop_dump", "start", "success", 1), ("dblake_shop_dump", "run", "success", 1),
     }
@@ -130,10 +178,7 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return [row for row in state.to_pyarrow_dataset().to_table().to_pylist() if not row["_deleted"]]
 
 
-def tried(folder: Path) -> set[tuple[str, str, str, int]]:
-    """What Airflow itself notes of tasks that have run once at most."""
+def noted(folder: Path, question: str) -> set[tuple[Any, ...]]:
+    """What Airflow's own database answers."""
     with closing(sqlite3.connect(folder / "airflow" / "airflow.db")) as notes:
-        return set(notes.execute(
-            "SELECT dag_id, task_id, state, try_number FROM task_instance"
-            " WHERE dag_id IN ('dblake_broken', 'dblake_shop_dump') AND start_date IS NOT NULL"
-        ))
+        return set(notes.execute(question))
