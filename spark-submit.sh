@@ -231,7 +231,6 @@ run_airflow() {
         need_airflow
     fi
     export DBLAKE_AIRFLOW_VENV=$airflow_venv
-    cd "$home"
     exec "$python" -m pipelines.airflow.trial "$@"
 }
 
