@@ -127,9 +127,18 @@ class Airflow:
         return sorted(found, key=lambda task: task["start_date"] or "~")
 
     def wait(self, look: Callable[[], _Found | None], seconds: float, what: str) -> _Found:
-        """What ``look`` finds, as soon as it finds anything."""
+        """What ``look`` finds, as soon as it finds anything; an API server that does not answer yet is asked again."""
+
+        def once() -> _Found | None:
+            try:
+                return look()
+            except urllib.error.HTTPError:
+                raise
+            except OSError:
+                return None
+
         deadline = time.monotonic() + seconds
-        while not (found := look()):
+        while not (found := once()):
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
             if dead or time.monotonic() > deadline:
                 why = f"its {dead[0]} has ended" if dead else f"it took more than {seconds:.0f} s"
@@ -164,11 +173,8 @@ class Airflow:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )
 
-    def _log_in(self) -> str | None:
-        with suppress(OSError):
-            answer = self.ask("/auth/token", {"username": "admin", "password": self._password})
-            return str(answer["access_token"])
-        return None
+    def _log_in(self) -> str:
+        return str(self.ask("/auth/token", {"username": "admin", "password": self._password})["access_token"])
 
     def _stop(self) -> None:
         # The scheduler first, and its workers with it: alone it would wait for their tasks, which stop their jobs.

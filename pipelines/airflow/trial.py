@@ -271,7 +271,7 @@ def airflow(folder: Path | None) -> int:
     began = time.monotonic()
     keep = True
     try:
-        findings = Trial(place, Path(os.environ["DBLAKE_AIRFLOW_VENV"]), console).run()
+        findings = Trial(place, Path(os.environ["DBLAKE_AIRFLOW_VENV"]).absolute(), console).run()
         shown = all(finding.shown for finding in findings)
         keep = folder is not None or not shown
     finally:

@@ -81,7 +81,7 @@ def venv() -> Path:
     """Airflow's environment, made if it is not there: pip takes a minute."""
     done = submit("setup", "--airflow")
     assert done.returncode == 0, done.stderr
-    return Path(os.environ.get("DBLAKE_AIRFLOW_VENV", HOME / ".venv-airflow"))
+    return Path(os.environ.get("DBLAKE_AIRFLOW_VENV", HOME / ".venv-airflow")).absolute()
 
 
 def environment(folder: Path) -> dict[str, str]:
