@@ -190,7 +190,7 @@ class Trial:
         """What must not change when nothing has changed at the source; files may, where ``maintain`` sees to them."""
         return {
             "events": _rows(self._paths.events, "count(*)")[0][0],
-            "versions": read_status(load_config(self.folder / "shop.yaml"))["tables"],
+            "versions": read_status(load_config(self.folder / "shop.yaml"), ask_source=False)["tables"],
             "rows": [_rows(self._paths.state(*table.split(".")), "*", "ORDER BY 1") for table in _TABLES],
         }
 
