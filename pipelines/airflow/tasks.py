@@ -21,6 +21,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     CAPTURE: ("--until-caught-up",),
     "reconcile": (),
     STATE: (),
+    "check": (),
     "maintain": (),
 }
 """The jobs of a run and the options of each, one after the other."""

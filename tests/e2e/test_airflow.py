@@ -108,6 +108,7 @@ def test_the_dags_of_a_configuration(venv: Path, tmp_path: Path) -> None:
             f"{script} capture --until-caught-up --conf {conf}",
             f"{script} reconcile --conf {conf}",
             f"{script} state --conf {conf}",
+            f"{script} check --conf {conf}",
             f"{script} maintain --conf {conf}",
         ],
         "task": [3, 60.0, {"X": "1"}, "ann"],

@@ -38,8 +38,8 @@ def test_only_75_and_a_killed_job_are_tried_again(code: int, expected: Verdict) 
 @pytest.mark.parametrize(
     ("capture", "expected"),
     [
-        ("bounded", ["capture --until-caught-up", "reconcile", "state", "maintain"]),
-        ("supervised", ["reconcile", "state", "maintain"]),
+        ("bounded", ["capture --until-caught-up", "reconcile", "state", "check", "maintain"]),
+        ("supervised", ["reconcile", "state", "check", "maintain"]),
     ],
 )
 def test_the_jobs_of_a_run(capture: str, expected: list[str]) -> None:
