@@ -23,6 +23,7 @@ from pipelines.airflow.tasks import SCRIPT, Verdict, changed, jobs, line, verdic
         (143, Verdict.AGAIN),
         (1, Verdict.GIVE_UP),
         (64, Verdict.GIVE_UP),
+        (65, Verdict.GIVE_UP),
         (70, Verdict.GIVE_UP),
         (78, Verdict.GIVE_UP),
         (99, Verdict.GIVE_UP),
