@@ -67,8 +67,11 @@ def test_the_readmes_own_database(database: Database, tmp_path: Path) -> None:
     (tmp_path / "spark-submit.sh").symlink_to(HOME / "spark-submit.sh")
     shutil.copytree(HOME / "conf", tmp_path / "conf")
     settings = tmp_path / "conf" / "postgres.yaml"
-    for key, value in {"port": database.server.port, "database": database.name, "user": f"readme_{database.name}",
-                       "tls": "disable", "slot": f"readme_{database.name}"}.items():
+    here = {
+        "port": database.server.port, "database": database.name, "user": f"readme_{database.name}", "tls": "disable",
+        "slot": f"readme_{database.name}", "trigger_seconds": 1.0, "interval_seconds": 1.0,
+    }
+    for key, value in here.items():
         changed = re.sub(rf"^  {key}: \S+", f"  {key}: {value}", settings.read_text(), count=1, flags=re.MULTILINE)
         settings.write_text(changed)
     # What runs on in the background outlives the shell, and is ended with its group.
@@ -89,7 +92,7 @@ def test_the_readmes_own_database(database: Database, tmp_path: Path) -> None:
 
 def counted(folder: Path, conf: list[str]) -> int:
     """What ``sql`` counts once the dump has come through."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 300
     while True:
         done = subprocess.run(
             [str(HOME / "spark-submit.sh"), "sql", *conf, "SELECT count(*) AS n FROM public.orders", "--json"],
