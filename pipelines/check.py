@@ -59,8 +59,9 @@ class Report:
             )
         faults = [outcome for outcome in self.outcomes if outcome.fault]
         if faults and all(outcome.suite.startswith("own/") for outcome in faults):
-            said = "; ".join(f"{outcome.suite}: {outcome}" for outcome in faults[:_SHOWN])
-            raise ConfigError(said, next_step="mend the suite")
+            raise ConfigError(
+                "; ".join(f"{outcome.suite}: {outcome}" for outcome in faults[:_SHOWN]), next_step="mend the suite"
+            )
         if faults:
             raise DblakeError(f"{'; '.join(map(str, faults[:_SHOWN]))}; this is a bug", next_step="report this line")
 

@@ -58,9 +58,11 @@ class Validation:
         name = f"{suite.name} {suite.table}"
         asset = self._source.add_dataframe_asset(name)
         batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": suite.rows})
-        asked = gx.ExpectationSuite(name=name)
-        for place, expectation in enumerate(suite.expectations):
-            asked.add_expectation_configuration(_configuration(expectation, {_PLACE: place}))
+        # All at once: one that is added alone takes the place of another of the same type and columns.
+        asked = gx.ExpectationSuite(name=name, expectations=[
+            _configuration(expectation, {_PLACE: place}).to_domain_obj()
+            for place, expectation in enumerate(suite.expectations)
+        ])
         answer = batch.validate(asked, result_format=_COUNTS_ONLY)
         results: dict[int, ExpectationValidationResult] = {}
         for result in answer.results:
