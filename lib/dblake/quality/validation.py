@@ -131,7 +131,8 @@ def _without_values(result: ExpectationValidationResult) -> ExpectationValidatio
     result.result = kept
     fault = _fault(result.exception_info)
     result.exception_info = {"raised_exception": fault is not None, "exception_message": fault,
-                             "exception_traceback": None}
+                             # A page cannot be made of None.
+                             "exception_traceback": ""}
     result.expectation_config.kwargs.pop("batch_id", None)
     return result
 

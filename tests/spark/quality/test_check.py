@@ -21,6 +21,8 @@ from pipelines.paths import Paths
 from tests.spark.quality.conftest import CANARY, Warehouse
 from tests.spark.quality.planted import DEFECTS, HARMLESS, NULL, Defect, Found, Rows, event, plant
 
+pytestmark = pytest.mark.timeout(900)
+
 OWN: list[tuple[dict[str, Any], bool, int | None, int | None, str | None]] = [
     # what is expected, whether it is so, evaluated, unexpected, fault
     ({"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "customer", "value_set": ["nobody"]}},
