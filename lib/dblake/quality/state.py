@@ -7,6 +7,7 @@ source; here only what each row says by itself is looked at.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame
@@ -21,6 +22,7 @@ from dblake.state.spelling import identifier, literal, position, state_at
 _KEY = "_key"
 _PLACE = ("_incarnation", "_lsn", "_seq")
 _DELETED = "_deleted"
+_PLAIN = re.compile(r"[^\W_][\w ]*")
 
 
 def expected(versions: Sequence[TableSchema], existing: Collection[str]) -> list[Expectation]:
@@ -36,7 +38,7 @@ def expected(versions: Sequence[TableSchema], existing: Collection[str]) -> list
         never("_tombstone_has_values", "a deleted key has no values left"),
         never("_missing_has_value", "a column that a row names in _missing is NULL in it"),
         *(
-            not_null(_alias(place, name), "NOT NULL at the source, so neither here, but for rows that say why",
+            not_null(_alias(place, name), f"{name} is NOT NULL at the source, so neither here without a reason",
                      named=name)
             for place, name in enumerate(_never_null(versions, existing))
         ),
@@ -81,5 +83,5 @@ def _accounted(name: str, in_key: bool) -> str:
 
 
 def _alias(place: int, name: str) -> str:
-    """A name that is none of ours and that great-expectations can quote."""
-    return f"_column_{place}" if name.startswith("_") or "`" in name or "." in name else name
+    """A name that is none of ours, and one that great-expectations can quote and put on a page as it is."""
+    return name if _PLAIN.fullmatch(name) else f"_column_{place}"

@@ -7,6 +7,7 @@ whose message may quote values, only its kind. The context lives in memory, so n
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import re
@@ -55,7 +56,8 @@ class Validation:
 
     def check(self, suite: Suite) -> list[Outcome]:
         """Evaluates a suite; what came of its expectations, in their order."""
-        name = f"{suite.name} {suite.table}"
+        # Pages show names as they are given, and databases choose them.
+        name = html.escape(f"{suite.name} {suite.table}")
         asset = self._source.add_dataframe_asset(name)
         batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": suite.rows})
         # All at once: one that is added alone takes the place of another of the same type and columns.
@@ -117,7 +119,7 @@ def _configuration(expectation: Expectation, meta: Mapping[str, Any]) -> Expecta
     also = dict(expectation.also)
     known = {**(also.pop("meta", None) or {}), **meta}
     return ExpectationConfiguration(
-        type=expectation.type, kwargs=dict(expectation.kwargs), meta=known, description=expectation.says or None,
+        type=expectation.type, kwargs=dict(expectation.kwargs), meta=known, description=html.escape(expectation.says) or None,
         **also,
     )
 

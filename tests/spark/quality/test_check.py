@@ -116,7 +116,7 @@ def test_neither_results_nor_pages_hold_a_value(spoilt: tuple[Paths, Result]) ->
     pages = [page.read_text(encoding="utf-8") for page in Path(paths.check_pages).rglob("*.html")]
     # A page for each suite of a table, and the first one.
     assert len(pages) == 1 + 9
-    assert any("public.orders" in page and "d`e" in page for page in pages)
+    assert any("state public.orders" in page and "d`e is NOT NULL" in page for page in pages)
     assert not [page for page in pages if CANARY in page]
 
 
