@@ -56,7 +56,12 @@ def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str
     with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
         folder = Path(name)
         with server(kind, folder) as database, rig_at(database, folder) as rig:
-            return clean_runs(rig, spark_session("stress"), checks, seed=seed, kill_every=kill_every).facts()
+            spark = spark_session("stress")
+
+            def told(line: str) -> None:
+                click.echo(f"{time.strftime('%H:%M:%S')} {kind}: {line}", err=True)
+
+            return clean_runs(rig, spark, checks, seed=seed, kill_every=kill_every, told=told).facts()
 
 
 def table(found: dict[str, Figures]) -> Table:

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -104,14 +105,22 @@ class Busy:
             self._failed.append(error)
 
 
-def clean_runs(rig: Rig, spark: SparkSession, runs: int, *, seed: int, kill_every: float = 3.0) -> CleanRuns:
-    """So many runs under load, and one of everything when it is over. Raises AssertionError for what one finds."""
+def clean_runs(
+    rig: Rig, spark: SparkSession, runs: int, *, seed: int, kill_every: float = 3.0,
+    told: Callable[[str], None] = lambda _: None,
+) -> CleanRuns:
+    """So many runs under load, and one of everything when it is over. Raises AssertionError for what one finds.
+
+    ``told`` gets a line after each.
+    """
     paths, began, suites = rig.lake.paths, time.monotonic(), Counter[str]()
     with rig.load(seed), Busy(rig, spark, seed=seed, kill_every=kill_every) as busy:
         batch = 0
         for number in range(runs):
             batch = _newer(rig, busy, batch)
-            suites += _clean(run_check(spark, paths, [], everything=number % 2 == 0))
+            report = run_check(spark, paths, [], everything=number % 2 == 0)
+            suites += _clean(report)
+            told(f"run {number + 1}, up to batch {batch}: {len(report.outcomes)} expectations hold")
     rig.catch_up()
     reconcile_once(spark, paths)
     run_state(spark, paths, parallel=2)

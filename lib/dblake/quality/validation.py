@@ -119,8 +119,8 @@ def _configuration(expectation: Expectation, meta: Mapping[str, Any]) -> Expecta
     also = dict(expectation.also)
     known = {**(also.pop("meta", None) or {}), **meta}
     return ExpectationConfiguration(
-        type=expectation.type, kwargs=dict(expectation.kwargs), meta=known, description=html.escape(expectation.says) or None,
-        **also,
+        type=expectation.type, kwargs=dict(expectation.kwargs), meta=known,
+        description=html.escape(expectation.says) or None, **also,
     )
 
 
