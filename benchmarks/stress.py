@@ -24,7 +24,7 @@ from dblake.core.errors import ExitCode
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 from pipelines.cli import run_job, verbose_option
-from tests.support.clean import clean_runs
+from tests.support.clean import PACE, clean_runs
 from tests.support.mysql import MysqlServer
 from tests.support.rig import rig_at
 from tests.support.stress import Figures, Stress
@@ -55,7 +55,7 @@ def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str
     """So many checks on one database, whatever runs and dies beside them. Raises AssertionError for what one finds."""
     with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
         folder = Path(name)
-        with server(kind, folder) as database, rig_at(database, folder) as rig:
+        with server(kind, folder) as database, rig_at(database, folder, **PACE) as rig:
             spark = spark_session("stress")
 
             def told(line: str) -> None:

@@ -67,7 +67,7 @@ def order(events: DataFrame) -> DataFrame:
         F.min(F.when(log, place)).alias("first_log"), F.max(F.when(log, place)).alias("last_log"),
         F.min(transaction).alias("first"), F.max(transaction).alias("last"),
     )
-    before = Window.partitionBy(F.lit(0)).orderBy("batch").rowsBetween(Window.unboundedPreceding, -1)
+    before = Window.orderBy("batch").rowsBetween(Window.unboundedPreceding, -1)
     # A transaction that two batches share is the log's alone: there its rows' numbers decide.
     fell = (F.col("first") < F.max("last").over(before))
     log_fell = F.col("first_log") <= F.max("last_log").over(before)

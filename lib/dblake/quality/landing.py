@@ -40,7 +40,7 @@ def batches(landing: DataFrame, newest: int) -> DataFrame:
         F.bool_or(~F.coalesce(F.col(KIND).isin(*_OF_LOG, SCHEMA, CHUNK), F.lit(False))).alias("unknown_kind"),
     )
     # One partition: a row for each batch is little.
-    order = Window.partitionBy(F.lit(0)).orderBy(BATCH)
+    order = Window.orderBy(BATCH)
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     following = F.coalesce(F.lead(BATCH).over(order), F.lit(newest + 1))
     return found.select(

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
-from tests.support.clean import clean_runs
+from tests.support.clean import PACE, clean_runs
 from tests.support.rig import rig_at
 
 
@@ -20,7 +20,7 @@ def test_checks_beside_all_running_jobs_find_nothing(
 ) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
     print(f"DBLAKE_SEED={seed}")
-    with rig_at(postgres, tmp_path) as rig:
+    with rig_at(postgres, tmp_path, **PACE) as rig:
         done = clean_runs(rig, spark, 2, seed=seed, kill_every=4.0)
     print(done)
     assert done.captures_killed >= 1 and done.windows["closed"] >= 1
