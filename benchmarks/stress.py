@@ -1,5 +1,7 @@
 """The stress oracle in its long form: five minutes of steps, dumps and deaths on each database, told as figures.
 
+With ``--checks`` it is runs of ``check`` beside all running jobs instead, none of which may find anything.
+
 ``./spark-submit.sh stress`` runs it, on servers of its own, in a temporary folder. It ends with 70 if a step is
 missing, told twice, out of order or not what the source holds; the figures are those of runs that were right.
 """
@@ -20,7 +22,9 @@ from rich.table import Table
 from benchmarks import machine
 from dblake.core.errors import ExitCode
 from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.spark.session import spark_session
 from pipelines.cli import run_job, verbose_option
+from tests.support.clean import PACE, clean_runs
 from tests.support.mysql import MysqlServer
 from tests.support.rig import rig_at
 from tests.support.stress import Figures, Stress
@@ -45,6 +49,19 @@ def stress_on(kind: Kind, seconds: float, kill_every: float, seed: int) -> Figur
             took, writers = stress.run()
             rig.verify_tables()
             return stress.figures(took, writers)
+
+
+def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str, Any]:
+    """So many checks on one database, whatever runs and dies beside them. Raises AssertionError for what one finds."""
+    with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
+        folder = Path(name)
+        with server(kind, folder) as database, rig_at(database, folder, **PACE) as rig:
+            spark = spark_session("stress")
+
+            def told(line: str) -> None:
+                click.echo(f"{time.strftime('%H:%M:%S')} {kind}: {line}", err=True)
+
+            return clean_runs(rig, spark, checks, seed=seed, kill_every=kill_every, told=told).facts()
 
 
 def table(found: dict[str, Figures]) -> Table:
@@ -77,22 +94,33 @@ def _cells(figures: Figures) -> dict[str, str]:
               help="Seconds that capture lives, about.")
 @click.option("--on", "kinds", type=click.Choice(["postgres", "mariadb", "mysql"]), multiple=True,
               default=("postgres", "mariadb"), show_default=True, help="Which databases, one after the other.")
+@click.option("--checks", type=click.IntRange(min=1), metavar="N",
+              help="N runs of check instead, while writes, dumps, captures that die, reconcile and state go on.")
 @click.option("--seed", type=int, help="Repeats the writes of a run; told when it starts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
-def stress(seconds: float, kill_every: float, kinds: tuple[Kind, ...], seed: int | None, as_json: bool) -> int:
+def stress(
+    seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, seed: int | None, as_json: bool
+) -> int:
     """Kill capture, reconcile and state over and over while rows count their own changes; then look at every one."""
     console = Console(stderr=True)
     facts = machine.facts("databases", " ".join(kinds))
     seed = time.time_ns() % 100_000 if seed is None else seed
     found: dict[str, Figures] = {}
+    checked: dict[str, Any] = {}
     for kind in dict.fromkeys(kinds):
-        console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {kind} for {seconds:.0f} s, --seed {seed}")
+        long = f"{checks} checks" if checks else f"{seconds:.0f} s"
+        console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {kind} for {long}, --seed {seed}")
         try:
-            found[kind] = stress_on(kind, seconds, kill_every, seed)
+            if checks:
+                checked[kind] = checks_on(kind, checks, kill_every, seed)
+            else:
+                found[kind] = stress_on(kind, seconds, kill_every, seed)
         except AssertionError as wrong:
             click.echo(f"{kind}: {wrong}", err=True)
             return int(ExitCode.BUG)
-    if as_json:
+    if checks:
+        click.echo(json.dumps({"seed": seed, "machine": facts, **checked}, indent=2))
+    elif as_json:
         told: dict[str, Any] = {"seed": seed, "machine": facts}
         click.echo(json.dumps(told | {kind: figures.facts() for kind, figures in found.items()}, indent=2))
     else:

@@ -53,6 +53,16 @@ class Paths:
         """One row per key of one table."""
         return f"{self.states}/{folder(schema)}/{folder(table)}"
 
+    @property
+    def check_results(self) -> str:
+        """What every run of ``check`` found."""
+        return f"{self.root}/quality/results"
+
+    @property
+    def check_pages(self) -> str:
+        """The pages of the newest run of ``check``."""
+        return f"{self.root}/quality/docs"
+
     def stream_checkpoint(self, stage: str) -> str:
         """Spark's own checkpoint of a stage's stream; may be deleted, the tables know how far they are."""
         return f"{self.root}/checkpoints/{stage}"

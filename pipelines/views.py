@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from dblake.core.errors import StateError, UsageError
@@ -79,6 +79,10 @@ class Views:
                 wanted = self._find(parts[0].lower(), parts[1].lower())
                 if wanted:
                     self._create(f"VIEW {identifier(parts[0])}.{identifier(parts[1])}", self._sql(wanted))
+
+    def plain(self, table: str) -> DataFrame:
+        """The rows of a table, given by its qualified name, as its view has them."""
+        return self._spark.sql(self._sql(_Wanted(table, "")))
 
     def _make_unqualified(self, name: str) -> None:
         self._spark.catalog.dropTempView(name)

@@ -285,6 +285,19 @@ class AirflowConfig(_Section):
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each of them.")
 
 
+class QualityConfig(_Section):
+    """What ``check`` looks at beside its own invariants."""
+
+    suites: str | None = Field(
+        None, min_length=1, description="A folder of great-expectations suites, one JSON file for each table."
+    )
+
+    @field_validator("suites")
+    @classmethod
+    def _absolute(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else _File.of(info).beside(given)
+
+
 class Config(_Section):
     """All that one source's pipeline needs to know."""
 
@@ -301,6 +314,7 @@ class Config(_Section):
     state: StateConfig = StateConfig()
     maintain: MaintainConfig = MaintainConfig()
     airflow: AirflowConfig = AirflowConfig()
+    quality: QualityConfig = QualityConfig()
 
     @field_validator("warehouse")
     @classmethod

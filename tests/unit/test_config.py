@@ -77,6 +77,13 @@ def test_places_that_are_kept(tmp_path: Path, given: str, key: str, expected: st
     assert getattr(load_config(write(tmp_path, "\n".join(lines))), key) == expected
 
 
+@pytest.mark.parametrize(("given", "folder"), [("", None), ("quality: {suites: ./mine}", "mine"),
+                                               ("quality: {suites: /data/mine}", "/data/mine")])
+def test_suites_are_beside_the_file(tmp_path: Path, given: str, folder: str | None) -> None:
+    suites = load_config(write(tmp_path, f"{COMPLETE}\n{given}")).quality.suites
+    assert suites == (folder and str(tmp_path / folder))
+
+
 @pytest.mark.parametrize(
     ("capture", "rate"),
     [
@@ -256,7 +263,7 @@ def test_the_files_we_ship_load(file: Path) -> None:
 def test_the_complete_files_have_every_key_with_its_default(file: str, of_others: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))
     assert set(shown) == set(Config.model_fields)
-    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow", "quality"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert set(shown[section]) == set(model.model_fields) - (of_others if section == "source" else set()), section
@@ -265,7 +272,7 @@ def test_the_complete_files_have_every_key_with_its_default(file: str, of_others
 
 
 def test_every_key_is_described() -> None:
-    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow"):
+    for section in ("source", "mask", "capture", "dump", "reconcile", "state", "airflow", "quality"):
         model = Config.model_fields[section].annotation
         assert isinstance(model, type) and issubclass(model, BaseModel)
         for name, field in model.model_fields.items():

@@ -16,8 +16,9 @@
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
     │   └── WindowInvariantBroken 70  a chunk window contradicts itself
-    └── StateError            78  a state table cannot take the events
-        └── BrokenShape       78  its table changed so that rows of before and after have no shape in common
+    ├── StateError            78  a state table cannot take the events
+    │   └── BrokenShape       78  its table changed so that rows of before and after have no shape in common
+    └── ChecksFailed          65  a check found rows that are not as they must be
 
 A message says what happened, where (source, table, chunk, position) and the next step. It never holds row values,
 SQL text or connection strings.
@@ -34,6 +35,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     USAGE = 64
+    WRONG_DATA = 65
     BUG = 70
     TRY_AGAIN = 75
     CONFIGURATION = 78
@@ -146,3 +148,9 @@ class StateError(DblakeError):
 
 class BrokenShape(StateError):
     """A table changed its key or a type so that a state table cannot hold rows of before and after."""
+
+
+class ChecksFailed(DblakeError):
+    """A check found rows that are not as they must be; checking again changes nothing."""
+
+    exit_code = ExitCode.WRONG_DATA
