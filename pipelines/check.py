@@ -30,7 +30,9 @@ from dblake.quality.results import RESULTS, Outcome, failed, passed
 from dblake.quality.suite import Suite
 from dblake.quality.validation import Validation
 from pipelines.paths import Paths
+from pipelines.stages import newest_batch
 from pipelines.state import SchemaVersion, read_schemas
+from pipelines.tables import consolidated
 from pipelines.views import Views
 
 logger = logging.getLogger(__name__)
@@ -180,7 +182,10 @@ class _Run:
             yield Suite("watermarks", "windows", rows, of_windows.WATERMARKS_EXPECTED, since, ledger.batch)
         since = self._since("windows", "windows", ledger.batch)
         if since < ledger.batch:
-            rows = of_windows.ledger_lines(ledger.rows, events.rows, since, ledger.batch)
+            rows = of_windows.ledger_lines(
+                ledger.rows, events.rows, since, ledger.batch,
+                consolidated=newest_batch(self._paths.events, consolidated(self._paths.source)),
+            )
             yield Suite("windows", "windows", rows, of_windows.LEDGER_EXPECTED, since, ledger.batch)
 
     def _of_state(self, table: str, state: _Pinned, newest: Position | None) -> Suite:

@@ -34,6 +34,7 @@ from dblake.state.spelling import instant
 from dblake.state.tombstones import expired
 from pipelines.paths import Paths
 from pipelines.stages import newest_batch
+from pipelines.tables import consolidated, note_batch
 from pipelines.state import read_frontier
 
 _MANY = 8
@@ -98,6 +99,7 @@ class _Upkeep:
             partial(self._keep, "schemas", paths.schemas),
             partial(self._keep, "windows", paths.windows),
             partial(self._keep, "frontier", paths.frontier),
+            partial(self._keep, "check results", paths.check_results),
         ]
         return [run for run in wanted if DeltaTable.is_deltatable(run.args[1])]
 
@@ -149,7 +151,13 @@ class _Upkeep:
         # Tables behind have yet to read theirs; what a ledger behind has to count is not there to be counted twice.
         upto = min(self._frontier.batch, self._reconciled, *self._frontier.behind.values())
         cutoff = self._now - timedelta(days=self._settings.events_days)
-        gone = superseded(self._spark.read.format("delta").load(path), cutoff, upto)
+        events = self._spark.read.format("delta").load(path)
+        row = events.where(old(cutoff, upto)).agg(F.max(BATCH).alias(BATCH)).first()
+        if row is None or row[BATCH] is None:
+            return 0
+        # First of all: from here on nobody may count what these batches hold.
+        note_batch(path, consolidated(self._paths.source), row[BATCH])
+        gone = superseded(events, cutoff, upto)
         return delete_these(self._spark, path, gone, POSITION, old(cutoff, upto))
 
     def _expire_tombstones(self, table: str, path: str) -> int:

@@ -44,12 +44,22 @@ class AppendTable:
 
     def append_nothing(self, batch: int) -> None:
         """Notes that the batches up to ``batch`` hold nothing for this table: a commit without a file or a job."""
-        table = DeltaTable(self.path)
-        # Never backwards: delta-rs refuses the commit if anybody else has moved this number on since the line above.
-        if (table.transaction_version(self.application) or 0) < batch:
-            noted = CommitProperties(app_transactions=[Transaction(self.application, batch)])
-            table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+        note_batch(self.path, self.application, batch)
 
     def rows(self) -> DataFrame:
         """The table as it is now."""
         return self.spark.read.format("delta").load(self.path)
+
+
+def consolidated(source: str) -> str:
+    """The application under which events say up to which batch upkeep may have removed some."""
+    return f"maintain/{source}"
+
+
+def note_batch(path: str, application: str, batch: int) -> None:
+    """Notes in a table's own log that an application has come to a landing batch: a commit without a file."""
+    table = DeltaTable(path)
+    # Never backwards: delta-rs refuses the commit if anybody else has moved this number on since the line above.
+    if (table.transaction_version(application) or 0) < batch:
+        noted = CommitProperties(app_transactions=[Transaction(application, batch)])
+        table.create_write_transaction([], "append", table.schema(), commit_properties=noted)

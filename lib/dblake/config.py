@@ -9,18 +9,16 @@ database run without them. Whether this version can talk to a kind of database i
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
 from pydantic import (
     BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator,
 )
 
 from dblake.capture.place import ZookeeperPlace
+from dblake.config_file import ConfigFile
 from dblake.core.errors import ConfigError
 from dblake.core.names import TableFilter
 from dblake.core.secret import Reference
@@ -29,11 +27,9 @@ from dblake.mask.rules import Rule
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
 _LEAST_KEY_BYTES = 16
 
+_Model = TypeVar("_Model", bound=BaseModel)
 R = TypeVar("R", bound=Reference)
 
 
@@ -125,7 +121,7 @@ class SourceConfig(_Section):
     @field_validator("tls_ca")
     @classmethod
     def _beside_the_file(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else _File.of(info).beside(given)
+        return None if given is None else ConfigFile.of(info.context).beside(given)
 
     @field_validator("tables")
     @classmethod
@@ -295,7 +291,7 @@ class QualityConfig(_Section):
     @field_validator("suites")
     @classmethod
     def _absolute(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else _File.of(info).beside(given)
+        return None if given is None else ConfigFile.of(info.context).beside(given)
 
 
 class Config(_Section):
@@ -319,13 +315,13 @@ class Config(_Section):
     @field_validator("warehouse")
     @classmethod
     def _absolute(cls, given: str, info: ValidationInfo) -> str:
-        file = _File.of(info)
+        file = ConfigFile.of(info.context)
         return given if "://" in given else file.beside(given)
 
     @field_validator("progress")
     @classmethod
     def _a_place_we_know(cls, given: str, info: ValidationInfo) -> str:
-        file = _File.of(info)
+        file = ConfigFile.of(info.context)
         if given.startswith("file:") and not given.startswith("file://") and given != "file:":
             return "file:" + file.beside(given.removeprefix("file:"))
         if given.startswith("zookeeper://"):
@@ -344,16 +340,16 @@ class _Scheduled(BaseModel):
 
 def load_config(path: Path) -> Config:
     """Reads and checks a configuration file. Relative paths in it are relative to the file itself."""
-    return _checked(Config, _read(path))
+    return _checked(Config, ConfigFile.read(path))
 
 
 def load_airflow(path: Path) -> tuple[str, AirflowConfig]:
     """The source's name and when its jobs run. What else stands in the file is left for the jobs to check."""
-    scheduled = _checked(_Scheduled, _read(path))
+    scheduled = _checked(_Scheduled, ConfigFile.read(path))
     return scheduled.source.name, scheduled.airflow
 
 
-def _checked(model: type[_Model], file: _File) -> _Model:
+def _checked(model: type[_Model], file: ConfigFile) -> _Model:
     try:
         return model.model_validate(file.content, context=file)
     except ValidationError as error:
@@ -361,79 +357,15 @@ def _checked(model: type[_Model], file: _File) -> _Model:
         raise ConfigError("; ".join(faults), next_step="mend the file; conf/postgres.yaml shows every key") from None
 
 
-@dataclass(frozen=True)
-class _File:
-    """A parsed file, and the line each dotted key stands on."""
-
-    path: Path
-    content: dict[str, Any]
-    lines: dict[str, int]
-
-    @classmethod
-    def of(cls, info: ValidationInfo) -> _File:
-        """The file being checked; for a configuration made in code, the working folder stands for its folder."""
-        return info.context if isinstance(info.context, cls) else cls(Path("configuration"), {}, {})
-
-    def where(self, key: str) -> str:
-        """``file:line: key``, with the line of the nearest enclosing key if this one is not there."""
-        near = key
-        while near and near not in self.lines:
-            near = near.rpartition(".")[0]
-        return f"{self.path}:{self.lines[near]}: {key}" if near else f"{self.path}: {key}"
-
-    def beside(self, path: str) -> str:
-        """An absolute path; a relative one starts at this file's folder."""
-        return os.path.abspath(self.path.parent / Path(path).expanduser())
-
-
 def _reference(kind: type[R], given: Any, key: str, info: ValidationInfo) -> R:
-    file = _File.of(info)
+    file = ConfigFile.of(info.context)
     reference = kind.parse(given, file.where(key)) if isinstance(given, str) else None
     if not reference:
         raise ValueError("must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
     return replace(reference, target=file.beside(reference.target)) if reference.kind == "file" else reference
 
 
-def _read(path: Path) -> _File:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
-        raise ConfigError(
-            f"the configuration file {path} cannot be read: {reason}",
-            next_step="name a readable file with --conf; conf/postgres.yaml is one to start from",
-        ) from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{path}: holds no keys", next_step="start from conf/postgres.yaml")
-        lines: dict[str, int] = {}
-        for key, line in _keys(root, ""):
-            if key in lines:
-                raise ConfigError(f"{path}:{line}: {key} stands there twice", next_step="remove one of them")
-            lines[key] = line
-        content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        # Neither str(error) nor its snippet: they quote the line, which may hold a secret.
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}", next_step="mend that line") from None
-    except (yaml.YAMLError, ValueError):
-        raise ConfigError(f"{path}: not YAML", next_step="look for control characters or a wrong encoding") from None
-    return _File(path, content, lines)
-
-
-def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            dotted = f"{prefix}{key.value}"
-            yield dotted, key.start_mark.line + 1
-            yield from _keys(value, dotted + ".")
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield f"{prefix}{index}", value.start_mark.line + 1
-
-
-def _fault(file: _File, error: Any) -> str:
+def _fault(file: ConfigFile, error: Any) -> str:
     parts = [str(part) for part in error["loc"]]
     where = file.where(".".join(parts))
     if error["type"] == "missing":

@@ -17,6 +17,7 @@ MODULES = {
 }
 
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
+CONFIG = ("dblake.config", "dblake.config_file")
 RIGHT = ("dblake.reconcile", "dblake.events", "dblake.state", "dblake.consume", "dblake.quality", "dblake.spark")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -25,9 +26,9 @@ JVM = ("pyspark", "delta", "py4j")
 NEVER = [
     (("dblake",), ("pipelines", "jobs")),
     (("pipelines",), ("jobs",)),
-    (("dblake.core",), ("dblake.source", "dblake.capture", "dblake.landing", "dblake.decode", "dblake.config", *RIGHT)),
-    (("dblake.decode",), ("dblake.source", "dblake.capture", "dblake.landing.table", "dblake.config", *RIGHT)),
-    (("dblake.landing",), ("dblake.source", "dblake.capture", "dblake.decode", "dblake.config", *RIGHT)),
+    (("dblake.core",), ("dblake.source", "dblake.capture", "dblake.landing", "dblake.decode", *CONFIG, *RIGHT)),
+    (("dblake.decode",), ("dblake.source", "dblake.capture", "dblake.landing.table", *CONFIG, *RIGHT)),
+    (("dblake.landing",), ("dblake.source", "dblake.capture", "dblake.decode", *CONFIG, *RIGHT)),
     (("dblake.source",), ("dblake.capture", "dblake.landing.table", "dblake.decode", *RIGHT)),
     # Between a source and capture: neither knows of it.
     (("dblake.source", "dblake.capture"), ("dblake.mask",)),
@@ -49,7 +50,7 @@ ONLY_THERE = {
     "delta": (*RIGHT, "pipelines"),
     "pydantic": ("dblake.config", "dblake.reference"),
     "pydantic_core": ("dblake.reference",),
-    "yaml": ("dblake.config",),
+    "yaml": ("dblake.config_file",),
     "airflow": ("pipelines.airflow",),
     "click": ("pipelines", "jobs"),
     "rich": ("pipelines", "jobs"),

@@ -52,15 +52,16 @@ def watermarks(landing: DataFrame, ledger: DataFrame, since: int, upto: int) -> 
     )
 
 
-def ledger_lines(ledger: DataFrame, events: DataFrame, since: int, upto: int) -> DataFrame:
-    """A row for each line of the ledger after batch ``since`` up to ``upto``, to which events reach."""
+def ledger_lines(ledger: DataFrame, events: DataFrame, since: int, upto: int, *, consolidated: int) -> DataFrame:
+    """A row for each line of the ledger after batch ``since`` up to ``upto``, to which events reach.
+
+    Of batches up to ``consolidated`` events may have been removed, so those of a window cannot be counted any more.
+    """
     span = F.col(BATCH).between(since + 1, upto)
     dumped = written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
         F.col(CHUNK_ID).alias("e_chunk"), F.col(BATCH).alias("e_batch"), "rows", "fills", "removed"
     )
-    # What retention has removed of events cannot be counted any more.
-    oldest = events.agg(F.min(BATCH)).first()
-    counted = F.col(BATCH) >= (oldest[0] if oldest and oldest[0] is not None else upto + 1)
+    counted = F.col(BATCH) > consolidated
     of_chunk = (F.col(CHUNK_ID) == F.col("e_chunk")) & (F.col(BATCH) == F.col("e_batch"))
     status, reason = F.col("status"), F.col("reason")
     counts = [F.when(counted, F.coalesce(F.col(of), F.lit(0))).alias(name) for of, name in (

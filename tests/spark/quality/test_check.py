@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from dblake.config import MaintainConfig
 from dblake.core.errors import ChecksFailed, ConfigError, ExitCode, UsageError
 from dblake.quality.results import Outcome
 from jobs.check import check
 from pipelines.check import run_check
+from pipelines.maintain import maintain
 from pipelines.paths import Paths
 from tests.spark.quality.conftest import CANARY, Warehouse
 from tests.spark.quality.planted import DEFECTS, HARMLESS, NULL, Defect, Found, Rows, event, plant
@@ -160,6 +162,14 @@ def two_images_lost(rows: Rows) -> None:
 
 def wrong(outcomes: Any) -> list[tuple[str | None, int | None]]:
     return [(o.column, o.unexpected) for o in outcomes if isinstance(o, Outcome) and not o.success]
+
+
+def test_what_upkeep_has_removed_is_not_missed(spark: SparkSession, copied: Warehouse) -> None:
+    paths = copied()
+    # As if all of it were old.
+    kept = maintain(spark, paths, MaintainConfig().model_copy(update={"events_days": 0}))
+    assert [table.rows_deleted > 0 for table in kept if table.table == "events"] == [True]
+    assert wrong(run_check(spark, paths, [], everything=True).outcomes) == []
 
 
 def test_some_tables_alone(spark: SparkSession, copied: Warehouse) -> None:
