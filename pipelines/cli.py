@@ -10,8 +10,9 @@ A job module declares a click command and ends with ``run_job(command)``::
 
 ``job_options`` adds ``--conf`` and ``--verbose`` and hands the loaded configuration over; in a click group it goes on
 each subcommand and on the group, so that ``--conf`` may stand before or after the subcommand. Promise: facts go to
-stdout, all else to stderr; an error is one line there, ``dblake JOB: what. Next: …``, and never holds row values,
-which the messages and tracebacks of unexpected exceptions might: those are shown with ``--verbose`` only.
+stdout, all else to stderr; an error is one line there, ``dblake JOB: what. Next: …`` (with ``DBLAKE_LOG=json`` every
+line is a JSON object instead), and never holds row values, which the messages and tracebacks of unexpected exceptions
+might: those are shown with ``--verbose`` only.
 
 Asked to stop (SIGTERM), a job ends with 0. One that must finish what it has in hand polls the event of
 ``stop_requested()``; any other is interrupted where it stands.
@@ -35,11 +36,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from pythonjsonlogger.json import JsonFormatter
 
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
 
 _INTERRUPTED = 130
+_JSON_NAMES = {"levelname": "level", "name": "logger"}
 _bug_detail = False
 
 
@@ -167,7 +170,15 @@ def _ending(job: str, error: BaseException) -> int:
 
 
 def _say(job: str, message: str) -> None:
-    print(f"dblake {job}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    line = " ".join(message.split())
+    if _in_json():
+        logging.getLogger("dblake").error(line, extra={"job": job})
+    else:
+        print(f"dblake {job}: {line}", file=sys.stderr, flush=True)
+
+
+def _in_json() -> bool:
+    return os.environ.get("DBLAKE_LOG") == "json"
 
 
 def _place(error: BaseException) -> str:
@@ -180,8 +191,13 @@ def _set_up_logging(verbose: bool) -> None:
     global _bug_detail
     _bug_detail = verbose
     handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
+    formatter: logging.Formatter
+    if _in_json():
+        formatter = JsonFormatter("{levelname}{name}{message}", style="{", timestamp="at", rename_fields=_JSON_NAMES)
+    else:
+        form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
+        formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
+        formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for ours in ("dblake", "pipelines"):

@@ -67,9 +67,9 @@ def maintain(
     said: Callable[[Kept], None] = lambda _: None,
 ) -> list[Kept]:
     """Keeps all tables that are there, several at a time; ``said`` hears of each as it is done."""
-    upkeep = _Upkeep(upkeep_session(spark), paths, settings, datetime.now(UTC))
+    upkeep = Upkeep(spark, paths, settings)
     with ThreadPoolExecutor(parallel, thread_name_prefix="maintain") as pool:
-        runs = [pool.submit(run) for run in upkeep.runs()]
+        runs = [pool.submit(run) for run in upkeep.runs().values()]
         results = []
         for run in runs:
             results.append(run.result())
@@ -77,18 +77,19 @@ def maintain(
     return results
 
 
-class _Upkeep:
+class Upkeep:
     """One run. All bounds are those of its beginning: readers only move on from there."""
 
-    def __init__(self, spark: SparkSession, paths: Paths, settings: MaintainConfig, now: datetime) -> None:
-        self._spark, self._paths, self._settings, self._now = spark, paths, settings, now
+    def __init__(self, spark: SparkSession, paths: Paths, settings: MaintainConfig) -> None:
+        self._spark, self._now = upkeep_session(spark), datetime.now(UTC)
+        self._paths, self._settings = paths, settings
         self._reconciled = min(
             newest_batch(path, f"reconcile/{paths.source}") for path in (paths.schemas, paths.events, paths.windows)
         )
         self._frontier = read_frontier(spark, paths)
 
-    def runs(self) -> list[Callable[[], Kept]]:
-        """What there is to do, a call for each table."""
+    def runs(self) -> dict[str, Callable[[], Kept]]:
+        """What there is to do, a call for each table that is there."""
         paths, frontier = self._paths, self._frontier
         states = sorted({*frontier.versions, *frontier.behind})
         wanted = [
@@ -101,7 +102,7 @@ class _Upkeep:
             partial(self._keep, "frontier", paths.frontier),
             partial(self._keep, "check results", paths.check_results),
         ]
-        return [run for run in wanted if DeltaTable.is_deltatable(run.args[1])]
+        return {run.args[0]: run for run in wanted if DeltaTable.is_deltatable(run.args[1])}
 
     def _keep(
         self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -185,3 +186,17 @@ def test_stopping(tmp_path: Path, body: str, number: signal.Signals, code: int, 
         finally:
             process.kill()
     assert (process.returncode, rest) == (code, out)
+
+
+def test_as_json_every_line_is_an_object(tmp_path: Path) -> None:
+    body = "import logging; logging.getLogger('dblake.x').info('one %d', 1)"
+    body += "; raise errors.Fenced('two', next_step='three')"
+    (tmp_path / "shop.yaml").write_text((HOME / "conf" / "quickstart.yaml").read_text())
+    done = run(tmp_path, JOB.format(body=body), "--conf", str(tmp_path / "shop.yaml"), DBLAKE_LOG="json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line.pop("at")[:2] for line in lines] == ["20", "20"]
+    assert lines == [
+        {"level": "INFO", "logger": "dblake.x", "message": "one 1"},
+        {"level": "ERROR", "logger": "dblake", "message": "two. Next: three", "job": "probe"},
+    ]
+    assert done.returncode == 75

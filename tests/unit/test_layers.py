@@ -55,6 +55,7 @@ ONLY_THERE = {
     "click": ("pipelines", "jobs"),
     "rich": ("pipelines", "jobs"),
     "prometheus_client": ("pipelines.metrics",),
+    "pythonjsonlogger": ("pipelines.cli",),
 }
 
 

@@ -21,7 +21,7 @@ from dblake.landing.columns import LANDING
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
 from jobs.maintain import maintain as job
-from pipelines.maintain import Kept, maintain
+from pipelines.maintain import Kept, Upkeep
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
 from tests.model.dblog import High, Low
@@ -37,8 +37,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
-def keep(lake: Lake, **settings: int) -> dict[str, Kept]:
-    return {kept.table: kept for kept in maintain(lake.spark, lake.paths, MaintainConfig(**settings))}
+def keep(lake: Lake, table: str, **settings: int) -> Kept:
+    return Upkeep(lake.spark, lake.paths, MaintainConfig(**settings)).runs()[table]()
 
 
 def put(batch: int, key: str = "1") -> Change:
@@ -90,7 +90,7 @@ def test_landing_goes_as_far_as_nobody_needs_it(
     land(lake.paths, *landed[:reconciled_to])
     reconcile_once(lake.spark, lake.paths)
     land(lake.paths, *landed[reconciled_to:])
-    keep(lake, **({"landing_days": days} if days else {}))
+    keep(lake, "landing", **({"landing_days": days} if days else {}))
     assert batches(lake.paths) == left
     # What comes afterwards is taken up as if nothing had gone.
     land(lake.paths, (0, [put(len(landed) + 1, "2")]))
@@ -147,14 +147,14 @@ def test_events_go_if_a_later_one_of_their_key_is_whole(
     folded: Lake, days: int | None, reconciled_to: int, left: list[int]
 ) -> None:
     reconciled(folded, reconciled_to)
-    keep(folded, **({"events_days": days} if days else {}))
+    keep(folded, "events", **({"events_days": days} if days else {}))
     assert positions(folded) == left
 
 
 def test_state_is_the_same_built_from_what_is_left_of_events(folded: Lake) -> None:
     reconciled(folded, 3)
     before = sorted(tuple(row) for row in folded.state("public", "t").collect())
-    assert keep(folded, events_days=1)["events"].rows_deleted == 4
+    assert keep(folded, "events", events_days=1).rows_deleted == 4
     for path in (folded.paths.state("public", "t"), folded.paths.frontier):
         os.rename(path, f"{path}.before")
     folded.fold()
@@ -187,7 +187,7 @@ def test_a_tombstone_goes_when_state_has_stood_beyond_it_long_enough(
 ) -> None:
     assert tombstones(folded) == ["2"]
     frontier_was(folded, days_ago, 2, lsn, behind)
-    keep(folded)
+    keep(folded, "state public.t")
     assert tombstones(folded) == left
 
 
@@ -212,10 +212,10 @@ def long_ago(path: str) -> None:
 
 def test_small_files_become_few_and_their_rows_stay(grown: Lake) -> None:
     rows = DeltaTable(grown.paths.landing).to_pyarrow_table().sort_by("batch")
-    kept = keep(grown)["landing"]
+    kept = keep(grown, "landing")
     assert (kept.files_before, kept.files_after) == (10, 1)
     assert DeltaTable(grown.paths.landing).to_pyarrow_table().sort_by("batch").equals(rows)
-    again = keep(grown)["landing"]
+    again = keep(grown, "landing")
     assert (again.files_before, again.files_after) == (1, 1)
 
 
@@ -224,11 +224,11 @@ def test_old_files_go_once_a_day(grown: Lake) -> None:
     orphan.write_bytes(b"PAR1")
     then = (NOW - timedelta(days=8)).timestamp()
     os.utime(orphan, (then, then))
-    assert keep(grown)["landing"].vacuumed
+    assert keep(grown, "landing").vacuumed
     assert not orphan.exists()
     # The ten files left the table a moment ago, and somebody may read them.
     assert len(files_on_disk(grown.paths.landing)) == 11
-    assert not keep(grown)["landing"].vacuumed
+    assert not keep(grown, "landing").vacuumed
 
 
 def test_files_stay_for_as_long_as_reconcile_is_behind(grown: Lake) -> None:
@@ -237,7 +237,7 @@ def test_files_stay_for_as_long_as_reconcile_is_behind(grown: Lake) -> None:
     orphan.write_bytes(b"PAR1")
     then = (NOW - timedelta(days=20)).timestamp()
     os.utime(orphan, (then, then))
-    assert keep(grown)["landing"].vacuumed
+    assert keep(grown, "landing").vacuumed
     assert orphan.exists()
 
 
@@ -248,7 +248,7 @@ def test_old_entries_of_landings_log_go_unless_a_reader_is_behind(grown: Lake, b
     land(grown.paths, (30, [put(11, "11")]))
     if not behind:
         reconcile_once(grown.spark, grown.paths)
-    keep(grown)
+    keep(grown, "landing")
     first = Path(grown.paths.landing, "_delta_log", f"{1:020}.json")
     assert first.exists() == behind
     assert Landing(grown.paths.landing, "shop").reached is not None
@@ -259,7 +259,7 @@ def test_old_entries_of_landings_log_go_unless_a_reader_is_behind(grown: Lake, b
 def test_a_capture_that_rests_finds_where_to_resume(grown: Lake) -> None:
     DeltaTable(grown.paths.landing).create_checkpoint()
     long_ago(grown.paths.landing)
-    keep(grown)
+    keep(grown, "landing")
     reached = Landing(grown.paths.landing, "shop").reached
     assert reached is not None and reached.batch == 10
 
