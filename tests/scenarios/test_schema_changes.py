@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +15,12 @@ from psycopg2.extensions import cursor
 
 from dblake.capture.redump import Known, changed
 from dblake.capture.rewritten import Rewritten, answered, rewritten
+from dblake.core.schema import TableSchema
 from dblake.source.postgres import standing
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped
+from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped, t
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
@@ -109,6 +111,25 @@ def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -
         lake.capture(source)
     assert dumps(lake) == [(T, "done")]
     assert {row.get("c") for row in lake.state(T).values()} == {None}
+
+
+def test_what_may_be_null_from_now_on_is_told_on_a_live_stream(postgres_world: Reshaped) -> None:
+    world = postgres_world
+    source = world.create()
+    told: list[tuple[str, bool]] = []
+    with closing(source.open_log(None, 1)) as stream:
+        for change in ("SELECT 1", t("ALTER b DROP NOT NULL"), "ANALYZE public.t", t("ALTER b SET NOT NULL")):
+            world.run(change, UPDATE.format(1))
+            deadline = time.monotonic() + 20
+            rows = 0
+            while not rows and time.monotonic() < deadline:
+                piece = stream.read(max_bytes=1 << 20, max_rows=1000, seconds=0.1)
+                for row in piece.rows.to_pylist() if piece else []:
+                    rows += row["kind"] == "row"
+                    if row["kind"] == "schema":
+                        columns = TableSchema.from_json(row["payload"]).columns
+                        told += [(c.name, c.nullable) for c in columns if c.name == "b"]
+    assert told == [("b", False), ("b", True), ("b", False)]
 
 
 def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: Reshaped) -> None:

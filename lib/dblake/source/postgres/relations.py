@@ -39,8 +39,11 @@ class Relations:
         return self._known[oid]
 
     def knows(self, payload: bytes, relation: Relation) -> bool:
-        """True if a Relation message says nothing new, so that rows before and after it mean the same."""
-        return self._messages.get(relation.oid) == payload
+        """True if a Relation message says nothing new, so that rows before and after it mean the same.
+
+        Of what may be NULL the log says nothing but the same once more, so the catalogue is asked.
+        """
+        return self._messages.get(relation.oid) == payload and self._resolve(relation) == self._known[relation.oid]
 
     def learn(self, payload: bytes, relation: Relation) -> Captured:
         """Takes in a Relation message. What was known of the relation before is forgotten."""
