@@ -192,7 +192,8 @@ run_tests() {
     local code=0
     "$python" -m ruff check . || code=$?
     "$python" -m mypy || code=$?
-    "$python" -m pytest "$@" || code=$?
+    # Two at a time, a file each: much of the time is spent on waiting for databases, JVMs and time-outs.
+    "$python" -m pytest --numprocesses=2 --dist=loadfile "$@" || code=$?
     exit "$code"
 }
 
