@@ -55,12 +55,15 @@ class ZookeeperProgress:
                 self._change("set_data", node, text)
                 return
             except NoNodeError:
-                self._session.ask(lambda client: client.ensure_path_async(parent))
+                pass
             try:
+                self._session.ask(lambda client: client.ensure_path_async(parent))
                 self._change("create", node, text)
                 return
             except NodeExistsError:
                 continue  # by another process, or by our own request whose answer was lost
+            except NoNodeError:
+                continue  # somebody is removing the folder
 
     def list(self, prefix: str) -> Sequence[str]:
         found: list[str] = []
