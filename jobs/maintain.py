@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import click
 from rich.console import Console
@@ -23,7 +24,7 @@ def maintain(config: Config, as_json: bool) -> None:
     paths = Paths(config.warehouse, config.source.name)
     results = keep(spark_session("dblake maintain"), paths, config.maintain, parallel=config.state.parallel)
     if as_json:
-        click.echo(json.dumps([result.facts() for result in results]))
+        click.echo(json.dumps([asdict(result) for result in results]))
         return
     table = Table("table", "files before", "files after", "rows deleted", "old files")
     for result in results:

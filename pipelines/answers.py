@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dblake.state.spelling import identifier
+from dblake.spark.spelling import identifier
 from pipelines.sql import fault
 
 SHOWN = 1000

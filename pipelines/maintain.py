@@ -12,10 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,13 +28,13 @@ from dblake.events.schema import POSITION
 from dblake.landing.columns import BATCH, HIGH, KIND, LEASE_EPOCH, LOW
 from dblake.reconcile.survey import read_survey, survey
 from dblake.reconcile.windows import unanswered
+from dblake.spark.spelling import instant
 from dblake.spark.upkeep import SMALL_BYTES, compact, delete, delete_these, upkeep_session, vacuum
-from dblake.state.spelling import instant
 from dblake.state.tombstones import expired
 from pipelines.paths import Paths
 from pipelines.stages import newest_batch
-from pipelines.tables import consolidated, note_batch
 from pipelines.state import read_frontier
+from pipelines.tables import consolidated, note_batch
 
 _MANY = 8
 """So many small files are worth putting together."""
@@ -57,24 +56,13 @@ class Kept:
     rows_deleted: int
     vacuumed: bool
 
-    def facts(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
-
-def maintain(
-    spark: SparkSession, paths: Paths, settings: MaintainConfig, *, parallel: int = 4,
-    said: Callable[[Kept], None] = lambda _: None,
-) -> list[Kept]:
-    """Keeps all tables that are there, several at a time; ``said`` hears of each as it is done."""
+def maintain(spark: SparkSession, paths: Paths, settings: MaintainConfig, *, parallel: int = 4) -> list[Kept]:
+    """Keeps all tables that are there, several at a time."""
     upkeep = Upkeep(spark, paths, settings)
     with ThreadPoolExecutor(parallel, thread_name_prefix="maintain") as pool:
         runs = [pool.submit(run) for run in upkeep.runs().values()]
-        results = []
-        for run in runs:
-            results.append(run.result())
-            said(results[-1])
-    return results
+        return [run.result() for run in runs]
 
 
 class Upkeep:
@@ -87,13 +75,15 @@ class Upkeep:
             newest_batch(path, f"reconcile/{paths.source}") for path in (paths.schemas, paths.events, paths.windows)
         )
         self._frontier = read_frontier(spark, paths)
+        expiring = self._now - timedelta(days=settings.tombstone_days)
+        self._expiring = read_frontier(spark, paths, where=f"at < {instant(expiring)}")
 
     def runs(self) -> dict[str, Callable[[], Kept]]:
         """What there is to do, a call for each table that is there."""
         paths, frontier = self._paths, self._frontier
         states = sorted({*frontier.versions, *frontier.behind})
         wanted = [
-            partial(self._keep, "landing", paths.landing, self._expire_landing, self._unread_hours),
+            partial(self._keep_landing, "landing", paths.landing),
             partial(self._keep, "events", paths.events, self._expire_events),
             *(partial(self._keep, f"state {table}", paths.state(*split_qualified(table)),
                       partial(self._expire_tombstones, table)) for table in states),
@@ -104,9 +94,15 @@ class Upkeep:
         ]
         return {run.args[0]: run for run in wanted if DeltaTable.is_deltatable(run.args[1])}
 
+    def _keep_landing(self, name: str, path: str) -> Kept:
+        unread_hours = self._unread_hours()
+        kept = self._keep(name, path, self._expire_landing, unread_hours)
+        if unread_hours == 0:
+            self._clean_log(path)
+        return kept
+
     def _keep(
-        self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0,
-        unread_hours: Callable[[], float] = lambda: 0.0,
+        self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0, unread_hours: float = 0.0
     ) -> Kept:
         before = _sizes(path)
         deleted = expire(path)
@@ -116,9 +112,7 @@ class Upkeep:
             failpoint("maintain.compacted")
         vacuumed = self._vacuum_is_due(path)
         if vacuumed:
-            vacuum(self._spark, path, max(self._settings.vacuum_hours, unread_hours()))
-        if path == self._paths.landing:
-            self._clean_log(path)
+            vacuum(self._spark, path, max(self._settings.vacuum_hours, unread_hours))
         kept = Kept(name, len(before), len(_sizes(path)), deleted, vacuumed)
         logger.info("%s: %d files became %d, %d rows deleted%s", name, kept.files_before, kept.files_after, deleted,
                     ", old files removed" if vacuumed else "")
@@ -162,8 +156,7 @@ class Upkeep:
         return delete_these(self._spark, path, gone, POSITION, old(cutoff, upto))
 
     def _expire_tombstones(self, table: str, path: str) -> int:
-        cutoff = self._now - timedelta(days=self._settings.tombstone_days)
-        then = read_frontier(self._spark, self._paths, where=f"at < {instant(cutoff)}")
+        then = self._expiring
         if then.position is None or table in self._frontier.behind or table in then.behind:
             return 0
         return delete(self._spark, path, expired(then.position))
@@ -184,9 +177,9 @@ class Upkeep:
         return (self._now - since.astimezone(UTC)) / timedelta(hours=1) + 1
 
     def _clean_log(self, path: str) -> None:
-        """Removes old entries of landing's log, unless a capture that resumes or a reader behind needs one."""
+        """Removes old entries of landing's log, unless a capture that resumes needs one."""
         newest = DeltaTable(path).history(1)[0]["timestamp"] / 1000
-        if self._unread_hours() == 0 and datetime.fromtimestamp(newest, UTC) > self._now - _PAUSE:
+        if datetime.fromtimestamp(newest, UTC) > self._now - _PAUSE:
             DeltaTable(path).cleanup_metadata()
 
 

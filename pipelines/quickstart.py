@@ -34,7 +34,7 @@ from dblake.source.postgres.init import run_init
 from dblake.source.postgres.source import PostgresSource
 from dblake.spark.session import spark_session
 from dblake.state.digest import digest_sql
-from dblake.state.spelling import delta, identifier
+from dblake.spark.spelling import delta, identifier
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
 from pipelines.sources import postgres_settings

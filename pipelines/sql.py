@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
-from dblake.state.spelling import EVENT_AT, instant, position
+from dblake.spark.spelling import EVENT_AT, instant, position
 from pipelines.paths import Paths
 from pipelines.state import Frontier, read_frontier
 from pipelines.views import Views

@@ -46,14 +46,17 @@ class Frontier:
     versions: dict[str, int]
 
 
-def read_stages(paths: Paths, behind_log: int | None) -> dict[str, Stage]:
-    """All stages, the first one first; ``behind_log`` are the bytes of log that have not landed."""
+def read_stages(paths: Paths, state: int, behind_log: int | None) -> dict[str, Stage]:
+    """All stages, the first one first, given the batch that state has reached.
+
+    ``behind_log`` are the bytes of log that have not landed.
+    """
     landed = _Landed(paths.landing)
     events = newest_batch(paths.events, f"reconcile/{paths.source}")
     return {
         "landing": landed.stage(landed.newest, behind_log, None),
         "events": landed.stage(events, *landed.after(events)),
-        "state": landed.stage(frontier(paths).batch, *landed.after(frontier(paths).batch)),
+        "state": landed.stage(state, *landed.after(state)),
     }
 
 

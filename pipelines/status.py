@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from dblake.capture.progress import open_progress
-from dblake.capture.requests import status as dump_status
+from dblake.capture.requests import State, status as dump_status
 from dblake.capture.rewritten import Rewritten, rewritten
 from dblake.config import Config
 from dblake.core.errors import DblakeError
@@ -28,7 +28,6 @@ from pipelines.stages import Stage, frontier, read_stages
 _LATE_SECONDS = 120.0
 _LITTLE_ROOM = 0.2
 """Of all log that may be kept, or of the time it is kept for."""
-_UNDER_WAY = ("queued", "running", "paused")
 
 
 def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
@@ -37,17 +36,18 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     store = open_progress(config.progress, config.source.name)
     dumps = dump_status(store)
     asked = _ask(config, paths, dumps) if ask_source else _Answer()
-    stages = read_stages(paths, asked.log.behind if asked.log else None)
+    reached = frontier(paths)
+    stages = read_stages(paths, reached.batch, asked.log.behind if asked.log else None)
     return {
         "source": config.source.name,
         "position": stages["landing"].position,
         "stages": {name: asdict(stage) for name, stage in stages.items()},
         "log": asdict(asked.log) if asked.log else None,
-        "tables": dict(frontier(paths).versions),
+        "tables": reached.versions,
         "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
         "problems": [
             *asked.problems, *_room(asked.log, stages["landing"]), *_late(stages), *_failed(dumps),
-            *_rewritten(rewritten(store), dumps), *_behind(frontier(paths).behind),
+            *_rewritten(rewritten(store), dumps), *_behind(reached.behind),
         ],
     }
 
@@ -63,7 +63,7 @@ class _Answer:
 
 def _ask(config: Config, paths: Paths, dumps: list[dict[str, Any]]) -> _Answer:
     reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
-    tables = sorted({dump["table"] for dump in dumps if dump["state"] in _UNDER_WAY})
+    tables = sorted({dump["table"] for dump in dumps if not State(dump["state"]).final})
     try:
         source = open_source(config)
         return _Answer(source.log_standing(reached.resume if reached else None), source.row_estimates(tables))

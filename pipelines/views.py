@@ -23,7 +23,7 @@ from dblake.core.schema import TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
 from dblake.state.live import history_sql, live_sql, plain_sql, state_rows
 from dblake.state.shape import Shape, fitted, shape_of
-from dblake.state.spelling import delta, identifier, literal
+from dblake.spark.spelling import delta, identifier, literal
 from dblake.state.table import progress
 from pipelines.paths import Paths
 from pipelines.state import FRONTIER, Frontier, read_frontier, read_schemas

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from pipelines.check import Report, run_check
 from pipelines.reconcile import reconcile_once
+from pipelines.stages import newest_batch
 from pipelines.state import run_state
-from pipelines.tables import newest_batch
 from tests.support.rig import Rig, T, kill
 
 PACE = {"commits_per_second": 2.0}
@@ -139,7 +139,7 @@ def _newer(rig: Rig, busy: Busy, batch: int) -> int:
     path, deadline = rig.lake.paths.state("public", "t"), time.monotonic() + _PATIENCE
     while True:
         busy.require_alive()
-        now = newest_batch(path, f"state/{rig.lake.paths.source}") if DeltaTable.is_deltatable(path) else 0
+        now = newest_batch(path, f"state/{rig.lake.paths.source}")
         if now > batch:
             return now
         assert time.monotonic() < deadline, "state does not get on"

@@ -25,6 +25,7 @@ from jobs.status import status
 from pipelines.paths import Paths
 from pipelines.stages import Stage
 from pipelines.status import _pace, _room, read_status
+from pipelines.tables import note_batch
 
 T = "public.t"
 NOW = datetime.now(UTC)
@@ -57,11 +58,8 @@ def land(conf: Path, batches: int, *, ago: float) -> Paths:
 
 
 def reconciled(paths: Paths, batch: int) -> None:
-    from deltalake import CommitProperties, Transaction
-
-    table = DeltaTable.create(paths.events, pa.schema([("batch", pa.int64())]), mode="ignore")
-    noted = CommitProperties(app_transactions=[Transaction("reconcile/shop", batch)])
-    table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+    DeltaTable.create(paths.events, pa.schema([("batch", pa.int64())]), mode="ignore")
+    note_batch(paths.events, "reconcile/shop", batch)
 
 
 def stages(conf: Path) -> dict[str, Any]:

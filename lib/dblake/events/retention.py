@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, Window, functions as F
 from dblake.decode.columns import CREATE, DELETE, KEY, OP, PARTIAL, READ, UPDATE
 from dblake.events.schema import POSITION
 from dblake.landing.columns import BATCH, COMMITTED_AT, TABLE
+from dblake.spark.spelling import instant
 
 
 def old(committed_before: datetime, upto_batch: int) -> str:
     """SQL for events committed before then and landed up to a batch; of use to whoever must prune files as well."""
-    cutoff = int(committed_before.timestamp() * 1_000_000)
-    return f"{COMMITTED_AT} < timestamp_micros({cutoff}L) AND {BATCH} <= {upto_batch}"
+    return f"{COMMITTED_AT} < {instant(committed_before)} AND {BATCH} <= {upto_batch}"
 
 
 def superseded(events: DataFrame, committed_before: datetime, upto_batch: int) -> DataFrame:

@@ -11,6 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.spark.conflicts import tried_again
+from dblake.spark.spelling import delta
 
 SMALL_BYTES = 64 << 20
 """Files from this size on are left as they are; smaller ones are put together, up to twice as much."""
@@ -37,9 +38,8 @@ def compact(session: SparkSession, path: str) -> int:
 
 @tried_again
 def delete(session: SparkSession, path: str, condition: str) -> int:
-    """Deletes rows; returns how many."""
-    quoted = path.replace("`", "``")
-    return _affected(session.sql(f"DELETE FROM delta.`{quoted}` WHERE {condition}"))
+    """Deletes rows of the table, which the condition may call ``t``; returns how many."""
+    return _affected(session.sql(f"DELETE FROM {delta(path)} t WHERE {condition}"))
 
 
 @tried_again

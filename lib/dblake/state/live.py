@@ -11,7 +11,7 @@ from __future__ import annotations
 from dblake.core.errors import StateError
 from dblake.state.fold import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
 from dblake.state.shape import OWN, Shape
-from dblake.state.spelling import EVENT_AT, identifier, literal, state_at
+from dblake.spark.spelling import EVENT_AT, identifier, literal, state_at
 
 _HISTORYS_OWN = ("_op", "_valid_from", "_valid_to", "_from", "_to")
 

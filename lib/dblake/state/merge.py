@@ -18,7 +18,7 @@ from dblake.core.position import Position
 from dblake.spark.conflicts import tried_again
 from dblake.state.fold import fold, missing_sql
 from dblake.state.shape import OWN, Shape
-from dblake.state.spelling import delta, identifier, literal, position, state_at
+from dblake.spark.spelling import delta, identifier, literal, position, state_at
 from dblake.state.table import prepare, progress
 
 _SOURCE = "folded"

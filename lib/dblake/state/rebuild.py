@@ -17,7 +17,7 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.state.fold import fold
 from dblake.state.shape import shape_of
-from dblake.state.spelling import EVENT_AT, literal, position
+from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
 
 

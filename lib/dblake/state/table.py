@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.state.shape import OWN, Shape, fitted, key_changed
-from dblake.state.spelling import delta, identifier, literal
+from dblake.spark.spelling import delta, identifier, literal
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")

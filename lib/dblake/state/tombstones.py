@@ -7,9 +7,9 @@ as a whole has stood beyond it for the time tombstones are kept. When that was i
 from __future__ import annotations
 
 from dblake.core.position import Position
-from dblake.state.spelling import position
+from dblake.spark.spelling import position, state_at
 
 
 def expired(at: Position) -> str:
-    """SQL for the tombstones of a state table up to a position."""
-    return f"_deleted AND named_struct('incarnation', _incarnation, 'lsn', _lsn, 'seq', _seq) <= {position(at)}"
+    """SQL for the tombstones of a state table ``t`` up to a position."""
+    return f"t._deleted AND {state_at('t')} <= {position(at)}"

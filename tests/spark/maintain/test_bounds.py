@@ -24,6 +24,7 @@ from jobs.maintain import maintain as job
 from pipelines.maintain import Kept, Upkeep
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
+from pipelines.tables import note_batch
 from tests.model.dblog import High, Low
 from tests.spark.state.conftest import Lake, table_schema
 from tests.support.landed import Change, Thing, landing_row, schema_row
@@ -116,21 +117,10 @@ def positions(lake: Lake) -> list[int]:
     return sorted(row["lsn"] for row in lake.spark.read.format("delta").load(lake.paths.events).collect())
 
 
-def noted(lake: Lake, path: str, batch: int) -> None:
-    """As if reconcile had appended up to there."""
-    from deltalake import CommitProperties, Transaction
-
-    table = DeltaTable(path)
-    table.create_write_transaction(
-        [], "append", table.schema(),
-        commit_properties=CommitProperties(app_transactions=[Transaction("reconcile/shop", batch)]),
-    )
-
-
 def reconciled(lake: Lake, batch: int) -> None:
     lake.spark.sql(f"CREATE TABLE delta.`{lake.paths.windows}` (batch BIGINT) USING delta")
     for path in (lake.paths.schemas, lake.paths.events, lake.paths.windows):
-        noted(lake, path, batch)
+        note_batch(path, "reconcile/shop", batch)
 
 
 @pytest.mark.parametrize(

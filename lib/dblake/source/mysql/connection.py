@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pymysql
 from pymysql.constants import CLIENT, CR, ER
+from pymysql.cursors import Cursor
 
 from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError
 from dblake.source.mysql.settings import MysqlSettings
@@ -147,6 +148,17 @@ def _tls(settings: MysqlSettings) -> dict[str, Any]:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}
+
+
+@contextmanager
+def asking(settings: MysqlSettings, *, purpose: str) -> Iterator[Cursor]:
+    """A cursor on a connection that is there for these few statements only."""
+    conn = connect(settings, purpose=purpose)
+    try:
+        with explained(settings), conn.cursor() as cur:
+            yield cur
+    finally:
+        conn.close()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pymysql.cursors import Cursor
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece, LogStanding
-from dblake.source.mysql.connection import connect, explained, version_of
+from dblake.source.mysql.connection import asking, connect, explained, version_of
 from dblake.source.mysql.frames import Gathered
 from dblake.source.mysql.gtids import executed
 from dblake.source.mysql.packets import HEARTBEAT_SECONDS, DumpEnded, Packets, start_dump
@@ -185,15 +185,11 @@ class MysqlLogStream:
 
 def _judged_start(settings: MysqlSettings, resume: ResumePoint | None) -> tuple[Place, bool]:
     """Where the log can start, refused by name if it cannot, and whether names are stored in lower case."""
-    conn = connect(settings, purpose="log start")
-    try:
-        with explained(settings), conn.cursor() as cur:
-            place = Place.parse(resume.token) if resume else log_end(cur, settings)
-            _require_file(cur, settings, place)
-            cur.execute("SELECT @@lower_case_table_names")
-            return place, bool(cur.fetchone()[0])
-    finally:
-        conn.close()
+    with asking(settings, purpose="log start") as cur:
+        place = Place.parse(resume.token) if resume else log_end(cur, settings)
+        _require_file(cur, settings, place)
+        cur.execute("SELECT @@lower_case_table_names")
+        return place, bool(cur.fetchone()[0])
 
 
 def log_end(cur: Cursor, settings: MysqlSettings) -> Place:

@@ -11,7 +11,7 @@ from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentit
 from dblake.source.asked import require_met
 from dblake.source.mysql import catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
-from dblake.source.mysql.connection import connect, explained
+from dblake.source.mysql.connection import asking, connect
 from dblake.source.mysql.log import MysqlLogStream, log_standing
 from dblake.source.mysql.preflight import preflight
 from dblake.source.mysql.resume import Place
@@ -39,22 +39,14 @@ class MysqlSource:
         require_met(self.name, (check for check in self.preflight() if check.check != "connect"))
 
     def identity(self) -> ServerIdentity:
-        conn = connect(self._settings, purpose="identity")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                cur.execute(_WHO[self._settings.flavour])
-                server, log = cur.fetchone()
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="identity") as cur:
+            cur.execute(_WHO[self._settings.flavour])
+            server, log = cur.fetchone()
         return ServerIdentity(server=str(server), log=os.path.basename(log or ""))
 
     def tables(self) -> Sequence[TableSchema]:
-        conn = connect(self._settings, purpose="tables")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="tables") as cur:
+            found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
         # What is not supported is refused by ``require``.
         return [table.schema for table in found if not table.unsupported and not table.versioned]
 
@@ -70,20 +62,12 @@ class MysqlSource:
         ]
 
     def log_standing(self, resume: ResumePoint | None) -> LogStanding:
-        conn = connect(self._settings, purpose="status")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                return log_standing(cur, Place.parse(resume.token) if resume else None)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="status") as cur:
+            return log_standing(cur, Place.parse(resume.token) if resume else None)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
-        conn = connect(self._settings, purpose="status")
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                return catalogue.row_estimates(cur, tables)
-        finally:
-            conn.close()
+        with asking(self._settings, purpose="status") as cur:
+            return catalogue.row_estimates(cur, tables)
 
     def end_other_reader(self) -> None:
         """The server does that by itself for who comes with the same server id."""
