@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dblake.core.errors import DblakeError
+from dblake.core.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 20
@@ -40,7 +40,7 @@ class Airflow:
         self.dags.mkdir(parents=True)
         self._program = venv / "bin" / "airflow"
         self._password = secrets.token_urlsafe(24)
-        self._port = _free_port()
+        self._port = free_port()
         # Without our PYTHONPATH: DAG files name the checkout themselves, as a user's do.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self._environment = {**inherited, **self._settings(), **environment}
@@ -185,10 +185,3 @@ class Airflow:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_STOP_SECONDS)
         self._processes.clear()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

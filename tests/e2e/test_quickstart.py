@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 import duckdb
 import pytest
 from deltalake import DeltaTable
+
+from dblake.core.ports import free_port
 
 HOME = Path(__file__).parents[2]
 _CONF = """
@@ -41,11 +42,8 @@ def submit(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[s
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A configuration with which the quickstart has run, and what it printed beside it."""
     folder = tmp_path_factory.mktemp("quickstart")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     conf = folder / "quickstart.yaml"
-    conf.write_text(_CONF.format(port=port))
+    conf.write_text(_CONF.format(port=free_port()))
     done = submit("quickstart", "--conf", str(conf), "--scale", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said").write_text(done.stdout)

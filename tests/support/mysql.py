@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from typing import Any, Literal
 import pymysql
 import pytest
 
+from dblake.core.ports import free_port
 from tests.support.mysql_fetch import mysql_root, program
 
 Flavour = Literal["mysql", "mariadb"]
@@ -87,7 +87,7 @@ class MysqlServer:
             return
         base = self._base()
         self._make_data(base)
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         options = [*_OPTIONS, *_OWN_OPTIONS[self.flavour], f"--port={self.port}", *self._options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -196,13 +196,6 @@ class MysqlServer:
             )
         if made.returncode:
             raise RuntimeError(f"{self.flavour} could not make its data folder:\n{made.stderr[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

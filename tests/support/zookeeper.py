@@ -19,6 +19,8 @@ from typing import Any, Self
 import pytest
 from kazoo.client import KazooClient
 
+from dblake.core.ports import free_port
+
 _JARS = Path("/usr/share/java")
 _numbers = itertools.count(1)
 
@@ -29,7 +31,7 @@ class ZookeeperServer:
     longest = 10.0
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._folder = folder
         self._tls = "secureClientPort" in settings
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,13 +107,6 @@ class ZookeeperServer:
         twin = self.client(client_id=client.client_id)
         twin.stop()
         twin.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _java() -> str:

@@ -14,10 +14,10 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -25,10 +25,11 @@ from typing import Any, Literal
 import psycopg2
 
 from dblake.core.errors import SourceError
+from dblake.core.ports import free_port
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _LOGICAL = {"wal_level": "logical", "max_wal_senders": "40", "max_replication_slots": "40"}
-_START_SECONDS = 60
+_START_SECONDS = 120
 _STOP_SECONDS = 30
 
 
@@ -89,7 +90,7 @@ class EmbeddedPostgres:
             return
         self._make_data()
         self.password = (self._data / "dblake.password").read_text(encoding="ascii")
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         settings = self._settings | {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -111,12 +112,14 @@ class EmbeddedPostgres:
         if self._process is None:
             return
         process, self._process = self._process, None
-        process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # The postmaster is never killed itself: its children would live on, and keep the next one from the data.
+        for ending in (signal.SIGQUIT,) if crash else (signal.SIGINT, signal.SIGQUIT):
+            process.send_signal(ending)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+                return
+        raise SourceError(f"the embedded PostgreSQL does not end (process {process.pid})",
+                          next_step=f"read {self._log}, and end it by hand")
 
     def restart(self, *, crash: bool = False, **settings: str) -> None:
         """Stops and starts again on the same port, with further settings."""
@@ -171,8 +174,10 @@ class EmbeddedPostgres:
                 ended = self._process is not None and self._process.poll() is not None
                 if ended or time.monotonic() > deadline:
                     self.stop()
+                    *_, last = ["it says nothing", *self._log.read_text(errors="replace").splitlines()]
                     raise SourceError(
-                        f"the embedded PostgreSQL did not start on port {self.port}", next_step=f"read {self._log}"
+                        f"the embedded PostgreSQL did not start on port {self.port}: {last}",
+                        next_step=f"read {self._log}",
                     ) from None
                 time.sleep(0.05)
 
@@ -203,10 +208,3 @@ def _server_user() -> tuple[int, int]:
 
 def _open_to_others(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
