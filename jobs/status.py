@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dblake.config import Config
@@ -36,9 +37,12 @@ def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool
         console.print(_log(document["log"]), soft_wrap=True)
     if document["dumps"]:
         console.print(_dumps(document))
+    if document["check"]:
+        console.print(_check(document["check"]), soft_wrap=True)
     for problem in document["problems"]:
         of = f" {problem['table']}:" if problem["table"] else ":"
-        console.print(f"[red]{problem['code']}[/red]{of} {problem['detail']}. Next: {problem['next']}", soft_wrap=True)
+        said = escape(f"{of} {problem['detail']}. Next: {problem['next']}")
+        console.print(f"[red]{problem['code']}[/red]{said}", soft_wrap=True)
     if not document["problems"]:
         console.print("Nothing needs anybody.")
 
@@ -59,6 +63,12 @@ def _log(log: dict[str, Any]) -> str:
     if log["seconds"] is not None:
         parts.append(f"each for {_number(log['seconds'])} s")
     return "; ".join(parts)
+
+
+def _check(check: dict[str, Any]) -> str:
+    failed = len(check["failed"])
+    held = f"{failed} of {_number(check['expectations'])} expectations failed" if failed else "all held"
+    return f"checked at {check['checked_at']}: {held}"
 
 
 def _dumps(document: dict[str, Any]) -> Table:

@@ -68,7 +68,7 @@ def newest_batch(path: str, application: str) -> int:
 
 def frontier(paths: Paths) -> Frontier:
     """Where state has got to."""
-    rows = _query(paths.frontier, "SELECT batch, behind, versions FROM t ORDER BY batch DESC, at DESC LIMIT 1")
+    rows = query(paths.frontier, "SELECT batch, behind, versions FROM t ORDER BY batch DESC, at DESC LIMIT 1")
     if not rows:
         return Frontier(0, {}, {})
     return Frontier(rows[0]["batch"], dict(rows[0]["behind"] or []), dict(rows[0]["versions"] or []))
@@ -115,21 +115,21 @@ class _Landed:
             size += file["size_bytes"] * max(last - max(batch, first - 1), 0) / (last - first + 1)
         if batch >= self.newest:
             return round(size), 0
-        (row,) = _query(self._path, f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
+        (row,) = query(self._path, f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
         return round(size), row["n"]
 
     def _look(self, file: dict[str, Any], batch: int) -> tuple[tuple[int, int | None], datetime | None]:
         """The newest position and commit time of a file's batches up to one."""
         span = f"batch BETWEEN {file['min.batch']} AND {batch}"
-        (time,) = _query(self._path, f"SELECT max(committed_at) AS at FROM t WHERE {span}")
-        places = _query(
+        (time,) = query(self._path, f"SELECT max(committed_at) AS at FROM t WHERE {span}")
+        places = query(
             self._path, f"SELECT incarnation, max(lsn) AS lsn FROM t WHERE {span} AND lsn IS NOT NULL "
                         "GROUP BY incarnation ORDER BY incarnation DESC LIMIT 1",
         )
         return (places[0]["incarnation"], places[0]["lsn"]) if places else (0, None), time["at"]
 
 
-def _query(path: str, statement: str) -> list[dict[str, Any]]:
+def query(path: str, statement: str) -> list[dict[str, Any]]:
     """Rows of a table, which the statement calls ``t``; none if there is no table."""
     if not DeltaTable.is_deltatable(path):
         return []

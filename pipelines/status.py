@@ -24,6 +24,7 @@ from dblake.landing.table import Landing
 from pipelines.paths import Paths
 from pipelines.sources import open_source
 from pipelines.stages import Stage, frontier, read_stages
+from pipelines.verdict import newest_check
 
 _LATE_SECONDS = 120.0
 _LITTLE_ROOM = 0.2
@@ -38,6 +39,7 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     asked = _ask(config, paths, dumps) if ask_source else _Answer()
     reached = frontier(paths)
     stages = read_stages(paths, reached.batch, asked.log.behind if asked.log else None)
+    check = newest_check(paths)
     return {
         "source": config.source.name,
         "position": stages["landing"].position,
@@ -45,9 +47,10 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
         "log": asdict(asked.log) if asked.log else None,
         "tables": reached.versions,
         "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
+        "check": check,
         "problems": [
             *asked.problems, *_room(asked.log, stages["landing"]), *_late(stages), *_failed(dumps),
-            *_rewritten(rewritten(store), dumps), *_behind(reached.behind),
+            *_rewritten(rewritten(store), dumps), *_behind(reached.behind), *_checked(check),
         ],
     }
 
@@ -131,6 +134,16 @@ def _rewritten(found: list[Rewritten], dumps: list[dict[str, Any]]) -> list[dict
         coming = state in ("queued", "running")
         then = f"run capture until dump {each.dump_id} is done" if coming else f"dump start --table '{each.table}'"
         problems.append(_problem("rewritten", each.table, f"it changed without row events: {each.why}", then))
+    return problems
+
+
+def _checked(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    problems = []
+    for failed in check["failed"] if check else ():
+        column = f"({failed['column']})" if failed["column"] else ""
+        found = f"{failed['unexpected']:,} rows" if failed["unexpected"] is not None else failed["fault"] or "does not hold"
+        problems.append(_problem("check_failed", failed["table"], f"{failed['expectation']}{column}: {found}",
+                                 "check, which says more"))
     return problems
 
 

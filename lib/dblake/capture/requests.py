@@ -2,7 +2,8 @@
 
 A request and its progress are separate documents, so neither writer can overwrite the other's word. Promises: tables
 of one dump, and one dump after another, are read in the order in which they were asked for; whatever was asked for and
-is not finished stays pending across crashes of either side. Finished dumps keep their progress, not their request.
+is not finished stays pending across crashes of either side. Finished dumps keep their progress, not their request, and
+that until a dump is asked for ``_KEPT`` later.
 Carrying dumps out is ``dumps``' business.
 """
 
@@ -12,7 +13,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +26,7 @@ from dblake.landing.control import DumpStart
 Key = tuple[str, ...]
 
 _REQUESTS, _PROGRESS, _THROTTLE = "dumps/requests", "dumps/progress", "dumps/throttle"
+_KEPT = timedelta(days=30)
 
 
 class State(StrEnum):
@@ -195,7 +197,8 @@ def queue_dump(
 ) -> str:
     """Asks for a dump of ``tables`` in this order, or of some rows of each; returns its id, which sorts by time."""
     now = datetime.now(UTC)
-    dump_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}-{secrets.token_hex(2)}"
+    _forget(store, before=_id_at(now - _KEPT))
+    dump_id = f"{_id_at(now)}-{secrets.token_hex(2)}"
     # Progress is the last key done, so none may come twice.
     wanted = None if keys is None else tuple(dict.fromkeys(keys))
     for number, table in enumerate(tables, start=1):
@@ -252,7 +255,7 @@ def save_progress(store: ProgressStore, task: DumpTask) -> DumpTask:
 
 
 def status(store: ProgressStore) -> list[dict[str, Any]]:
-    """Every dump there ever was, one entry a table, the oldest first. The fields are what scripts rely on."""
+    """Every dump of the last weeks, one entry a table, the oldest first. The fields are what scripts rely on."""
     entries = {}
     for path in store.list(_PROGRESS):
         if document := store.read(path):
@@ -291,6 +294,19 @@ def _directed(state: State, wanted: Control) -> State:
     if wanted is Control.PAUSE:
         return State.PAUSED
     return State.QUEUED if state is State.PAUSED else state
+
+
+def _id_at(moment: datetime) -> str:
+    """How the id of a dump begins that was asked for then."""
+    return f"{moment:%Y%m%d-%H%M%S}-{moment.microsecond // 1000:03d}"
+
+
+def _forget(store: ProgressStore, *, before: str) -> None:
+    """Deletes the progress of what was asked for before, and is finished."""
+    oldest = f"{_PROGRESS}/{before}"
+    for path in store.list(_PROGRESS):
+        if path < oldest and (document := store.read(path)) and _progress(path, document).state.final:
+            store.delete(path)
 
 
 def _write_request(store: ProgressStore, request: DumpRequest) -> None:

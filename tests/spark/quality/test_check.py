@@ -4,6 +4,7 @@ and number, and nothing else is."""
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,20 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblake.config import MaintainConfig
+from dblake.config import MaintainConfig, load_config
 from dblake.core.errors import ChecksFailed, ConfigError, ExitCode, UsageError
 from dblake.quality.results import Outcome
 from jobs.check import check
 from pipelines.check import run_check
 from pipelines.maintain import maintain
 from pipelines.paths import Paths
+from pipelines.status import read_status
 from tests.spark.quality.conftest import CANARY, Warehouse
 from tests.spark.quality.planted import DEFECTS, HARMLESS, NULL, Defect, Found, Rows, event, plant
 
 pytestmark = pytest.mark.timeout(900)
 
+HOME = Path(__file__).parents[3]
 OWN: list[tuple[dict[str, Any], bool, int | None, int | None, str | None]] = [
     # what is expected, whether it is so, evaluated, unexpected, fault
     ({"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "customer", "value_set": ["nobody"]}},
@@ -108,6 +111,36 @@ def test_a_failing_check_ends_with_65_and_says_what_where_and_how_many(spoilt: t
     error = spoilt[1].exception
     assert isinstance(error, ChecksFailed) and error.exit_code == 65 == ExitCode.WRONG_DATA and not error.retryable
     assert "landing: expect_column_values_to_be_in_set(missing_after): 1 of " in error.what
+
+
+def test_status_tells_what_the_newest_check_found(spoilt: tuple[Paths, Result]) -> None:
+    paths, said = spoilt
+    document = read_status(load_config(configured(paths, "suites")), ask_source=False)
+    outcomes = json.loads(said.stdout)
+    assert document["check"]["expectations"] == len(outcomes)
+    assert document["check"]["failed"] and len(document["check"]["failed"]) == sum(not o["success"] for o in outcomes)
+    problems = [(p["table"], p["detail"]) for p in document["problems"] if p["code"] == "check_failed"]
+    assert ("landing", "expect_column_values_to_be_in_set(missing_after): 1 rows") in problems
+    assert ("public.orders", "expect_table_row_count_to_equal: does not hold") in problems
+    assert CANARY not in str(document)
+
+
+def test_status_of_a_warehouse_nobody_has_checked(copied: Warehouse) -> None:
+    document = read_status(load_config(configured(copied())), ask_source=False)
+    assert document["check"] is None and "check_failed" not in {p["code"] for p in document["problems"]}
+
+
+def test_the_command_itself_ends_with_65_and_one_line(copied: Warehouse) -> None:
+    paths = copied()
+    plant(paths, [defect for defect in DEFECTS if defect.what == "a key column that is NULL"])
+    done = subprocess.run(
+        [HOME / "spark-submit.sh", "check", "--conf", configured(paths), "--table", "public.orders"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if "expectations failed" in line]
+    assert (done.returncode, len(said)) == (65, 1), done.stderr
+    assert "public.orders: expect_column_values_to_not_be_null(id): 1 of " in said[0]
+    assert "Traceback" not in done.stderr and "expect_column_values_to_not_be_null" in done.stdout
 
 
 def test_neither_results_nor_pages_hold_a_value(spoilt: tuple[Paths, Result]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import (
-    Control, Stretch, Throttle, control, direct, pending, queue_dump, requests, save_progress, set_throttle, status,
-    throttle,
+    Control, DumpProgress, DumpRequest, DumpTask, State, Stretch, Throttle, control, direct, pending, queue_dump,
+    requests, save_progress, set_throttle, status, throttle,
 )
 from dblake.core.errors import ConfigError
 from dblake.landing.control import DumpStart
@@ -143,6 +144,23 @@ def test_two_dumps_of_one_table_are_two(store: FileProgress) -> None:
     assert second.id != first.id
     assert second.chunks == 0
     assert states(store) == [(ORDERS, "done"), (ORDERS, "queued")]
+
+
+@pytest.mark.parametrize(
+    ("days", "state", "kept"),
+    [
+        (31, State.DONE, False), (31, State.FAILED, False), (31, State.CANCELLED, False),
+        (31, State.RUNNING, True), (31, State.PAUSED, True), (29, State.DONE, True),
+    ],
+)
+def test_what_ended_long_ago_is_forgotten_when_another_is_asked_for(
+    store: FileProgress, days: int, state: State, kept: bool
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=days)
+    old = f"{then:%Y%m%d-%H%M%S}-000-abcd"
+    save_progress(store, DumpTask(DumpRequest(old, ORDERS, 1, then.isoformat()), DumpProgress(old, ORDERS, state)))
+    new = queue_dump(store, [ORDERS])
+    assert [entry["id"] for entry in status(store)] == ([old, new] if kept else [new])
 
 
 def test_throttle(store: FileProgress) -> None:
