@@ -141,7 +141,9 @@ def _checked(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     problems = []
     for failed in check["failed"] if check else ():
         column = f"({failed['column']})" if failed["column"] else ""
-        found = f"{failed['unexpected']:,} rows" if failed["unexpected"] is not None else failed["fault"] or "does not hold"
+        found = failed["fault"] or "does not hold"
+        if failed["unexpected"] is not None:
+            found = f"{failed['unexpected']:,} rows"
         problems.append(_problem("check_failed", failed["table"], f"{failed['expectation']}{column}: {found}",
                                  "check, which says more"))
     return problems
