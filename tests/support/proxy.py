@@ -39,6 +39,10 @@ class Proxy:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def lead_to(self, port: int) -> None:
+        """New connections go there, as after a failover behind one address."""
+        self._target = port
+
     def cut_after(self, *sizes: int) -> None:
         """Cuts once so many bytes more have come from the server, and again so many bytes after that, and so on."""
         with self._counting:
@@ -64,10 +68,14 @@ class Proxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                self._flowing.wait()
-                far = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            self._flowing.wait()
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
             self._connections += [near, far]
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(source, target, source is far), daemon=True).start()

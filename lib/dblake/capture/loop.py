@@ -67,6 +67,10 @@ class Landed:
     """From when the log was opened until the last batch had landed."""
 
 
+class _AnotherAnswers(Exception):
+    """At the source's address is not who was there when capture looked where to go on."""
+
+
 class Capture:
     """One run of capture for one source. Ends at a transaction's end once ``stop`` is set."""
 
@@ -98,18 +102,27 @@ class Capture:
             if self._stop.is_set():  # while it stood by
                 return self.landed
             try:
-                self._capture(until)
+                self._follow(until)
             except (PositionLost, WrongServer, GapAhead) as error:
                 if not self._accept_gap:
                     raise
                 logger.warning("%s; the gap is accepted", error.what)
                 self._leave_behind()
-                self._capture(until, anew=True)
+                self._follow(until, anew=True)
         return self.landed
+
+    def _follow(self, until: Until, *, anew: bool = False) -> None:
+        """Captures from whichever server answers, for as long as each carries on the log of the one before."""
+        while True:
+            try:
+                return self._capture(until, anew=anew)
+            except _AnotherAnswers:
+                anew = False
+                logger.warning("source %s: another server answers, or another life of it", self._source.name)
 
     def _capture(self, until: Until, *, anew: bool = False) -> None:
         landing = self._open_landing()
-        server = self._identify(landing, anew=anew)
+        self._server = self._identify(landing, anew=anew)
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
         resume = reached.resume if reached else None
@@ -125,7 +138,7 @@ class Capture:
             max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows,
         )
         self._commits = Committer(
-            landing, lease_epoch=epoch, server=server, per_second=self._settings.commits_per_second
+            landing, lease_epoch=epoch, server=self._server, per_second=self._settings.commits_per_second
         )
         self._dumps = DumpRunner(
             self._source, self._store, self._batches, self._windows, self._dump_settings,
@@ -167,12 +180,15 @@ class Capture:
     def _identify(self, landing: Landing, *, anew: bool) -> ServerIdentity:
         server = self._retrying(_START_SECONDS)(self._source.identity)
         self._source.require()
-        known = landing.reached.server if landing.reached else server
-        if (known.server, known.log) != (server.server, server.log) and not anew:
+        reached = landing.reached
+        if reached is None or anew or server.same_as(reached.server):
+            return server
+        if not self._source.carries_on(reached.server, reached.resume):
             raise WrongServer(
                 f"source {self._source.name}: the server that answers is not the server landing was captured from",
                 next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
             )
+        logger.warning("source %s: a replica was promoted, and has all that has landed: no gap", self._source.name)
         return server
 
     def _loop(self, until: Until) -> None:
@@ -239,7 +255,12 @@ class Capture:
             time.sleep(_CHECK_SECONDS)
         if self._lease.coordinated:
             self._source.end_other_reader()
-        return self._source.open_log(resume, self._incarnation)
+        stream = self._source.open_log(resume, self._incarnation)
+        # Asked after it was opened: who answered then answers still, or this is not the one.
+        if not self._source.identity().same_as(self._server):
+            stream.close()
+            raise _AnotherAnswers
+        return stream
 
     def _require_lease(self) -> None:
         if why := self._lease.lost():

@@ -152,6 +152,10 @@ class ServerIdentity:
     log: str
     facts: dict[str, str] = field(default_factory=dict)
 
+    def same_as(self, other: ServerIdentity) -> bool:
+        """True for one server in one life of its log, whatever else is told of it."""
+        return (self.server, self.log) == (other.server, other.log)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStanding:
@@ -213,6 +217,12 @@ class Source(Protocol):
 
     def identity(self) -> ServerIdentity:
         """Who answers at the configured address."""
+
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        """True if who answers now was a replica of ``known`` and has all of its log up to ``resume``, at its places.
+
+        Raises PositionLost if it was, and has not.
+        """
 
     def tables(self) -> Sequence[TableSchema]:
         """The captured tables as the catalogue has them now, those without a key included."""

@@ -51,6 +51,9 @@ class MaskedSource:
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return self._source.carries_on(known, resume)
+
     def tables(self) -> Sequence[TableSchema]:
         found = self._source.tables()
         self._masks.look(found)

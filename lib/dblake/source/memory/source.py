@@ -36,6 +36,9 @@ class MemorySource:
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)
 
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - there are no replicas
+        return False
+
     def tables(self) -> Sequence[TableSchema]:
         return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
 

@@ -44,6 +44,10 @@ class MysqlSource:
             server, log = cur.fetchone()
         return ServerIdentity(server=str(server), log=os.path.basename(log or ""))
 
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - whichever they are
+        """A replica has a log of its own, with other files and places."""
+        return False
+
     def tables(self) -> Sequence[TableSchema]:
         with asking(self._settings, purpose="tables") as cur:
             found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)

@@ -146,7 +146,7 @@ def _publication(facts: Survey, settings: PostgresSettings) -> Iterator[sql.Comp
 
 def _slot(facts: Survey, settings: PostgresSettings) -> Iterator[sql.Composable]:
     if facts.slot is None:
-        yield statements.create_slot(settings)
+        yield statements.create_slot(settings, facts.server.version)
 
 
 @contextmanager

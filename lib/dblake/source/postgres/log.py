@@ -32,6 +32,8 @@ _FRAME_BYTES = 2 << 20
 _GATHER_SECONDS = 0.001
 """The server sends message by message: to wake up for each would cost more than to read it."""
 
+ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
+
 
 class PgLogStream:
     """A started replication stream. Opens the slot on construction; see LogStream for the methods."""
@@ -241,10 +243,9 @@ def check_slot(cur: cursor, settings: PostgresSettings, resume: ResumePoint | No
     )
     slot = cur.fetchone()
     where = f"source {settings.name}: slot {settings.slot}"
-    accept = "capture --accept-gap starts a new incarnation and dumps all tables again"
     if slot is None:
         if resume:
-            raise PositionLost(f"{where} is gone, so the log after {resume.token} is a gap", next_step=accept)
+            raise PositionLost(f"{where} is gone, so the log after {resume.token} is a gap", next_step=ACCEPT_GAP)
         raise PrerequisitesNotMet(f"{where} does not exist", next_step="run preflight --init")
     plugin, database, confirmed, wal_status, active_pid = slot
     if plugin != "pgoutput" or database != settings.database:
@@ -252,7 +253,7 @@ def check_slot(cur: cursor, settings: PostgresSettings, resume: ResumePoint | No
             f"{where} belongs to plugin {plugin} in database {database}", next_step="set source.slot to another name"
         )
     if wal_status == "lost":
-        raise PositionLost(f"{where} is lost: the server removed log it still needed, a gap", next_step=accept)
+        raise PositionLost(f"{where} is lost: the server removed log it still needed, a gap", next_step=ACCEPT_GAP)
     if active_pid is not None:
         raise SourceError(
             f"{where} is taken by server process {active_pid}",
@@ -263,7 +264,7 @@ def check_slot(cur: cursor, settings: PostgresSettings, resume: ResumePoint | No
     if pgoutput.lsn_number(confirmed) > pgoutput.lsn_number(resume.token):
         raise PositionLost(
             f"{where} stands at {confirmed}, after {resume.token} where landing ends: the log between is a gap",
-            next_step=accept,
+            next_step=ACCEPT_GAP,
         )
     return resume.token
 

@@ -226,7 +226,7 @@ def _slot(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
         yield Finding(
             "slot", ok=False,
             detail=f"there is no slot {settings.slot}; if capture has run before, the log since then is a gap",
-            fix=statements.create_slot(settings),
+            fix=statements.create_slot(settings, facts.server.version),
         )
         return
     unusable = "" if usable(slot, facts.server) else (

@@ -9,9 +9,9 @@ from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, LogStanding, ServerIdentity, Standing
 from dblake.source.asked import require_met
-from dblake.source.postgres import catalogue, standing, statements
+from dblake.source.postgres import catalogue, standing, statements, timeline
 from dblake.source.postgres.chunks import PgChunkReader
-from dblake.source.postgres.connection import asking, connect, connect_replication, explained
+from dblake.source.postgres.connection import asking, connect
 from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
@@ -38,14 +38,10 @@ class PostgresSource:
         require_met(self.name, (c for c in self.preflight() if not c.check.startswith(_JUDGED_BY_OPEN_LOG)))
 
     def identity(self) -> ServerIdentity:
-        conn = connect_replication(self._settings)
-        try:
-            with explained(self._settings), conn.cursor() as cur:
-                cur.execute("IDENTIFY_SYSTEM")
-                system, timeline, *_ = cur.fetchone()
-        finally:
-            conn.close()
-        return ServerIdentity(server=str(system), log=str(timeline))
+        return timeline.identity(self._settings)
+
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return timeline.carries_on(self._settings, known, resume)
 
     def tables(self) -> Sequence[TableSchema]:
         with asking(self._settings, purpose="tables") as cur:
@@ -82,7 +78,7 @@ class PostgresSource:
             if found and found[0]:
                 cur.execute("SELECT pg_drop_replication_slot(%s)", slot)
             if not found or found[0]:
-                cur.execute(statements.create_slot(self._settings))
+                cur.execute(statements.create_slot(self._settings, cur.connection.server_version))
                 logger.info("source %s: made the slot anew", self.name)
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> PgLogStream:

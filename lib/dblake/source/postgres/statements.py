@@ -12,6 +12,9 @@ from psycopg2 import sql
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
 
+_FAILOVER_SLOTS = 170000
+"""The first version that keeps logical slots on standbys, too."""
+
 
 def create_role(settings: PostgresSettings, password: sql.Composable) -> sql.Composable:
     """The capture role: no superuser, nothing but LOGIN and REPLICATION."""
@@ -97,9 +100,12 @@ def set_publication(settings: PostgresSettings, options: str) -> sql.Composable:
     return _alter_publication(settings, f"SET ({options})")
 
 
-def create_slot(settings: PostgresSettings) -> sql.Composable:
-    """The slot. PostgreSQL makes it only in a transaction that has written nothing."""
-    return sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput')").format(sql.Literal(settings.slot))
+def create_slot(settings: PostgresSettings, version: int) -> sql.Composable:
+    """The slot, on standbys as well where the server can. It is made only in a transaction that has written nothing."""
+    failover = ", failover => true" if version >= _FAILOVER_SLOTS else ""
+    return sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput'" + failover + ")").format(
+        sql.Literal(settings.slot)
+    )
 
 
 def set_identity(table: Identity, kind: str) -> sql.Composable:
