@@ -52,6 +52,9 @@ class Stepped:
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 
+    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return self._source.carries_on(known, resume)
+
     def tables(self) -> Sequence[TableSchema]:
         return self._source.tables()
 
