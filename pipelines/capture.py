@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 from dblake.capture.lease import open_lease
-from dblake.capture.loop import Capture, Landed, Until
+from dblake.capture.loop import Landed, Until
 from dblake.capture.progress import open_progress
+from dblake.capture.run import Capture
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.config import Config
 from dblake.landing.table import Landing

@@ -11,9 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from dblake.capture.lease import LocalLease
-from dblake.capture.loop import Capture, Landed, Until
+from dblake.capture.loop import Landed, Until
 from dblake.capture.progress import FileProgress, ProgressStore
 from dblake.capture.requests import Key, queue_dump, status
+from dblake.capture.run import Capture
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema

@@ -1,5 +1,7 @@
 """The capture loop: reads the log, fills batches, lands them, and only then remembers and acknowledges.
 
+Where to begin, and on which server, is ``run``'s to decide.
+
 One pass of the loop never waits for a dump or a commit while the log has something to say. What a batch holds is
 acknowledged to the database after its commit has returned, and never beyond the last COMMIT landed.
 """
@@ -10,31 +12,29 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tenacity import RetryCallState, Retrying
+from tenacity import Retrying
 
 from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lease import Lease
-from dblake.capture.patience import patiently
+from dblake.capture.patience import patiently, told
 from dblake.capture.progress import ProgressStore
+from dblake.capture.pulse import Pulse
 from dblake.capture.redump import Redumps
-from dblake.capture.requests import pending, queue_dump
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import (
-    DblakeError, Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName, WrongServer,
+    Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName,
 )
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position, ResumePoint
-from dblake.core.source import HEARTBEAT_ROW, ChunkReader, LogPiece, LogStream, ServerIdentity, Source
+from dblake.core.source import HEARTBEAT_ROW, LogPiece, LogStream, ServerIdentity, Source
 from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
 
@@ -42,7 +42,7 @@ _CHECK_SECONDS = 0.05
 _BRIEF_SECONDS = 0.01
 """While dumps fill batches without the log saying anything, or somebody waits for the end of what there is."""
 _GRACE_SECONDS = 30.0
-_START_SECONDS = 10.0
+START_SECONDS = 10.0
 """A server may need some seconds to see that the capture before this one is gone; nobody waits longer at a prompt."""
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,19 @@ class Until:
     seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where the log is gone on with: ``resume``, or what the source itself keeps if it is None, on which server.
+
+    With ``accept_gap``, what cannot be captured is told as GapAhead, after what came before it has landed.
+    """
+
+    server: ServerIdentity
+    resume: ResumePoint | None
+    incarnation: int
+    accept_gap: bool
+
+
 @dataclass(slots=True)
 class Landed:
     """What this run has landed so far."""
@@ -67,92 +80,60 @@ class Landed:
     """From when the log was opened until the last batch had landed."""
 
 
-class _AnotherAnswers(Exception):
-    """At the source's address is not who was there when capture looked where to go on."""
+class AnotherAnswers(Exception):
+    """At the source's address is not who was there when it was decided where to go on."""
 
 
-class Capture:
-    """One run of capture for one source. Ends at a transaction's end once ``stop`` is set."""
+class Loop:
+    """A log followed into landing, from where it was decided to begin until told to end at a transaction's end.
+
+    Takes over ``landed``, to count on in it. Raises AnotherAnswers, with nothing of another server's landed, and
+    Fenced if it is no longer the one capture.
+    """
 
     def __init__(
         self,
         source: Source,
-        open_landing: Callable[[], Landing],
+        landing: Landing,
         store: ProgressStore,
         lease: Lease,
         settings: CaptureSettings,
         dumps: DumpSettings,
         stop: threading.Event,
-        *,
-        accept_gap: bool = False,
+        begin: Begin,
+        landed: Landed,
     ) -> None:
-        self._source, self._open_landing, self._store, self._lease = source, open_landing, store, lease
-        self._settings, self._dump_settings = settings, dumps
-        self._stop = stop
-        self._accept_gap = accept_gap
-        self.landed = Landed()
-
-    def run(self, until: Until) -> Landed:
-        """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture.
-
-        With ``accept_gap``, a log that cannot be gone on with is left behind where it ends, once: a new incarnation
-        begins where the log can be read now, and all tables are dumped again.
-        """
-        with self._lease:
-            if self._stop.is_set():  # while it stood by
-                return self.landed
-            try:
-                self._follow(until)
-            except (PositionLost, WrongServer, GapAhead) as error:
-                if not self._accept_gap:
-                    raise
-                logger.warning("%s; the gap is accepted", error.what)
-                self._leave_behind()
-                self._follow(until, anew=True)
-        return self.landed
-
-    def _follow(self, until: Until, *, anew: bool = False) -> None:
-        """Captures from whichever server answers, for as long as each carries on the log of the one before."""
-        while True:
-            try:
-                return self._capture(until, anew=anew)
-            except _AnotherAnswers:
-                anew = False
-                logger.warning("source %s: another server answers, or another life of it", self._source.name)
-
-    def _capture(self, until: Until, *, anew: bool = False) -> None:
-        landing = self._open_landing()
-        self._server = self._identify(landing, anew=anew)
+        self._source, self._lease, self._settings, self._stop = source, lease, settings, stop
+        self._begin, self.landed = begin, landed
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
-        resume = reached.resume if reached else None
-        self._incarnation = resume.incarnation + int(anew) if resume else 1
-        self._redumps = Redumps(self._source, self._store, auto=self._settings.redump)
-        self._retrying(_START_SECONDS)(self._redumps.begin)
-        self._stream: LogStream = self._retrying(_START_SECONDS)(self._open_log, None if anew else resume)
+        self._redumps = Redumps(source, store, auto=settings.redump)
+        self._retrying(START_SECONDS)(self._redumps.begin)
+        self._stream: LogStream = self._retrying(START_SECONDS)(self._open_log, begin.resume)
         self._windows = Windows()
         self._said: dict[str, str] = {}
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch,
             resume=self._stream.start,
-            max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows,
+            max_bytes=settings.max_bytes, max_rows=settings.max_rows,
         )
         self._commits = Committer(
-            landing, lease_epoch=epoch, server=self._server, per_second=self._settings.commits_per_second
+            landing, lease_epoch=epoch, server=begin.server, per_second=settings.commits_per_second
         )
         self._dumps = DumpRunner(
-            self._source, self._store, self._batches, self._windows, self._dump_settings,
-            reconnect_seconds=self._settings.reconnect_seconds,
+            source, store, self._batches, self._windows, dumps, reconnect_seconds=settings.reconnect_seconds
         )
-        logger.info("capture of %s starts: lease epoch %d", self._source.name, epoch)
-        self._pulse: ChunkReader | None = None
-        self._next_heartbeat = 0.0
+        logger.info("capture of %s starts: lease epoch %d", source.name, epoch)
+        self._pulse = Pulse(source, settings.heartbeat_seconds)
         self._began = time.monotonic()
         self._fence: str | None = None
         self._fence_landed = False
+
+    def run(self, until: Until) -> None:
+        """Follows the log; once."""
         try:
             self._dumps.start()
-            self._loop(until)
+            self._follow(until)
             self._finish()
         except GapAhead:
             # What was whole before it is as good as ever.
@@ -162,36 +143,9 @@ class Capture:
             self._dumps.close()
             self._commits.close()
             self._stream.close()
-            if self._pulse:
-                self._pulse.close()
+            self._pulse.close()
 
-    def _leave_behind(self) -> None:
-        """Queues dumps of all tables before anything of a new incarnation lands: only they make up for the gap."""
-        self._retrying(_START_SECONDS)(self._source.renew_log)
-        tables = self._source.tables()
-        waiting = {task.table for task in pending(self._store) if task.keys is None and not task.stretches}
-        again = [table.table for table in tables if table.primary_key and table.table not in waiting]
-        if again:
-            queue_dump(self._store, again)
-        keyless = [table.table for table in tables if not table.primary_key]
-        if keyless:
-            logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))
-
-    def _identify(self, landing: Landing, *, anew: bool) -> ServerIdentity:
-        server = self._retrying(_START_SECONDS)(self._source.identity)
-        self._source.require()
-        reached = landing.reached
-        if reached is None or anew or server.same_as(reached.server):
-            return server
-        if not self._source.carries_on(reached.server, reached.resume):
-            raise WrongServer(
-                f"source {self._source.name}: the server that answers is not the server landing was captured from",
-                next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
-            )
-        logger.warning("source %s: a replica was promoted, and has all that has landed: no gap", self._source.name)
-        return server
-
-    def _loop(self, until: Until) -> None:
+    def _follow(self, until: Until) -> None:
         ends = time.monotonic() + until.seconds if until.seconds is not None else float("inf")
         grace = float("inf")
         inside = False
@@ -215,8 +169,8 @@ class Capture:
             if grace < float("inf"):
                 if now >= grace or (not inside and not self._dumps.busy):
                     return
-            elif now >= self._next_heartbeat:
-                self._beat(str(uuid4()))
+            elif self._pulse.due:
+                self._pulse.beat()
                 self._look_at_tables()
 
     def _patience(self, until: Until) -> float:
@@ -238,7 +192,7 @@ class Capture:
             if error.retryable:
                 self._reconnect(error)
                 return None
-            if self._accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, UnsupportedByName)):
+            if self._begin.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, UnsupportedByName)):
                 raise GapAhead(error.what, next_step=error.next_step) from error
             raise
 
@@ -255,11 +209,11 @@ class Capture:
             time.sleep(_CHECK_SECONDS)
         if self._lease.coordinated:
             self._source.end_other_reader()
-        stream = self._source.open_log(resume, self._incarnation)
+        stream = self._source.open_log(resume, self._begin.incarnation)
         # Asked after it was opened: who answered then answers still, or this is not the one.
-        if not self._source.identity().same_as(self._server):
+        if not self._source.identity().same_as(self._begin.server):
             stream.close()
-            raise _AnotherAnswers
+            raise AnotherAnswers
         return stream
 
     def _require_lease(self) -> None:
@@ -353,21 +307,6 @@ class Capture:
                 raise
             self._reconnect(error)
 
-    def _beat(self, value: str) -> None:
-        """Updates the heartbeat row, so that an idle log moves and the database can throw its past away."""
-        self._next_heartbeat = time.monotonic() + self._settings.heartbeat_seconds
-        try:
-            if self._pulse is None:
-                self._pulse = self._source.open_reader()
-            self._pulse.mark(HEARTBEAT_ROW, value)
-        except SourceError as error:
-            if not error.retryable:
-                raise
-            logger.warning("no heartbeat: %s", error.what)
-            if self._pulse:
-                self._pulse.close()
-            self._pulse = None
-
     def _look_at_tables(self) -> None:
         """Looks for changes of which the log says nothing, or nothing until the next row."""
         try:
@@ -383,10 +322,7 @@ class Capture:
         if not self._dumps.idle:
             self._fence = None
         elif self._fence is None:
-            self._fence, self._fence_landed = str(uuid4()), False
-            self._beat(self._fence)
-            if self._pulse is None:
-                self._fence = None
+            self._fence, self._fence_landed = self._pulse.beat(), False
         return self._fence is not None and self._fence_landed
 
     def _finish(self) -> None:
@@ -404,10 +340,6 @@ class Capture:
         )
 
     def _retrying(self, seconds: float) -> Retrying:
-        def told(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
-
         return patiently(seconds, self._stop, told)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -10,7 +11,9 @@ from tenacity import (
     wait_exponential,
 )
 
-from dblake.core.errors import SourceError
+from dblake.core.errors import DblakeError, SourceError
+
+logger = logging.getLogger(__name__)
 
 
 def patiently(
@@ -25,3 +28,9 @@ def patiently(
         before_sleep=told,
         reraise=True,
     )
+
+
+def told(state: RetryCallState) -> None:
+    """Says in the log that something failed and is tried again; for ``patiently``."""
+    error = state.outcome.exception() if state.outcome else None
+    logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
