@@ -102,7 +102,11 @@ class Rig:
     def run(self, job: str, *arguments: str, seconds: float = 300) -> None:
         """A job to its end, which must be a good one."""
         process = self.start(*arguments, job=job)
-        _, said = process.communicate(timeout=seconds)
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            raise AssertionError(f"{job} has not ended after {seconds:.0f} s") from None
         assert process.returncode == 0, said
 
     def catch_up(self) -> None:

@@ -26,6 +26,8 @@ _UNFINISHED = 3
 """So many dumps wait or run at any moment."""
 _CUT, _WHOLE = (6.0, 16.0), 300.0
 """How long a job with a JVM lives that is cut short: it takes some seconds until it has begun; and one that is not."""
+_BACKLOG = 1200.0
+"""How long a job may take for all that its dead have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Stress:
             raise self._failed[0]
         rig.catch_up()
         for job in self._jobs:
-            rig.run(job)
+            rig.run(job, seconds=_BACKLOG)
         return time.monotonic() - began, writers
 
     def figures(self, seconds: float, writers: Writers) -> Figures:
