@@ -20,7 +20,7 @@ ROOT = {
         "CREATE TABLE public.t2 PARTITION OF public.t FOR VALUES FROM (10) TO (20) PARTITION BY LIST (k)",
         "CREATE TABLE public.t21 PARTITION OF public.t2 DEFAULT",
     ),
-    "mariadb": (
+    "mysql": (
         "CREATE TABLE public.t (id int, k int, v varchar(20), PRIMARY KEY (id, k)) PARTITION BY RANGE (k)"
         " (PARTITION t1 VALUES LESS THAN (10), PARTITION t2 VALUES LESS THAN (20))",
     ),
@@ -29,10 +29,9 @@ PLAIN = ("CREATE TABLE public.t (id int PRIMARY KEY, v varchar(9))", "INSERT INT
 FILL = "INSERT INTO public.t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 11, 'c'), (4, 12, 'd')"
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["database", "mariadb", "mysql"])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
-    server = request.getfixturevalue("database" if request.param == "postgres" else "mariadb")
-    with reshaped(request.param, server) as world:
+    with reshaped(request.getfixturevalue(request.param)) as world:
         yield world
 
 
@@ -72,11 +71,11 @@ def test_rows_of_partitions_are_the_roots(world: Reshaped, lake: Lake, partition
 
 
 WITHOUT_EVENTS = {
-    "dropped": {"postgres": ("DROP TABLE public.t1",), "mariadb": ("ALTER TABLE public.t DROP PARTITION t1",)},
+    "dropped": {"postgres": ("DROP TABLE public.t1",), "mysql": ("ALTER TABLE public.t DROP PARTITION t1",)},
     "detached": {"postgres": ("ALTER TABLE public.t DETACH PARTITION public.t2",)},
     "detached below": {"postgres": ("ALTER TABLE public.t2 DETACH PARTITION public.t21",)},
-    "emptied": {"postgres": ("TRUNCATE public.t21",), "mariadb": ("ALTER TABLE public.t TRUNCATE PARTITION t2",)},
-    "exchanged": {"mariadb": (
+    "emptied": {"postgres": ("TRUNCATE public.t21",), "mysql": ("ALTER TABLE public.t TRUNCATE PARTITION t2",)},
+    "exchanged": {"mysql": (
         "CREATE TABLE public.other (id int, k int, v varchar(20), PRIMARY KEY (id, k))",
         "INSERT INTO public.other VALUES (9, 9, 'z')",
         "ALTER TABLE public.t EXCHANGE PARTITION t1 WITH TABLE public.other",
@@ -110,7 +109,7 @@ def test_rows_that_came_or_went_with_a_partition(
 def test_an_empty_partition_more_is_nothing(world: Reshaped, lake: Lake, partitioned: Source) -> None:
     world.run({
         "postgres": "CREATE TABLE public.t3 PARTITION OF public.t FOR VALUES FROM (20) TO (30)",
-        "mariadb": "ALTER TABLE public.t ADD PARTITION (PARTITION t3 VALUES LESS THAN (30))",
+        "mysql": "ALTER TABLE public.t ADD PARTITION (PARTITION t3 VALUES LESS THAN (30))",
     }[world.kind], "INSERT INTO public.t VALUES (5, 25, 'e')")
     lake.capture(partitioned)
     assert state(lake) == world.there(T)

@@ -23,16 +23,15 @@ from tests.support.postgres import Database
 from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped, t
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["database", "mariadb", "mysql"])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
-    server = request.getfixturevalue("database" if request.param == "postgres" else "mariadb")
-    with reshaped(request.param, server) as world:
+    with reshaped(request.getfixturevalue(request.param)) as world:
         yield world
 
 
 @pytest.fixture
 def postgres_world(database: Database) -> Iterator[Reshaped]:
-    with reshaped("postgres", database) as world:
+    with reshaped(database) as world:
         yield world
 
 

@@ -1,4 +1,4 @@
-"""Changes of a table's shape as PostgreSQL and MariaDB can make them, and databases to make them in.
+"""Changes of a table's shape as PostgreSQL and MySQL can make them, MariaDB as MySQL does, and databases for them.
 
 Every value says in which column it belongs, so that one that is NULL or shifted in any event shows by itself.
 """
@@ -37,15 +37,15 @@ class Change:
     insert: str = INSERT
     update: str = UPDATE
     table: str = T
-    dumped_again: tuple[str, ...] = ("postgres", "mariadb")
+    dumped_again: tuple[str, ...] = ("postgres", "mysql")
 
 
 def both(*statements: str) -> dict[str, tuple[str, ...]]:
-    return {"postgres": statements, "mariadb": statements}
+    return {"postgres": statements, "mysql": statements}
 
 
-def each(postgres: str, mariadb: str) -> dict[str, tuple[str, ...]]:
-    return {"postgres": (postgres,), "mariadb": (mariadb,)}
+def each(postgres: str, mysql: str) -> dict[str, tuple[str, ...]]:
+    return {"postgres": (postgres,), "mysql": (mysql,)}
 
 
 def t(change: str) -> str:
@@ -61,7 +61,7 @@ CHANGES = {change.name: change for change in (
     Change("dropped and added", both(t("DROP COLUMN n, ADD COLUMN n int NOT NULL DEFAULT 77"))),
     Change("renamed", both(t("RENAME COLUMN b TO c")),
            "INSERT INTO public.t (id, a, n, c) VALUES ({0}, 'a{0}', 1{0}, 'c{0}')"),
-    Change("reordered", {"mariadb": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, dumped_again=()),
+    Change("reordered", {"mysql": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, dumped_again=()),
     Change("widened", each(t("ALTER n TYPE bigint"), t("MODIFY n bigint NOT NULL"))),
     Change("narrowed", each(t("ALTER n TYPE smallint"), t("MODIFY n smallint NOT NULL"))),
     Change("scaled", each(t("ALTER n TYPE numeric(12,2)"), t("MODIFY n decimal(12,2) NOT NULL"))),
@@ -74,7 +74,7 @@ CHANGES = {change.name: change for change in (
     Change("made again", both("DROP TABLE public.t", CREATE, *(INSERT.format(n) for n in (2, 3, 4))),
            dumped_again=("postgres",)),
     Change("swapped", {
-        "mariadb": (CREATE.replace("public.t", "public._t_gho"), "ALTER TABLE public._t_gho ADD c varchar(20)",
+        "mysql": (CREATE.replace("public.t", "public._t_gho"), "ALTER TABLE public._t_gho ADD c varchar(20)",
                     "INSERT INTO public._t_gho SELECT id, a, n, b, 'c0' FROM public.t",
                     "RENAME TABLE public.t TO public._t_del, public._t_gho TO public.t", "DROP TABLE public._t_del"),
         "postgres": (CREATE.replace("public.t", "public.t_new"), "ALTER TABLE public.t_new ADD c varchar(20)",
@@ -86,7 +86,7 @@ CHANGES = {change.name: change for change in (
 
 
 class Reshaped:
-    """A database of either kind, with a table that changes its shape."""
+    """A database of either kind (``postgres``, ``mysql``), with a table that changes its shape."""
 
     def __init__(self, kind: str, backend: PostgresBackend | MysqlBackend, run: Callable[..., None]) -> None:
         self.kind, self.backend, self.run = kind, backend, run
@@ -117,16 +117,16 @@ class Reshaped:
 
 
 @contextmanager
-def reshaped(kind: str, server: Database | MysqlServer) -> Iterator[Reshaped]:
-    """PostgreSQL's in a database of its own; MariaDB's on a server that is emptied before and after."""
+def reshaped(server: Database | MysqlServer) -> Iterator[Reshaped]:
+    """PostgreSQL's in a database of its own; that of MySQL or MariaDB on a server emptied before and after."""
     if isinstance(server, Database):
         postgres = PostgresBackend(server)
-        yield Reshaped(kind, postgres, server.run)
+        yield Reshaped("postgres", postgres, server.run)
         postgres.close()
     else:
         server.empty()
         server.run("CREATE DATABASE public")
-        yield Reshaped(kind, MysqlBackend(server), server.run)
+        yield Reshaped("mysql", MysqlBackend(server), server.run)
         server.empty()
 
 

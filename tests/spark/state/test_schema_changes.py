@@ -43,7 +43,7 @@ TABLES = {name: moved(CHANGES[name], number) for number, name in enumerate(NAMES
 
 @pytest.fixture
 def world(database: Database) -> Iterator[Reshaped]:
-    with reshaped("postgres", database) as world:
+    with reshaped(database) as world:
         yield world
 
 
