@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
@@ -14,6 +16,7 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.quality.own import read_suites
 from dblake.quality.results import Outcome
+from dblake.quality.suite import Suite
 from dblake.spark.session import spark_session
 from pipelines.check import Report, run_check
 from pipelines.cli import job_options, run_job
@@ -21,6 +24,8 @@ from pipelines.paths import Paths
 from pipelines.sql import quiet
 
 _WIDE = 200
+
+logger = logging.getLogger(__name__)
 
 
 @click.command("check")
@@ -38,12 +43,25 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     spark = spark_session("dblake check")
     # What Spark says of a suite's fault may show values.
     quiet(spark)
-    report = run_check(spark, Paths(config.warehouse, config.source.name), own, everything=everything, tables=tables)
+    paths = Paths(config.warehouse, config.source.name)
+    with _watched() as told:
+        report = run_check(spark, paths, own, everything=everything, tables=tables, told=told)
     if as_json:
         click.echo(json.dumps([_facts(outcome) for outcome in report.outcomes], indent=2))
     else:
         _print(report)
     report.require_success()
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[Suite], None]]:
+    """What to call before each suite: it is shown where somebody looks, and else is a line of the log."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda suite: logger.info("checking %s: %s", suite.table, suite.name)
+        return
+    with console.status("checking") as line:
+        yield lambda suite: line.update(Text(f"checking {suite.table}: {suite.name}"))
 
 
 def _facts(outcome: Outcome) -> dict[str, object]:
