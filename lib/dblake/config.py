@@ -86,6 +86,9 @@ class SourceConfig(_Section):
         "dblake", min_length=1,
         description="A schema (PostgreSQL) or database (MySQL) of its own; the table in it is `watermark`.",
     )
+    plugin: Literal["pgoutput", "wal2json"] = Field(
+        "pgoutput", description="PostgreSQL only: what the log is read through; wal2json where it has to be."
+    )
     slot: str = Field(
         "", pattern=r"^([a-z0-9_]{1,63})?$",
         description="PostgreSQL only: the replication slot, dblake_<name> unless given.",
@@ -110,7 +113,8 @@ class SourceConfig(_Section):
         if kind == "postgres" and isinstance(name, str):
             own = "dblake_" + name.replace("-", "_")
             filled.setdefault("slot", own)
-            filled.setdefault("publication", own)
+            if given.get("plugin") != "wal2json":
+                filled.setdefault("publication", own)
         return filled
 
     @field_validator("password", mode="before")
@@ -140,8 +144,11 @@ class SourceConfig(_Section):
                 raise ValueError("database is missing: PostgreSQL is captured one database at a time")
             if self.server_id:
                 raise ValueError("server_id only makes sense for type mysql or mariadb")
+            if self.plugin == "wal2json" and self.publication:
+                raise ValueError("publication only makes sense for plugin pgoutput: wal2json sends all tables")
         else:
             alien = [key for key in ("database", "slot", "publication") if getattr(self, key)]
+            alien += ["plugin"] if self.plugin != "pgoutput" else []
             if alien:
                 raise ValueError(f"{' and '.join(alien)} only make sense for type postgres")
         return self

@@ -13,7 +13,7 @@ from tests.support.lake import Lake
 from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
-KINDS = ["memory", "postgres", "mariadb", "mysql"]
+KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
 
 
 @contextmanager
@@ -24,6 +24,11 @@ def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     elif request.param == "postgres":
         with fresh_database(request.getfixturevalue("postgres")) as database:
             postgres = PostgresBackend(database)
+            yield postgres
+            postgres.close()
+    elif request.param == "wal2json":
+        with fresh_database(request.getfixturevalue("wal2json_server")) as database:
+            postgres = PostgresBackend(database, "wal2json")
             yield postgres
             postgres.close()
     else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -44,22 +46,26 @@ ROWS = [  # kind, table, last of its transaction
 ]
 
 
-@pytest.fixture
-def source(database: Database) -> PostgresSource:
+def prepared(database: Database, plugin: Literal["pgoutput", "wal2json"]) -> PostgresSource:
+    """A source whose log has all of it; c is left out by its patterns."""
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
     everything = PostgresSettings(
         "cuts", "127.0.0.1", database.server.port, database.name, f"{database.name}_capture", "secret", ("public.*",),
-        tls="disable", slot=f"{database.name}_slot",
+        tls="disable", plugin=plugin, slot=f"{database.name}_slot",
     )
     run_init(everything, database.server.user, database.server.password)
     database.run(*STATEMENTS)
-    return PostgresSource(
-        PostgresSettings(
-            "cuts", "127.0.0.1", database.server.port, database.name, everything.user, "secret",
-            ("public.a", "public.b"),
-            tls="disable", slot=everything.slot, publication=everything.publication,
-        )
-    )
+    return PostgresSource(replace(everything, patterns=("public.a", "public.b")))
+
+
+@pytest.fixture
+def source(database: Database) -> PostgresSource:
+    return prepared(database, "pgoutput")
+
+
+@pytest.fixture
+def wal2json_source(wal2json_database: Database) -> PostgresSource:
+    return prepared(wal2json_database, "wal2json")
 
 
 @contextmanager
@@ -117,3 +123,16 @@ def test_framing_in_small_portions_cuts_nothing(
     monkeypatch.setattr(log, "_LOOK_EVERY", 1)
     monkeypatch.setattr(log, "_FRAME_BYTES", frame_bytes)
     assert read(source, max_rows=1000, again=1000) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("look_every", "frame_bytes", "max_rows", "again"),
+    [(1, 1, 1, 9), (2, 300, 2, 5), (3, 1000, 5, 3), (256, 2 << 20, 1000, 1000)],
+)
+def test_so_by_wal2json_whose_rows_tell_of_tables(
+    wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
+    again: int,
+) -> None:
+    monkeypatch.setattr(log, "_LOOK_EVERY", look_every)
+    monkeypatch.setattr(log, "_FRAME_BYTES", frame_bytes)
+    assert read(wal2json_source, max_rows=max_rows, again=again) == ROWS

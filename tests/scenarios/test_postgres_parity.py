@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,54 +17,69 @@ from tests.support.parity import TABLE, TWIN, columns, rows
 from tests.support.postgres import Database
 
 
-def landed(database: Database, lake: Lake) -> list[dict[str, Any]]:
+BARE_NUMBERS = ("numeric", "real", "double precision")
+NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+
+
+@pytest.fixture(params=["pgoutput", "wal2json"])
+def backend(request: pytest.FixtureRequest) -> Iterator[PostgresBackend]:
+    database = request.getfixturevalue("database" if request.param == "pgoutput" else "wal2json_database")
+    backend = PostgresBackend(database, request.param)
+    yield backend
+    backend.close()
+
+
+def landed(backend: PostgresBackend, lake: Lake) -> list[dict[str, Any]]:
     """Row changes and chunk rows: all values dumped, their twins inserted and then updated."""
-    values.create(database)
-    values.insert(database, 1)
-    backend = PostgresBackend(database)
+    values.create(backend.database, backend.plugin)
+    values.insert(backend.database, 1, backend.plugin)
     source = backend.source("public.*")
     lake.dump(TABLE)
     lake.capture(source)
-    values.insert(database, TWIN + 1)
-    database.run(f"UPDATE {TABLE} SET touched = 1 WHERE id > {TWIN}")
+    values.insert(backend.database, TWIN + 1, backend.plugin)
+    backend.run(f"UPDATE {TABLE} SET touched = 1 WHERE id > {TWIN}")
     lake.capture(source)
-    backend.close()
     return lake.decoded()
 
 
-def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(database: Database, tmp_path: Path) -> None:
+def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(backend: PostgresBackend, tmp_path: Path) -> None:
+    cases = values.cases(backend.plugin)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
-    for change in landed(database, Lake(tmp_path)):
+    for change in landed(backend, Lake(tmp_path)):
         by_op[change["op"]][int(change["key"]["id"]) % TWIN] = change
-    wrong = []
-    for number, row in enumerate(rows(values.CASES), 1):
+    wrong, lost = [], set()
+    for number, row in enumerate(rows(cases), 1):
         read, created, updated = (by_op[op].pop(number) for op in "rcu")
         images = [read["after"], created["after"], updated["before"], updated["after"]]
-        for name, type_ in columns(values.CASES).items():
+        for name, type_ in columns(cases).items():
             value = row.get(name)
             told = [image[name] for image in images]
-            if told != [value.text if value else None] * 4:
+            expected = [value.text if value else None] * 4
+            if backend.plugin == "wal2json" and type_.startswith(BARE_NUMBERS) and expected[0] in NO_NUMBERS:
+                # Debian's wal2json is one of those that have no number for it.
+                lost.add((type_, expected[0]))
+                expected[1:] = [None] * 3
+            if told != expected:
                 wrong.append((type_, value and value.text[:60], [text and text[:60] for text in told]))
-        # The log leaves out what the server computes of other columns, and so does a dump.
-        assert [set(image) for image in images] == [{"id", "touched", "given", *columns(values.CASES)}] * 4
+        # pgoutput's log leaves out what the server computes of other columns, and so does a dump.
+        assert [set(image) for image in images] == [{"id", "touched", "given", *columns(cases)}] * 4
         assert [change["undecoded"] for change in (read, created, updated)] == [None] * 3
     assert wrong == []
     assert by_op == {"r": {}, "c": {}, "u": {}}
+    assert {text for _, text in lost} == (set(NO_NUMBERS) if backend.plugin == "wal2json" else set())
 
 
-def test_a_domain_is_spelled_as_its_base_type(database: Database, tmp_path: Path) -> None:
-    database.run(
+def test_a_domain_is_spelled_as_its_base_type(backend: PostgresBackend, tmp_path: Path) -> None:
+    backend.run(
         "CREATE DOMAIN whole AS numeric(6,0)", "CREATE DOMAIN positive AS whole CHECK (VALUE > 0)",
         "CREATE TABLE t (id positive PRIMARY KEY, n whole, ns whole[], gone int)",
     )
-    lake, backend = Lake(tmp_path), PostgresBackend(database)
-    source = backend.source("public.*")
+    lake, source = Lake(tmp_path), backend.source("public.*")
     # The catalogue no longer has the first row's table, so that its types are spelled as the log tells them.
-    database.run(
+    backend.run(
         "INSERT INTO t VALUES (1, 2, '{3}', 4)", "ALTER TABLE t DROP COLUMN gone", "INSERT INTO t VALUES (5, 6, '{7}')"
     )
     lake.capture(source)
-    backend.close()
     spelled = {schema.names: [c.type for c in schema.columns] for schema in lake.schemas(lake.landing()).values()}
     assert spelled == {
         ("id", "n", "ns", "gone"): ["numeric(6,0)", "numeric(6,0)", "public.whole[]", "integer"],

@@ -8,9 +8,11 @@ its own.
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from dblake.source.postgres.embedded import EmbeddedPostgres
 
 _numbers = itertools.count(1)
+_DEBIAN = Path("/usr/lib/postgresql/15")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,25 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         yield server
 
 
+@pytest.fixture(scope="session")
+def wal2json_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """Debian's server, for which there is wal2json."""
+    with debian_server(tmp_path_factory.mktemp("debian") / "data", "pgoutput, wal2json") as server:
+        yield server
+
+
+def debian_server(data: Path, plugins: str | None) -> EmbeddedPostgres:
+    """A server with Debian's binaries, which lets these output plugins be used if it is one to ask; else its own."""
+    if not (_DEBIAN / "lib" / "wal2json.so").exists():
+        pytest.skip("Debian's postgresql-15-wal2json is not installed; .ci/run installs it")
+    known = subprocess.run([_DEBIAN / "bin" / "postgres", "--describe-config"], capture_output=True, text=True,
+                           check=True).stdout
+    allowed = {"output_plugin_libraries": plugins} if plugins and "output_plugin_libraries" in known else {}
+    server = EmbeddedPostgres(data, settings={"fsync": "off", "max_connections": "200", **allowed})
+    server.binaries = _DEBIAN / "bin"
+    return server
+
+
 @contextmanager
 def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database that goes again, with the slots in it."""
@@ -79,4 +101,11 @@ def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
 def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """A fresh database on the run's server."""
     with fresh_database(postgres) as database:
+        yield database
+
+
+@pytest.fixture
+def wal2json_database(wal2json_server: EmbeddedPostgres) -> Iterator[Database]:
+    """A fresh database on the server that has wal2json."""
+    with fresh_database(wal2json_server) as database:
         yield database

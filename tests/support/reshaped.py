@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from dblake.core.source import Source
 from dblake.source.postgres.init import run_init
@@ -90,6 +91,7 @@ class Reshaped:
 
     def __init__(self, kind: str, backend: PostgresBackend | MysqlBackend, run: Callable[..., None]) -> None:
         self.kind, self.backend, self.run = kind, backend, run
+        self.plugin = backend.plugin if isinstance(backend, PostgresBackend) else ""
 
     def create(self) -> Source:
         """Table ``t`` with six rows, and the source that captures it."""
@@ -117,10 +119,12 @@ class Reshaped:
 
 
 @contextmanager
-def reshaped(server: Database | MysqlServer) -> Iterator[Reshaped]:
+def reshaped(
+    server: Database | MysqlServer, plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
+) -> Iterator[Reshaped]:
     """PostgreSQL's in a database of its own; that of MySQL or MariaDB on a server emptied before and after."""
     if isinstance(server, Database):
-        postgres = PostgresBackend(server)
+        postgres = PostgresBackend(server, plugin)
         yield Reshaped("postgres", postgres, server.run)
         postgres.close()
     else:

@@ -115,6 +115,12 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
         ('["public.*", "!public.audit_*"]', "[]", "10: source.tables: Tuple should have at least 1 item"),
         ("  database: shop\n", "", "3: source: database is missing: PostgreSQL is captured one database at a time"),
         ("type: postgres", "type: mysql", "3: source: database only make sense for type postgres"),
+        ("type: postgres", "type: mysql\n  plugin: wal2json",
+         "3: source: database and plugin only make sense for type postgres"),
+        ("type: postgres", "type: postgres\n  plugin: wal2json\n  publication: p",
+         "3: source: publication only makes sense for plugin pgoutput"),
+        ("type: postgres", "type: postgres\n  plugin: test_decoding",
+         "6: source.plugin: Input should be 'pgoutput' or 'wal2json'"),
         ("file:./progress", "redis://here", "2: progress: must be file:PATH or zookeeper://host:port/path"),
         ("file:./progress", f"zookeeper://a/x?user=u&password={SECRET}", "2: progress: password must be a reference"),
         ("file:./progress", "zookeeper://a/x?timeout=4", "2: progress: zookeeper has no parameter timeout;"),
@@ -258,7 +264,7 @@ def test_the_files_we_ship_load(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "of_others"),
-    [("postgres.yaml", {"server_id"}), ("mysql.yaml", {"database", "slot", "publication"})],
+    [("postgres.yaml", {"server_id"}), ("mysql.yaml", {"database", "plugin", "slot", "publication"})],
 )
 def test_the_complete_files_have_every_key_with_its_default(file: str, of_others: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))

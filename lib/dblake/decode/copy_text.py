@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblake.decode.columns import IMAGE, READ
+from dblake.decode.escapes import announcing, without
 from dblake.decode.grid import Grid, spans, take, undecoded_names, with_nulls
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads
 
@@ -99,20 +100,11 @@ def _unescaped(payloads: Payloads, cells: Index) -> tuple[Bytes, npt.NDArray[np.
     found, cell = found[cell % 2 == 1], cell[cell % 2 == 1]
     if len(found) == 0:
         return data, bounds.astype(np.int32)
-    # In a run of backslashes, every other one announces the next.
-    runs = np.append(True, np.diff(found) != 1)
-    number = np.arange(len(found))
-    escape = (number - np.maximum.accumulate(np.where(runs, number, 0))) % 2 == 0
-    found, cell = found[escape], cell[escape]
+    announces = announcing(found)
+    found, cell = found[announces], cell[announces]
     means = _MEANS[data[found + 1]]
     row = np.searchsorted(payloads.ends, found[means == 0], side="right")
     payloads.refuse(means[means == 0] == 0, "the line has an escape that COPY does not write", rows=row)
     changed = data.copy()
     changed[found + 1] = means
-    pieces = np.empty(2 * len(found) + 2, np.int64)
-    pieces[0], pieces[-1] = 0, len(data)
-    pieces[1:-1:2], pieces[2:-1:2] = found, found + 1
-    kept = take(spans(changed, pieces.astype(np.int32)), 2 * np.arange(len(found) + 1))
-    # A bound moves to the left by the escapes before it; those of value i lie before bound 2 i + 1.
-    before = np.cumsum(np.bincount(cell, minlength=len(bounds)))
-    return np.frombuffer(kept.buffers()[2], np.uint8), (bounds - before).astype(np.int32)
+    return without(changed, bounds, found, cell, np.ones(len(found), np.int64))

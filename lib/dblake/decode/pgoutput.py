@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from dblake.decode.carried import carried_over
 from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
@@ -54,7 +53,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     old_sent = np.where((shape[olds] == _KEY)[:, None], old.tags == _TEXT, old.tags != _UNCHANGED)
     old_grid = old.grid(payloads, old_sent)
     new_grid = new.grid(payloads, new.tags != _UNCHANGED)
-    new_grid = _carried_over(new_grid, old_grid, old_of[news])
+    new_grid = carried_over(new_grid, old_grid, old_of[news])
     return row_changes(
         payloads, Images(olds, old_grid, letter[olds] == _DELETE), Images(news, new_grid, letter[news] == _INSERT),
         old_of[news],
@@ -114,21 +113,3 @@ def _lockstep(
         bounds[:, 2 * column + 1] = cursor
         tags[:, column] = tag
     return cursor
-
-
-def _carried_over(new: Grid, old: Grid, old_of: Index) -> Grid:
-    """New rows with the unchanged values that their old rows carry."""
-    if new.present.all() or not len(old):
-        return new
-    found = ~new.present & (old_of >= 0)[:, None] & old.present[old_of]
-    if not found.any():
-        return new
-    present = new.present | found
-    row, column = np.nonzero(found)
-    cells = np.cumsum(old.present.ravel())[old_of[row] * len(old.names) + column] - 1
-    own = pa.array(np.cumsum(new.present.ravel())[present.ravel()] - 1, mask=found[present])
-    values = pc.replace_with_mask(new.values.take(own), pa.array(found[present]), take(old.values, cells))
-    undecoded = new.undecoded
-    if old.undecoded is not None:
-        undecoded = (found & old.undecoded[old_of]) | (new.undecoded if new.undecoded is not None else False)
-    return Grid(new.names, values, present, undecoded)

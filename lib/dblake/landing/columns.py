@@ -6,8 +6,10 @@ One row is one thing the source sent. ``payload`` holds its bytes as they came, 
 kind       format                payload
 ========== ===================== ================================================================================
 row        pgoutput              one Insert, Update or Delete message
+row        wal2json              one object of format 2 for an insert, update or delete
 row        binlog_rows           one rows event, from its header on, without a checksum: one row change or many
 truncate   pgoutput              the Truncate message; one landing row for each table in it
+truncate   wal2json              the object, which names one table
 message    pgoutput              a logical Message
 chunk      copy                  one line of COPY text, newline included
 chunk      mysql_rows            one result row of the text protocol, without its packet header
@@ -36,7 +38,7 @@ FORMAT, PAYLOAD, LANDED_AT = "format", "payload", "landed_at"
 ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
 LOW, CHUNK, HIGH, HEARTBEAT, MESSAGE = "low", "chunk", "high", "heartbeat", "message"
 
-PGOUTPUT, COPY, JSON = "pgoutput", "copy", "json"
+PGOUTPUT, WAL2JSON, COPY, JSON = "pgoutput", "wal2json", "copy", "json"
 BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
 
 _TIME = pa.timestamp("us", tz="UTC")

@@ -177,6 +177,19 @@ def markdown() -> str:
             "(`integer` and `bigint`, `real` and `double precision`, decimals with room for both): the state table",
             "takes or keeps the wider one. Any other change stops that table, by name, until its state is rebuilt.",
             "",
+            "## What wal2json cannot say",
+            "",
+            "With `source.plugin: wal2json` the text is the same, but for",
+            "",
+            "- NaN and infinity in columns of type `numeric`, `real` and `double precision`, up to wal2json 2.5: they",
+            "  come as NULL, and nothing tells them from it. In a column that may not be NULL such a value counts as",
+            "  not sent (`_missing`); as a key reconcile stops at it, by name. From 2.6 on numbers come as text, all",
+            "  of them exact. Arrays, domains and composites of such types are exact in either. `preflight` names the",
+            "  columns.",
+            "- Generated columns and partitioned tables: such tables are refused by name.",
+            "- Databases in other encodings than UTF-8 (and SQL_ASCII): refused by `preflight`, for wal2json does not",
+            "  convert them.",
+            "",
         ]
     )
 

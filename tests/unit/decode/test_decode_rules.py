@@ -228,7 +228,7 @@ def test_a_chunk_row_keeps_its_number_and_its_lsn() -> None:
 INSERT = pgoutput_insert(1, ["1", "secret", None])
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("another kind", log_row(ITEM, b"", kind="high", format="json"), "no decoder for rows of kind high"),
-    ("a format without a decoder", log_row(ITEM, b"", format="wal2json"), "no decoder for rows of kind row"),
+    ("a format without a decoder", log_row(ITEM, b"", format="test_decoding"), "no decoder for rows of kind row"),
     ("chunk rows in the log's format", chunk_row(ITEM, INSERT, format="pgoutput"), "no decoder for rows of kind chunk"),
     ("no kind", log_row(ITEM, b"", kind=None), "no decoder for rows of kind None"),
     ("unknown schema", log_row(ITEM, INSERT, schema_id="feed"), "the schema feed is not known"),

@@ -33,7 +33,7 @@ SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
        array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind,
        EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''
                AND g.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])),
-       {{files}}
+       format_type(a.atttypid, a.atttypmod), {{files}}
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -66,6 +66,8 @@ class CatalogueTable:
     """True for the root of partitions, whose rows are theirs; a plain table has rows of its own only."""
     key_generated: bool
     """True if the primary key has generated columns: what is left of it without them identifies no row."""
+    declared: tuple[str, ...]
+    """The type of each column as it was declared: a domain by its own name."""
     files: tuple[int, ...] = ()
     """The files that hold the rows, those of partitions included: others once it has been rewritten. Of one table
     asked for by number only."""
@@ -121,7 +123,8 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
             types=tuple((r[4], r[5]) for r in group),
             partitioned=group[0][9] == "p",
             key_generated=group[0][10],
-            files=tuple(group[0][11] or ()),
+            declared=tuple(r[11] for r in group),
+            files=tuple(group[0][12] or ()),
         )
         for oid, group in by_oid.items()
     ]

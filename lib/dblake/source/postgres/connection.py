@@ -53,6 +53,8 @@ _PERMANENT = (
     ("CONNECT privilege", "the role may not connect to the database",
      "run preflight, which names it with its GRANT"),
     ("database \"", "the database cannot be used", "correct source.database"),
+    ("as an output plugin", "the server does not let source.plugin be used as an output plugin",
+     "run preflight, which names the statement that does"),
     ("permission denied", "the role lacks a privilege", "run preflight, which names it with its GRANT"),
     ("replication role", "the role has no REPLICATION", "run preflight, which names the ALTER ROLE"),
 )

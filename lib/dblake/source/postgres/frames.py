@@ -1,4 +1,4 @@
-"""From a run of raw pgoutput messages to landing rows, a whole piece at a time.
+"""From a run of raw messages of an output plugin to landing rows, a whole piece at a time.
 
 The stream's loop only appends bytes; everything that can be said of a row (its table, its transaction and its place
 in it, whether it is the last) is worked out here over arrays, so that no Python runs per row but that append.
@@ -6,17 +6,44 @@ in it, whether it is the last) is worked out here over arrays, so that no Python
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
-from dblake.landing.columns import FRAMES, JSON, PGOUTPUT, ROW, SCHEMA, TRUNCATE
+from dblake.landing.columns import FRAMES, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres import pgoutput
-from dblake.source.postgres.relations import Relations
+from dblake.source.postgres.relations import Numbers, Tables
+from dblake.source.postgres.settings import PostgresSettings
+
+
+class Plugin(Protocol):
+    """What is read of an output plugin's messages: one letter each, the same ones; ``LETTER`` is where it stands."""
+
+    FORMAT: str
+    LETTER: int
+
+    def options(self, settings: PostgresSettings) -> Sequence[dict[str, str]]:
+        """What to start the stream with; others to try if the server's version does not know the first."""
+
+    def begins(self, payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:
+        """Of messages that begin transactions: the commit's ``lsn`` and ``committed_at``, the 32-bit ``xid``."""
+
+    def commit_end(self, payload: bytes) -> int:
+        """Of a message that ends one: where the log goes on."""
+
+    def truncates(self, payload: bytes) -> list[bytes]:
+        """A Truncate as one message for each table."""
+
+    def watermark_row(self, payload: bytes) -> tuple[int, str]:
+        """The new row of an update of the watermark table."""
 
 
 NO_ROWS = FRAMES.empty_table()
@@ -53,9 +80,16 @@ class Run:
         self.starts.append(len(self.messages))
         self.open = True
 
-    def transactions(self, txid_near: int) -> Transactions:
+    def cut(self, number: int) -> tuple[Run, Run]:
+        """What comes before a message, and the rest, which goes on in a transaction that it does not know."""
+        begun = bisect_right(self.starts, number)
+        before = Run(self.carried, self.messages[:number], self.begins[:begun], self.starts[:begun], open=True)
+        starts = [start - number for start in self.starts[begun:]]
+        return before, Run(None, self.messages[number:], self.begins[begun:], starts, self.open)
+
+    def transactions(self, plugin: Plugin, txid_near: int) -> Transactions:
         """All transactions of the run, ``carried`` first. ``txid_near`` is any 64-bit id of about the same time."""
-        said = pgoutput.begins(self.begins)
+        said = plugin.begins(self.begins)
         columns = [said["lsn"], pgoutput.widen(said["xid"].astype(np.int64), txid_near), said["committed_at"]]
         starts = self.starts
         number = 0
@@ -93,27 +127,53 @@ class Transactions:
         return Transaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), before + count)
 
 
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages as one buffer, and the numbers that their tables go by."""
+
+    payload: pa.BinaryArray
+    numbers: Numbers
+
+    @classmethod
+    def of(cls, messages: list[bytes], tables: Tables) -> Messages:
+        """Takes in messages."""
+        payload = pa.array(messages, pa.binary())
+        return cls(payload, tables.numbers(payload))
+
+    def cut(self, number: int) -> tuple[Messages, Messages]:
+        """Those before one, and the rest."""
+        return (Messages(self.payload.slice(0, number), self.numbers[:number]),
+                Messages(self.payload.slice(number), self.numbers[number:]))
+
+    def letters(self, plugin: Plugin) -> npt.NDArray[np.uint8]:
+        """The letter of each."""
+        _, offsets, data = self.payload.buffers()
+        starts = np.frombuffer(offsets, np.int32)[self.payload.offset :][: len(self.payload)]
+        return np.frombuffer(data, np.uint8)[starts + plugin.LETTER]
+
+
 def frame(
-    messages: list[bytes], transactions: Transactions, relations: Relations, incarnation: int, after: Position | None
+    messages: Messages, plugin: Plugin, transactions: Transactions, tables: Tables, incarnation: int,
+    after: Position | None,
 ) -> tuple[pa.Table, list[WatermarkSeen]]:
     """Landing rows and watermarks of a run. ``after`` drops what has landed before (see ResumePoint.landed)."""
-    count = len(messages)
+    count = len(messages.numbers)
     if count == 0:
         return NO_ROWS, []
-    payload = pa.array(messages, pa.binary())
-    offsets = np.frombuffer(payload.buffers()[1], np.int32, count + 1)
-    data = np.frombuffer(payload.buffers()[2], np.uint8)
-    kinds = data[offsets[:-1]]
+    payload, kinds = messages.payload, messages.letters(plugin)
     txn = np.repeat(np.arange(len(transactions.lsn)), np.diff(transactions.starts))
     numbers = np.arange(count) - transactions.starts[txn]
     numbers[txn == 0] += transactions.number
-    tables, schema_ids, which, captured, marks = _tables(relations, data, offsets, kinds)
+    names, schema_ids, which, captured, marks = _tables(tables, messages.numbers, kinds)
     lsns = transactions.lsn[txn]
     if after is not None and after.incarnation == incarnation:
         fresh = (lsns > after.lsn) | ((lsns == after.lsn) & (numbers * 2 > after.seq))
         captured, marks = captured & fresh, marks & fresh
     seen = [
-        _watermark(messages[i], Position(incarnation, int(lsns[i]), int(numbers[i]) * 2), transactions, int(txn[i]))
+        WatermarkSeen(
+            *plugin.watermark_row(payload[i].as_py()), Position(incarnation, int(lsns[i]), int(numbers[i]) * 2),
+            int(transactions.txid[txn[i]]), int(transactions.committed_at[txn[i]]),
+        )
         for i in np.flatnonzero(marks)
     ]
     kept = np.flatnonzero(captured)
@@ -129,13 +189,13 @@ def frame(
             pa.array(lsns[kept]),
             pa.array(numbers[kept] * 2),
             pa.array([ROW, TRUNCATE]).take(pa.array((kinds[kept] == pgoutput.TRUNCATE).astype(np.int8))),
-            tables.take(pa.array(which[kept])),
+            names.take(pa.array(which[kept])),
             schema_ids.take(pa.array(which[kept])),
             pa.array(transactions.txid[txn_kept]),
             pa.array(transactions.committed_at[txn_kept]).cast(FRAMES.field("committed_at").type),
             pa.array(last),
             pa.nulls(len(kept), pa.string()),
-            pa.repeat(PGOUTPUT, len(kept)),
+            pa.repeat(plugin.FORMAT, len(kept)),
             payload if len(kept) == count else payload.take(pa.array(kept)),
         ],
         schema=FRAMES,
@@ -155,31 +215,17 @@ def as_last(row: pa.Table) -> pa.Table:
 
 
 def _tables(
-    relations: Relations, data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray
+    tables: Tables, numbers: Numbers, kinds: npt.NDArray[np.uint8]
 ) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray, np.ndarray]:
     """The tables that messages mean with their schema ids, and for each message which of them it means, whether it is
     captured and whether it updates the watermark table."""
-    # The relation's number follows the message's letter, and in a Truncate also a count and the options.
-    oids = _big_endian(data, offsets[:-1].astype(np.int64) + np.where(kinds == pgoutput.TRUNCATE, 6, 1))
-    distinct, which = np.unique(oids, return_inverse=True)
-    meant = [relations[int(oid)] for oid in distinct]
+    distinct, which = np.unique(numbers, return_inverse=True)
+    meant = [tables[int(number)] for number in distinct]
     names = pa.array([m.schema.table if m.schema else None for m in meant], pa.string())
     ids = pa.array([m.schema.schema_id if m.schema else None for m in meant], pa.string())
     captured = np.array([m.schema is not None for m in meant])[which]
     marks = np.array([m.is_watermark_table for m in meant])[which] & (kinds == pgoutput.UPDATE)
     return names, ids, which, captured, marks
-
-
-def _big_endian(data: np.ndarray, at: np.ndarray) -> np.ndarray:
-    word = np.zeros(len(at), np.int64)
-    for byte in range(4):
-        word = (word << 8) | data[at + byte]
-    return word
-
-
-def _watermark(message: bytes, position: Position, transactions: Transactions, txn: int) -> WatermarkSeen:
-    reader, value = pgoutput.watermark_row(message)
-    return WatermarkSeen(reader, value, position, int(transactions.txid[txn]), int(transactions.committed_at[txn]))
 
 
 def schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:

@@ -89,10 +89,10 @@ def _facts(conn: connection, settings: PostgresSettings) -> Survey:
             f"{where} is lost: the server removed log it still needed, a gap; --init does not repair it",
             next_step="capture --accept-gap makes the slot anew and dumps all tables again",
         )
-    if slot and not usable(slot, facts.server):
+    if slot and not usable(slot, facts.server, settings):
         raise PrerequisitesNotMet(
             f"{where} is {slot.kind}, of plugin {slot.plugin} and database {slot.database}; --init does not replace it",
-            next_step="set source.slot to another name",
+            next_step="set source.slot to another name, or source.plugin to the slot's",
         )
     marks = facts.watermarks
     if marks and marks.oid is not None and not marks.well_formed:
@@ -125,7 +125,8 @@ def _steps(facts: Survey, settings: PostgresSettings, password: sql.Composable) 
         yield statements.grant_usage(settings, [settings.watermark_schema])
     if marks is None or not marks.may_read_and_update:
         yield statements.grant_watermarks(settings)
-    yield from _publication(facts, settings)
+    if settings.plugin == "pgoutput":
+        yield from _publication(facts, settings)
 
 
 def _publication(facts: Survey, settings: PostgresSettings) -> Iterator[sql.Composable]:
@@ -155,6 +156,11 @@ def _told(settings: PostgresSettings, admin: str) -> Iterator[None]:
     try:
         yield
     except psycopg2.errors.InsufficientPrivilege as error:
+        if "as an output plugin" in str(error):
+            raise PrerequisitesNotMet(
+                f"source {settings.name}: the server does not let {settings.plugin} be used as an output plugin",
+                next_step="run preflight, which names the statement that does",
+            ) from error
         raise PrerequisitesNotMet(
             f"source {settings.name}: user {admin} may not do all that --init does",
             next_step="hand the output of preflight --init --dry-run to an administrator of the server",

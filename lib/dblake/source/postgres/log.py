@@ -1,4 +1,4 @@
-"""The log of a PostgreSQL database: a replication slot read through pgoutput, framed but not decoded.
+"""The log of a PostgreSQL database: a replication slot read through an output plugin, framed but not decoded.
 
 Promises: transactions in commit order, each row at the position its transaction's Begin message gives; a stream opened
 at a resume point repeats nothing and skips nothing. Deciding what has landed, and so what may be acknowledged, is
@@ -7,8 +7,10 @@ capture's business.
 
 from __future__ import annotations
 
+import logging
 import select
 import time
+from collections.abc import Callable
 
 import psycopg2
 import pyarrow as pa
@@ -16,12 +18,20 @@ from psycopg2.extensions import connection, cursor
 from psycopg2.extras import REPLICATION_LOGICAL
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
+from dblake.core.names import TableFilter
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.source.postgres import frames, pgoutput
+from dblake.source.postgres import frames, pgoutput, wal2json
 from dblake.source.postgres.connection import connect_replication, explained
-from dblake.source.postgres.relations import Relations
+from dblake.source.postgres.relations import Relations, Tables
 from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.shapes import Shapes
+
+logger = logging.getLogger(__name__)
+
+_PLUGINS: dict[str, tuple[frames.Plugin, Callable[[cursor, TableFilter, str], Tables]]] = {
+    "pgoutput": (pgoutput, Relations), "wal2json": (wal2json, Shapes),
+}
 
 _ALIVE_SECONDS = 0.5
 """How often the server gets a sign of life from us without asking."""
@@ -45,10 +55,11 @@ class PgLogStream:
         self._incarnation = incarnation
         self._sql = conn
         self._skip_to = resume.landed if resume else None
+        self._plugin, tables = _PLUGINS[settings.plugin]
         with explained(settings):
             cur = conn.cursor()
             start = check_slot(cur, settings, resume)
-            self._relations = Relations(cur, settings.wanted, settings.watermark_schema)
+            self._tables = tables(cur, settings.wanted, settings.watermark_schema)
             cur.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
             self._txid_near = int(cur.fetchone()[0])
         self._token = start
@@ -71,23 +82,35 @@ class PgLogStream:
         # that asks for a sign of life while it looks for something to send would be told that landing holds all it
         # has looked at, and the next start would find a gap. So it gets one before it asks.
         self._alive_at = time.monotonic()
-        self._reader = self._connection.cursor()
         self._confirmer = self._connection.cursor()
         with explained(self._settings):
             try:
-                self._reader.start_replication(
-                    slot_name=self._settings.slot,
-                    slot_type=REPLICATION_LOGICAL,
-                    start_lsn=start,
-                    options={"proto_version": "1", "publication_names": _publication(self._settings.publication)},
-                    decode=False,
-                    status_interval=3600,
-                )
+                self._reader = self._started(start)
             except psycopg2.errors.ObjectInUse as error:
                 raise SourceError(
                     f"source {self._settings.name}: slot {self._settings.slot} is taken by another process",
                     next_step="stop the other capture of this source, or wait until the server drops its connection",
                 ) from error
+
+    def _started(self, start: str) -> cursor:
+        """A reading cursor, with the best options that the server's plugin knows."""
+        where = f"source {self._settings.name}: the server's {self._settings.plugin}"
+        choices = self._plugin.options(self._settings)
+        for number, options in enumerate(choices):
+            reader = self._connection.cursor()
+            try:
+                reader.start_replication(
+                    slot_name=self._settings.slot, slot_type=REPLICATION_LOGICAL, start_lsn=start, options=options,
+                    decode=False, status_interval=3600,
+                )
+            except psycopg2.errors.InvalidParameterValue:
+                continue
+            except psycopg2.errors.UndefinedFile as error:
+                raise PrerequisitesNotMet(f"{where} is gone", next_step="install it there again") from error
+            if number:
+                logger.warning("%s is of an old version: NaN and infinity of numbers come as NULL", where)
+            return reader
+        raise PrerequisitesNotMet(f"{where} is too old", next_step="install a newer version there")
 
     def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
         until = time.monotonic() + seconds
@@ -111,6 +134,7 @@ class PgLogStream:
         read = self._reader.read_message
         run = self._run
         append = run.messages.append
+        letter = self._plugin.LETTER
         size = 0
         try:
             for _ in range(_LOOK_EVERY):
@@ -118,7 +142,7 @@ class PgLogStream:
                 if message is None:
                     return True
                 payload = message.payload
-                kind = payload[0]
+                kind = payload[letter]
                 if kind == pgoutput.UPDATE or kind == pgoutput.INSERT or kind == pgoutput.DELETE:
                     append(payload)
                     size += len(payload)
@@ -128,43 +152,58 @@ class PgLogStream:
                     run.open = False
                     self._committed = payload
                 elif kind == pgoutput.RELATION:
-                    self._relation(payload)
+                    self._described(payload)
                     run = self._run
                     append = run.messages.append
                 elif kind == pgoutput.TRUNCATE:
-                    run.messages.extend(pgoutput.truncates(payload))
+                    run.messages.extend(self._plugin.truncates(payload))
             return False
         finally:
             self._bytes += size
             self._unframed += size
 
-    def _relation(self, payload: bytes) -> None:
-        relation = pgoutput.relation(payload)
-        if self._relations.knows(payload, relation):
-            return
-        # Rows before this message mean the relation as it was: frame them first.
-        self._seal()
+    def _described(self, message: bytes) -> None:
+        number = self._tables.described(message)
+        if number is not None:
+            # Rows before this message mean the table as it was: frame them first.
+            self._seal()
+            self._learn(number)
+
+    def _learn(self, number: int) -> None:
         transaction = self._run.carried
         if transaction is None:
             raise SourceError("the log described a table outside a transaction", next_step="run again")
-        learned = self._relations.learn(payload, relation).schema
+        learned = self._tables.learn(number)
         if learned:
             position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
             self._sealed.append(frames.schema_row(learned, position, transaction))
 
     def _seal(self) -> None:
-        """Frames the run; the next one begins inside the transaction that is open.
+        """Frames the run, in parts where its rows tell of a table that has changed."""
+        self._unframed = 0
+        run, messages = self._run, frames.Messages.of(self._run.messages, self._tables)
+        while (place := self._tables.new(messages.numbers)) is not None:
+            before, run = run.cut(place)
+            framed, messages = messages.cut(place)
+            self._frame(before, framed)
+            self._learn(int(messages.numbers[0]))
+            run.carried = self._run.carried
+        self._frame(run, messages)
+
+    def _frame(self, run: frames.Run, messages: frames.Messages) -> None:
+        """Frames a run; the next one begins inside the transaction that is open.
 
         What is framed of an open transaction begins with table ``_opened``, and its last captured row stands in table
         ``_undecided``, alone: only what comes tells whether it is the transaction's last.
         """
-        run, self._unframed = self._run, 0
-        transactions = run.transactions(self._txid_near)
+        transactions = run.transactions(self._plugin, self._txid_near)
         if len(transactions.lsn) == 0:
             if run.messages:
                 raise SourceError("the log sent a row outside a transaction", next_step="run again")
             return
-        rows, seen = frames.frame(run.messages, transactions, self._relations, self._incarnation, self._skip_to)
+        rows, seen = frames.frame(
+            messages, self._plugin, transactions, self._tables, self._incarnation, self._skip_to
+        )
         self._seen.extend(seen)
         self._rows += rows.num_rows
         followed = rows.num_rows > 0 and rows["lsn"][0].as_py() == transactions.lsn[0]
@@ -196,7 +235,7 @@ class PgLogStream:
             later = [mark for mark in seen if mark.position.lsn == transaction.lsn]
             seen = seen[: len(seen) - len(later)]
         if self._committed is not None:
-            self._token = pgoutput.lsn_text(pgoutput.commit_end(self._committed))
+            self._token = pgoutput.lsn_text(self._plugin.commit_end(self._committed))
             self._committed = None
         kept = self._sealed[place:]
         framed = [table for table in self._sealed[:place] if table.num_rows]
@@ -248,9 +287,11 @@ def check_slot(cur: cursor, settings: PostgresSettings, resume: ResumePoint | No
             raise PositionLost(f"{where} is gone, so the log after {resume.token} is a gap", next_step=ACCEPT_GAP)
         raise PrerequisitesNotMet(f"{where} does not exist", next_step="run preflight --init")
     plugin, database, confirmed, wal_status, active_pid = slot
-    if plugin != "pgoutput" or database != settings.database:
+    if plugin != settings.plugin or database != settings.database:
         raise PrerequisitesNotMet(
-            f"{where} belongs to plugin {plugin} in database {database}", next_step="set source.slot to another name"
+            f"{where} belongs to plugin {plugin} in database {database}, not to {settings.plugin} in"
+            f" {settings.database}",
+            next_step="set source.slot to another name, or source.plugin and source.database to the slot's",
         )
     if wal_status == "lost":
         raise PositionLost(f"{where} is lost: the server removed log it still needed, a gap", next_step=ACCEPT_GAP)
@@ -267,7 +308,3 @@ def check_slot(cur: cursor, settings: PostgresSettings, resume: ResumePoint | No
             next_step=ACCEPT_GAP,
         )
     return resume.token
-
-
-def _publication(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -11,6 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+from dblake.landing.columns import PGOUTPUT
+from dblake.source.postgres.settings import PostgresSettings
+
+FORMAT = PGOUTPUT
+LETTER = 0
+"""Where in a message its letter stands."""
 
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
@@ -39,6 +47,27 @@ class Relation:
     table_name: str
     replica_identity: str
     columns: tuple[RelationColumn, ...]
+
+
+def options(settings: PostgresSettings) -> Sequence[dict[str, str]]:
+    """What to start the stream with."""
+    return ({
+        "proto_version": "1", "publication_names": '"' + settings.publication.replace('"', '""') + '"',
+    },)
+
+
+def relation_numbers(messages: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    """The relation's number in Insert, Update, Delete and Truncate messages."""
+    if len(messages) == 0:
+        return np.zeros(0, np.int64)
+    at = np.frombuffer(messages.buffers()[1], np.int32, len(messages) + 1)[:-1].astype(np.int64)
+    data = np.frombuffer(messages.buffers()[2], np.uint8)
+    # It follows the message's letter, and in a Truncate also a count and the options.
+    at = at + np.where(data[at] == TRUNCATE, 6, 1)
+    number = np.zeros(len(at), np.int64)
+    for byte in range(4):
+        number = (number << 8) | data[at + byte]
+    return number
 
 
 def begins(payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:

@@ -8,6 +8,7 @@ This module checks the server, the role and what dblake needs of its own; ``pref
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from psycopg2 import sql
 from psycopg2.extensions import connection
@@ -20,7 +21,9 @@ from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.preflight_tables import table_findings
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import WATERMARK_ROWS, Publication, Server, Slot, Survey, survey
+from dblake.source.postgres.survey import (
+    WATERMARK_ROWS, Publication, Server, Slot, Survey, survey, tried_plugin,
+)
 
 _VERSIONS = range(13, 19)
 ALL_OPERATIONS = "publish = 'insert, update, delete, truncate'"
@@ -58,17 +61,21 @@ def checks(conn: connection, settings: PostgresSettings) -> list[Check]:
             facts = survey(cur, settings)
         finally:
             cur.execute("COMMIT")
-        return [finding.check(cur) for finding in findings(facts, settings)]
+        tried = tried_plugin(cur, settings) if settings.plugin != "pgoutput" else ""
+        found = [*findings(facts, settings), output_plugin(facts.server, settings, tried)]
+        return [finding.check(cur) for finding in found]
 
 
 def findings(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
     """What the facts mean."""
     yield Finding("connect")
     yield from _server(facts.server, has_slot=facts.slot is not None)
+    yield _encoding(facts.server, settings)
     yield _role(facts, settings)
     yield from _watermarks(facts, settings)
     yield from table_findings(facts, settings)
-    yield from _publication(facts, settings)
+    if settings.plugin == "pgoutput":
+        yield from _publication(facts, settings)
     yield from _slot(facts, settings)
 
 
@@ -106,11 +113,18 @@ def _server(server: Server, *, has_slot: bool) -> Iterator[Finding]:
         "wal_senders", ok=senders_free, detail="" if senders_free else f"all {server.max_wal_senders} are in use",
         fix=_raise("max_wal_senders", server.wal_senders),
     )
-    yield Finding("encoding", detail=(
-        "SQL_ASCII: bytes that are no UTF-8 are kept as hex and named in _lossy" if server.encoding == "SQL_ASCII"
-        else "" if server.encoding == "UTF8" else f"{server.encoding}: the server converts it to UTF-8"
-    ))
     yield Finding("slot_retention", detail="; ".join(_retention(server)))
+
+
+def _encoding(server: Server, settings: PostgresSettings) -> Finding:
+    if server.encoding == "UTF8":
+        return Finding("encoding")
+    if server.encoding == "SQL_ASCII":
+        return Finding("encoding", detail="SQL_ASCII: bytes that are no UTF-8 are kept as hex and named in _lossy")
+    if settings.plugin == "wal2json":
+        return Finding("encoding", ok=False, detail=f"{server.encoding}: wal2json does not convert it to UTF-8",
+                       fix="set source.plugin to pgoutput, for which the server converts it")
+    return Finding("encoding", detail=f"{server.encoding}: the server converts it to UTF-8")
 
 
 def _retention(server: Server) -> Iterator[str]:
@@ -229,11 +243,12 @@ def _slot(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
             fix=statements.create_slot(settings, facts.server.version),
         )
         return
-    unusable = "" if usable(slot, facts.server) else (
+    unusable = "" if usable(slot, facts.server, settings) else (
         f"slot {settings.slot} is {'temporary, ' if slot.temporary else ''}{slot.kind},"
         f" of plugin {slot.plugin} and database {slot.database}"
     )
-    yield Finding("slot", ok=not unusable, detail=unusable, fix="set source.slot to another name, then run --init")
+    yield Finding("slot", ok=not unusable, detail=unusable,
+                  fix="set source.slot to another name, then run --init; or source.plugin to the slot's")
     lost, going = slot.wal_status == "lost", slot.wal_status == "unreserved"
     yield Finding(
         "slot_log", ok=not lost and not going,
@@ -251,6 +266,25 @@ def _slot(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
     )
 
 
-def usable(slot: Slot, server: Server) -> bool:
+def usable(slot: Slot, server: Server, settings: PostgresSettings) -> bool:
     """True if capture can read from a slot of this kind."""
-    return (slot.plugin, slot.kind, slot.database, slot.temporary) == ("pgoutput", "logical", server.database, False)
+    wanted = (settings.plugin, "logical", server.database, False)
+    return (slot.plugin, slot.kind, slot.database, slot.temporary) == wanted
+
+
+def output_plugin(server: Server, settings: PostgresSettings, tried: Literal["", "missing", "refused"]) -> Finding:
+    """Whether the server has and may use the output plugin: newer ones refuse those that are not listed."""
+    name, plugin = "output_plugin", settings.plugin
+    if tried == "missing":
+        return Finding(name, ok=False, detail=f"the server has no output plugin {plugin}",
+                       fix=f"install {plugin} on the server (a package such as postgresql-15-wal2json)")
+    listed = [part.strip(' "') for part in (server.plugins or "").split(",") if part.strip()]
+    if tried != "refused" and (server.plugins is None or plugin in listed):
+        return Finding(name)
+    # One literal for each: all in one would be one name. The list is shown to superusers only.
+    add = sql.SQL("ALTER SYSTEM SET output_plugin_libraries = {}; SELECT pg_reload_conf()").format(
+        sql.SQL(", ").join(map(sql.Literal, [*(listed or ("pgoutput", "test_decoding")), plugin]))
+    )
+    hidden = sql.SQL(" -- and what else it lists now" if server.plugins is None else "")
+    return Finding(name, ok=False, detail=f"output_plugin_libraries does not list {plugin}",
+                   fix=sql.SQL("{}{}").format(add, hidden))

@@ -17,16 +17,21 @@ from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.survey import Identity, Survey, Table
 
 
+_OTHER_PLUGIN = "take the tables out of source.tables, or set source.plugin to pgoutput"
+
+
 def table_findings(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
     """What the facts mean for the captured tables."""
     yield _patterns(facts, settings)
     yield _column_names(facts.tables)
-    yield _generated(facts.tables)
+    yield _generated(facts.tables, settings)
     yield from _unlogged(facts.unlogged)
     yield from _privileges(facts.tables, settings)
     yield _replica_identity(facts)
     yield _toasted_identity(facts)
     yield _primary_key(facts, settings)
+    if settings.plugin == "wal2json":
+        yield from _beyond_wal2json(facts.tables)
 
 
 def _patterns(facts: Survey, settings: PostgresSettings) -> Finding:
@@ -47,7 +52,14 @@ def _column_names(tables: Sequence[Table]) -> Finding:
     )
 
 
-def _generated(tables: Sequence[Table]) -> Finding:
+def _generated(tables: Sequence[Table], settings: PostgresSettings) -> Finding:
+    if settings.plugin == "wal2json":
+        found = [t.qualified for t in tables if t.generated]
+        return Finding(
+            "generated_columns", ok=not found,
+            detail=f"wal2json does not tell columns that the server computes from others: {named(found)}"
+            if found else "", fix=_OTHER_PLUGIN,
+        )
     in_key = [t.qualified for t in tables if t.key_generated]
     said = {
         "the log leaves out what the server computes, and the primary key has such columns": in_key,
@@ -130,11 +142,12 @@ def _primary_key(facts: Survey, settings: PostgresSettings) -> Finding:
     published = [t for t in keyless if publication and publication.holds(t.oid, t.schema_oid)]
     failing = [t for t in published if not t.publishable]
     left_out = [t for t in keyless if not t.publishable and t not in published]
+    why = ("published, their UPDATE and DELETE would fail at the source" if settings.plugin == "pgoutput"
+           else "wal2json leaves out their UPDATE and DELETE")
     said = {
         "no primary key, so followed from the log and not dumped": [t for t in keyless if t not in left_out],
         "their UPDATE and DELETE FAIL at the source, being published without replica identity": failing,
-        "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE"
-        " would fail at the source": left_out,
+        f"no primary key and no replica identity, so not followed at all: {why}": left_out,
     }
     # From PostgreSQL 18 on a row with generated columns cannot be identified by the whole of it.
     mendable = [t for t in failing + left_out if not t.generated or facts.server.version < 180000]
@@ -145,4 +158,22 @@ def _primary_key(facts: Survey, settings: PostgresSettings) -> Finding:
         "primary_key",
         detail="; ".join(f"{what}: {named([t.qualified for t in tables])}" for what, tables in said.items() if tables),
         fix=statements.script(fixes),
+    )
+
+
+def _beyond_wal2json(tables: Sequence[Table]) -> Iterator[Finding]:
+    """What pgoutput can do and wal2json cannot."""
+    parted = [t.qualified for t in tables if t.partitioned]
+    yield Finding(
+        "wal2json_partitions", ok=not parted,
+        detail=f"wal2json names rows by their partitions: {named(parted)}" if parted else "", fix=_OTHER_PLUGIN,
+    )
+    numbers = [
+        f"{t.qualified}.{quote_part(c.name)}" for t in tables for c in t.columns.columns
+        if c.type.startswith(("numeric", "real", "double precision")) and not c.type.endswith("]")
+    ]
+    yield Finding(
+        "wal2json_numbers",
+        detail=f"wal2json 2.5 and before send NaN and infinity as NULL, in {named(numbers)}" if numbers else "",
+        fix="install wal2json 2.6 or later on the server, if such values occur",
     )

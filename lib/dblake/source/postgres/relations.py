@@ -7,14 +7,20 @@ are spelled, what may be NULL); where the two disagree, because the catalogue ha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from psycopg2.extensions import cursor
 
 from dblake.core.errors import UnsupportedByName
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalogue, pgoutput
 from dblake.source.postgres.pgoutput import Relation
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +31,26 @@ class Captured:
     is_watermark_table: bool = False
 
 
+class Tables(Protocol):
+    """What numbers stand for, by which the messages of one log stream tell their tables apart."""
+
+    def numbers(self, messages: pa.BinaryArray) -> Numbers:
+        """Of inserts, updates, deletes and truncates."""
+
+    def described(self, message: bytes) -> int | None:
+        """Takes in a message that describes a table, which then has to be learned anew; None if it says nothing new."""
+
+    def new(self, numbers: Numbers) -> int | None:
+        """Where the first number stands that has to be learned, if any does."""
+
+    def learn(self, number: int) -> TableSchema | None:
+        """Finds out what a number means from here on: the schema to tell of, if it is of a captured table."""
+
+    def __getitem__(self, number: int) -> Captured: ...
+
+
 class Relations:
-    """The relation numbers of one log stream."""
+    """The relation numbers of one pgoutput stream; see Tables for the methods."""
 
     def __init__(self, cur: cursor, wanted: TableFilter, watermark_schema: str) -> None:
         self._cursor = cur
@@ -35,21 +59,26 @@ class Relations:
         self._messages: dict[int, bytes] = {}
         self._known: dict[int, Captured] = {}
 
-    def __getitem__(self, oid: int) -> Captured:
-        return self._known[oid]
+    def __getitem__(self, number: int) -> Captured:
+        return self._known[number]
 
-    def knows(self, payload: bytes, relation: Relation) -> bool:
-        """True if a Relation message says nothing new, so that rows before and after it mean the same.
+    def numbers(self, messages: pa.BinaryArray) -> Numbers:
+        return pgoutput.relation_numbers(messages)
 
-        Of what may be NULL the log says nothing but the same once more, so the catalogue is asked.
-        """
-        return self._messages.get(relation.oid) == payload and self._resolve(relation) == self._known[relation.oid]
+    def new(self, numbers: Numbers) -> int | None:  # noqa: ARG002 - a description comes before the first row
+        return None
 
-    def learn(self, payload: bytes, relation: Relation) -> Captured:
-        """Takes in a Relation message. What was known of the relation before is forgotten."""
-        self._known[relation.oid] = learned = self._resolve(relation)
-        self._messages[relation.oid] = payload
-        return learned
+    def described(self, message: bytes) -> int | None:
+        # Of what may be NULL the log says nothing but the same once more, so the catalogue is asked.
+        relation = pgoutput.relation(message)
+        if self._messages.get(relation.oid) == message and self._resolve(relation) == self._known[relation.oid]:
+            return None
+        self._messages[relation.oid] = message
+        return relation.oid
+
+    def learn(self, number: int) -> TableSchema | None:
+        self._known[number] = learned = self._resolve(pgoutput.relation(self._messages[number]))
+        return learned.schema
 
     def _resolve(self, relation: Relation) -> Captured:
         if relation.schema_name == self._watermark_schema:

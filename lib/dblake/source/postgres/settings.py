@@ -27,6 +27,7 @@ class PostgresSettings:
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
     watermark_schema: str = "dblake"
+    plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     slot: str = ""
     publication: str = ""
 

@@ -18,8 +18,9 @@ from dblake.core.source import ColumnStanding, LogStanding, Standing
 from dblake.source.postgres import catalogue
 from dblake.source.postgres.settings import PostgresSettings
 
-# A table made anew is neither published nor granted until preflight --init has run again.
-_CAPTURED = """
+# A table made anew is neither published (pgoutput) nor granted until preflight --init has run again.
+_GRANTED = "SELECT oid FROM pg_class WHERE relkind IN ('r', 'p') AND has_table_privilege(oid, 'SELECT')"
+_PUBLISHED = """
 SELECT c.oid FROM pg_publication_tables p
 JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %(publication)s AND has_table_privilege(c.oid, 'SELECT')
@@ -91,7 +92,7 @@ def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
 
 
 def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
-    cur.execute(_CAPTURED, {"publication": settings.publication})
+    cur.execute(_PUBLISHED if settings.plugin == "pgoutput" else _GRANTED, {"publication": settings.publication})
     ready = {oid for oid, in cur.fetchall()}
     found = catalogue.captured_tables(cur, settings.wanted, settings.watermark_schema)
     tables = [table for table in found if table.oid in ready]

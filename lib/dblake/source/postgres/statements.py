@@ -103,8 +103,8 @@ def set_publication(settings: PostgresSettings, options: str) -> sql.Composable:
 def create_slot(settings: PostgresSettings, version: int) -> sql.Composable:
     """The slot, on standbys as well where the server can. It is made only in a transaction that has written nothing."""
     failover = ", failover => true" if version >= _FAILOVER_SLOTS else ""
-    return sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput'" + failover + ")").format(
-        sql.Literal(settings.slot)
+    return sql.SQL("SELECT pg_create_logical_replication_slot({}, {}" + failover + ")").format(
+        sql.Literal(settings.slot), sql.Literal(settings.plugin)
     )
 
 

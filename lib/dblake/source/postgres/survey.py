@@ -7,7 +7,9 @@ A thousand tables take as many queries as one. What the facts mean, and what is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor
 
@@ -26,7 +28,8 @@ SELECT current_setting('server_version_num')::int, current_setting('server_versi
        current_setting('max_replication_slots')::int, (SELECT count(*)::int FROM pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*)::int FROM pg_stat_replication),
        current_setting('server_encoding'), current_setting('max_slot_wal_keep_size'),
-       coalesce(current_setting('idle_replication_slot_timeout', true), '0')
+       coalesce(current_setting('idle_replication_slot_timeout', true), '0'),
+       (SELECT setting FROM pg_settings WHERE name = 'output_plugin_libraries')
 """
 # Amazon RDS lets nobody have REPLICATION; membership of its own role stands for it.
 _ROLE = """
@@ -114,6 +117,8 @@ class Server:
     encoding: str
     slot_keep_size: str
     slot_idle_timeout: str
+    plugins: str | None
+    """The output plugins that the server lets be used; None if it lets any be, or shows it to superusers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All facts. ``names`` are those of all tables there are, captured or not."""
+    """All facts. ``names`` are those of all tables there are, captured or not; ``publication`` is pgoutput's only."""
 
     server: Server
     role: Role | None
@@ -261,7 +266,7 @@ def survey(cur: cursor, settings: PostgresSettings) -> Survey:
         names=tuple((t.schema_name, t.table_name) for t in everything) + unlogged,
         unlogged=unlogged,
         watermarks=_watermarks(cur, settings, named),
-        publication=_publication(cur, server.version, named),
+        publication=_publication(cur, server.version, named) if settings.plugin == "pgoutput" else None,
         slot=Slot(*slot) if slot else None,
     )
 
@@ -313,3 +318,24 @@ def _publication(cur: cursor, version: int, named: dict[str, str]) -> Publicatio
         frozenset(oid for oid, narrowed in members if narrowed),
         *found,
     )
+
+
+def tried_plugin(cur: cursor, settings: PostgresSettings) -> Literal["", "missing", "refused"]:
+    """What keeps the server from using the output plugin, if anything does; ``cur`` is in no transaction.
+
+    No catalogue lists plugins, so one is tried: with a slot that is gone at once, unless the server has to wait for
+    transactions, for which the plugin has been loaded already. What else stands in the way is for others to name.
+    """
+    try:
+        cur.execute("SET statement_timeout = '2s'")
+        cur.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_create_logical_replication_slot(%s, %s, true)",
+            (f"{settings.slot[:50]}_preflight", settings.plugin),
+        )
+    except psycopg2.errors.UndefinedFile:
+        return "missing"
+    except psycopg2.Error as error:
+        return "refused" if "as an output plugin" in str(error) else ""
+    finally:
+        cur.execute("RESET statement_timeout")
+    return ""
