@@ -19,6 +19,7 @@ def postgres_settings(config: Config) -> PostgresSettings:
         name=source.name, host=source.host, port=source.port, database=source.database, user=source.user,
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
         tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, plugin=source.plugin, slot=source.slot,
+        log_ddl=source.log_ddl,
         publication=source.publication,
     )
 

@@ -96,6 +96,9 @@ class SourceConfig(_Section):
     publication: str = Field(
         "", max_length=63, description="PostgreSQL only: the publication, dblake_<name> unless given."
     )
+    log_ddl: bool = Field(
+        False, description="PostgreSQL only, from 14 on: an event trigger tells the log of each change of a table."
+    )
     server_id: int = Field(
         0, ge=0, le=4_294_967_295,
         description="MySQL and MariaDB only: the capture's number among the server's replicas; by name unless given.",
@@ -144,11 +147,14 @@ class SourceConfig(_Section):
                 raise ValueError("database is missing: PostgreSQL is captured one database at a time")
             if self.server_id:
                 raise ValueError("server_id only makes sense for type mysql or mariadb")
+            if self.plugin == "wal2json" and self.log_ddl:
+                raise ValueError("log_ddl only makes sense for plugin pgoutput")
             if self.plugin == "wal2json" and self.publication:
                 raise ValueError("publication only makes sense for plugin pgoutput: wal2json sends all tables")
         else:
             alien = [key for key in ("database", "slot", "publication") if getattr(self, key)]
             alien += ["plugin"] if self.plugin != "pgoutput" else []
+            alien += ["log_ddl"] if self.log_ddl else []
             if alien:
                 raise ValueError(f"{' and '.join(alien)} only make sense for type postgres")
         return self

@@ -264,7 +264,7 @@ def test_the_files_we_ship_load(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "of_others"),
-    [("postgres.yaml", {"server_id"}), ("mysql.yaml", {"database", "plugin", "slot", "publication"})],
+    [("postgres.yaml", {"server_id"}), ("mysql.yaml", {"database", "log_ddl", "plugin", "slot", "publication"})],
 )
 def test_the_complete_files_have_every_key_with_its_default(file: str, of_others: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))

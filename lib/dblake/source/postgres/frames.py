@@ -7,7 +7,7 @@ in it, whether it is the last) is worked out here over arrays, so that no Python
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
-from dblake.landing.columns import FRAMES, JSON, ROW, SCHEMA, TRUNCATE
+from dblake.landing.columns import DDL, FRAMES, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres import pgoutput
 from dblake.source.postgres.relations import Numbers, Tables
 from dblake.source.postgres.settings import PostgresSettings
@@ -230,21 +230,34 @@ def _tables(
 
 def schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:
     """The landing row that says how ``table`` looks from ``position`` on."""
+    return _said(SCHEMA, {table.table: table.to_json().encode()}, position, transaction, table.schema_id)
+
+
+def statement_rows(said: Mapping[str, bytes], position: Position, transaction: Transaction) -> pa.Table:
+    """The landing rows that say, table by table, what a statement did to tables before ``position``."""
+    return _said(DDL, said, position, transaction)
+
+
+def _said(
+    kind: str, payloads: Mapping[str, bytes], position: Position, transaction: Transaction,
+    schema_id: str | None = None,
+) -> pa.Table:
     return pa.Table.from_pylist(
         [
             {
                 "incarnation": position.incarnation,
                 "lsn": position.lsn,
                 "seq": position.seq,
-                "kind": SCHEMA,
-                "table": table.table,
-                "schema_id": table.schema_id,
+                "kind": kind,
+                "table": table,
+                "schema_id": schema_id,
                 "txid": transaction.txid,
                 "committed_at": transaction.committed_at,
                 "last_in_txn": False,
                 "format": JSON,
-                "payload": table.to_json().encode(),
+                "payload": payload,
             }
+            for table, payload in payloads.items()
         ],
         schema=FRAMES,
     )

@@ -18,7 +18,7 @@ from psycopg2.extensions import connection, encrypt_password
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet
 from dblake.core.source import InitPlan
-from dblake.source.postgres import statements
+from dblake.source.postgres import ddl_trigger, statements
 from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.preflight import ALL_OPERATIONS, findings, usable
 from dblake.source.postgres.settings import PostgresSettings
@@ -127,6 +127,8 @@ def _steps(facts: Survey, settings: PostgresSettings, password: sql.Composable) 
         yield statements.grant_watermarks(settings)
     if settings.plugin == "pgoutput":
         yield from _publication(facts, settings)
+    if settings.log_ddl and not facts.ddl_triggers:
+        yield from ddl_trigger.create(settings)
 
 
 def _publication(facts: Survey, settings: PostgresSettings) -> Iterator[sql.Composable]:

@@ -21,7 +21,7 @@ from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.source.postgres import frames, pgoutput, wal2json
+from dblake.source.postgres import ddl_trigger, frames, pgoutput, wal2json
 from dblake.source.postgres.connection import connect_replication, explained
 from dblake.source.postgres.relations import Relations, Tables
 from dblake.source.postgres.settings import PostgresSettings
@@ -157,6 +157,10 @@ class PgLogStream:
                     append = run.messages.append
                 elif kind == pgoutput.TRUNCATE:
                     run.messages.extend(self._plugin.truncates(payload))
+                elif kind == pgoutput.MESSAGE:
+                    self._statement(payload)
+                    run = self._run
+                    append = run.messages.append
             return False
         finally:
             self._bytes += size
@@ -177,6 +181,16 @@ class PgLogStream:
         if learned:
             position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
             self._sealed.append(frames.schema_row(learned, position, transaction))
+
+    def _statement(self, payload: bytes) -> None:
+        """Takes in what an event trigger of ours says of tables; it stands before the next row, as schemas do."""
+        said = ddl_trigger.told(payload, self._settings.wanted)
+        if said:
+            self._seal()
+            transaction = self._run.carried
+            assert transaction is not None, "a message in a transaction comes after its Begin"
+            position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
+            self._sealed.append(frames.statement_rows(said, position, transaction))
 
     def _seal(self) -> None:
         """Frames the run, in parts where its rows tell of a table that has changed."""

@@ -20,7 +20,7 @@ FORMAT = PGOUTPUT
 LETTER = 0
 """Where in a message its letter stands."""
 
-BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
+BEGIN, COMMIT, RELATION, TRUNCATE, MESSAGE = b"BCRTM"
 INSERT, UPDATE, DELETE = b"IUD"
 
 _BEGIN = np.dtype([("kind", "u1"), ("lsn", ">u8"), ("committed_at", ">i8"), ("xid", ">u4")])
@@ -51,8 +51,9 @@ class Relation:
 
 def options(settings: PostgresSettings) -> Sequence[dict[str, str]]:
     """What to start the stream with."""
+    told = {"messages": "true"} if settings.log_ddl else {}
     return ({
-        "proto_version": "1", "publication_names": '"' + settings.publication.replace('"', '""') + '"',
+        "proto_version": "1", "publication_names": '"' + settings.publication.replace('"', '""') + '"', **told,
     },)
 
 
@@ -106,6 +107,14 @@ def relation(payload: bytes) -> Relation:
         columns.append(RelationColumn(name, type_oid, modifier, bool(flags & 1)))
     # An empty namespace stands for pg_catalog.
     return Relation(oid, schema_name or "pg_catalog", table_name, identity, tuple(columns))
+
+
+def message(payload: bytes) -> tuple[str, bytes] | None:
+    """Prefix and content of a Message, which an application wrote; None if it is in no transaction."""
+    if not payload[1] & 1:
+        return None
+    prefix, at = _string(payload, 10)
+    return prefix, payload[at + 4 : at + 4 + int.from_bytes(payload[at : at + 4])]
 
 
 def watermark_row(payload: bytes) -> tuple[int, str]:

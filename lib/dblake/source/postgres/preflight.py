@@ -16,7 +16,7 @@ from psycopg2.extensions import connection
 from dblake.core.errors import SourceError
 from dblake.core.names import named
 from dblake.core.source import Check
-from dblake.source.postgres import statements
+from dblake.source.postgres import ddl_trigger, statements
 from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.preflight_tables import table_findings
@@ -77,6 +77,8 @@ def findings(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
     if settings.plugin == "pgoutput":
         yield from _publication(facts, settings)
     yield from _slot(facts, settings)
+    if settings.log_ddl:
+        yield from _ddl_triggers(facts, settings)
 
 
 def _reason(error: SourceError) -> str:
@@ -263,6 +265,17 @@ def _slot(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
         detail="" if slot.active_pid is None
         else f"{'capture runs' if ours else 'somebody else reads from it'}: server process {slot.active_pid}",
         fix="" if ours else sql.SQL("SELECT pg_terminate_backend({})").format(sql.Literal(slot.active_pid)),
+    )
+
+
+def _ddl_triggers(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
+    able = facts.server.version >= ddl_trigger.FIRST_VERSION
+    yield Finding("log_ddl", ok=able, detail="" if able else "before version 14 the log has no messages",
+                  fix="set source.log_ddl to false")
+    yield Finding(
+        "ddl_triggers", ok=facts.ddl_triggers,
+        detail="" if facts.ddl_triggers else "the event triggers that log_ddl asks for are not there, or do not fire",
+        fix=statements.script(ddl_trigger.create(settings)),
     )
 
 

@@ -30,6 +30,7 @@ class PostgresSettings:
     plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     slot: str = ""
     publication: str = ""
+    log_ddl: bool = False
 
     def __post_init__(self) -> None:
         own = "dblake_" + self.name.replace("-", "_")

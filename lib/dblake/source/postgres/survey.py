@@ -15,7 +15,7 @@ from psycopg2.extensions import cursor
 
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import TableSchema
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalogue, ddl_trigger
 from dblake.source.postgres.settings import PostgresSettings
 
 WATERMARK_TABLE = "watermark"
@@ -241,6 +241,7 @@ class Survey:
     watermarks: Watermarks | None
     publication: Publication | None
     slot: Slot | None
+    ddl_triggers: bool
 
 
 def survey(cur: cursor, settings: PostgresSettings) -> Survey:
@@ -268,6 +269,7 @@ def survey(cur: cursor, settings: PostgresSettings) -> Survey:
         watermarks=_watermarks(cur, settings, named),
         publication=_publication(cur, server.version, named) if settings.plugin == "pgoutput" else None,
         slot=Slot(*slot) if slot else None,
+        ddl_triggers=ddl_trigger.enabled(cur, settings),
     )
 
 
