@@ -28,7 +28,7 @@ from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
 class Change:
     """One row change of the log: c, u, d or t. ``old_key`` is set where an update changes the key.
 
-    A column that ``after`` lacks was not sent.
+    A column that ``after`` lacks was not sent. ``last`` is set where the transaction ends with it.
     """
 
     batch: int
@@ -40,6 +40,7 @@ class Change:
     key: Key | None = None
     after: Image | None = None
     old_key: Key | None = None
+    last: bool = False
 
     def events(self) -> list[Event]:
         """What decoding makes of it."""
@@ -88,7 +89,7 @@ def landing_row(thing: Thing, schemas: Mapping[str, TableSchema]) -> dict[str, A
     schema = schemas[thing.table]
     row: dict[str, Any] = {
         "batch": thing.batch, "lease_epoch": thing.lease_epoch, "table": thing.table, "incarnation": 1,
-        "schema_id": schema.schema_id, "last_in_txn": False,
+        "schema_id": schema.schema_id, "last_in_txn": isinstance(thing, Change) and thing.last,
     }
     if isinstance(thing, ChunkRow):
         payload = copy_line([thing.after[name] for name in schema.names])
