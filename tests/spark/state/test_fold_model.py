@@ -56,17 +56,17 @@ def _altered(draw: random.Random) -> tuple[list[TableSchema], list[int], list[Ev
         schemas.append(table_schema("public.altered", "id text key", *map(" ".join, columns.items())))
     since, truncates = sorted(draw.sample(range(1, 9_999), 4)), sorted(draw.sample(range(1, 9_999), 2))
     events = [Event((1, at, 0), "t", "", {}) for at in truncates]
+    places = sorted(set(range(10_000)) - set(truncates))
     for number in range(KEYS):
         there, last = False, 0
-        for at in sorted(draw.sample(range(10_000), draw.randint(1, 7))):
+        for at in sorted(draw.sample(places, draw.randint(1, 7))):
             there = there and not any(last < cut <= at for cut in truncates)
             last = at
             op = draw.choice("uuufrd") if there else draw.choice("cr")
             names = [c.name for c in schemas[bisect_right(since, at)].columns if c.name != "id"]
             image = {n: draw.choice([None, str(at)]) for n in names if op in "cr" or draw.random() < 0.6}
             there = op != "d"
-            if at not in truncates:
-                events.append(Event((1, at, 0), op, f"k{number}", {} if op == "d" else image, 0, frozenset(names)))
+            events.append(Event((1, at, 0), op, f"k{number}", {} if op == "d" else image, 0, frozenset(names)))
     return schemas, since, events
 
 
