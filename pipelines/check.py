@@ -30,8 +30,8 @@ from dblake.quality.results import RESULTS, Outcome, failed, passed
 from dblake.quality.suite import Suite
 from dblake.quality.validation import Validation
 from pipelines.paths import Paths
+from pipelines.schemas import SchemaVersion, read_schemas
 from pipelines.stages import newest_batch
-from pipelines.state import SchemaVersion, read_schemas
 from pipelines.tables import consolidated
 from pipelines.views import Views
 

@@ -91,6 +91,7 @@ class Upkeep:
             partial(self._keep, "windows", paths.windows),
             partial(self._keep, "frontier", paths.frontier),
             partial(self._keep, "check results", paths.check_results),
+            partial(self._keep, "redecoded", paths.redecoded),
         ]
         return {run.args[0]: run for run in wanted if DeltaTable.is_deltatable(run.args[1])}
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.types import StructType
 
-from dblake.core.errors import LandingGap
+from dblake.core.errors import DecodedAgain, LandingGap
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
@@ -33,7 +36,8 @@ from dblake.reconcile.windows import (
     Ending, WatermarkRow, endings, of_window, reach, require_rows, unanswered, windows_table,
 )
 from pipelines.paths import Paths
-from pipelines.tables import AppendTable
+from pipelines.stages import newest_batch
+from pipelines.tables import AppendTable, decoded_again
 
 logger = logging.getLogger(__name__)
 
@@ -46,17 +50,16 @@ _LOG = f"{KIND} IN ('{ROW}', '{TRUNCATE}')"
 class Reconciler:
     """What stays the same from one micro-batch of a source to the next."""
 
-    def __init__(self, spark: SparkSession, paths: Paths) -> None:
-        application = f"reconcile/{paths.source}"
+    def __init__(self, spark: SparkSession, paths: Paths, earlier: tuple[Paths, int] | None = None) -> None:
+        """``earlier``: what other tables hold from before a landing batch is taken over as it is."""
         self._spark = spark
-        self._landing = paths.landing
-        self._schemas = AppendTable(spark, paths.schemas, application, SCHEMAS, ("table", "batch"))
-        self._events = AppendTable(
-            spark, paths.events, application, EVENTS, ("incarnation", "lsn", "table", "committed_at", "batch")
-        )
-        self._ledger = AppendTable(spark, paths.windows, application, WINDOWS, ("table", "lease_epoch", "batch"))
+        self._paths = paths
+        self._schemas = self._table("schemas", SCHEMAS, ("table", "batch"), earlier)
+        self._events = self._table("events", EVENTS, ("incarnation", "lsn", "table", "committed_at", "batch"), earlier)
+        self._ledger = self._table("windows", WINDOWS, ("table", "lease_epoch", "batch"), earlier)
         for table in (self._schemas, self._events, self._ledger):
             table.make()
+        self._run = self._newest_run()
         self._known: dict[str, TableSchema] = {}
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
@@ -91,14 +94,44 @@ class Reconciler:
             )
         self._append_schemas(found, done, last)
         failpoint("reconcile.schemas_appended")
-        self._append_events(new, found, done, last)
+        with self._beside_no_other(done + 1, last):
+            self._append_events(new, found, done, last)
         failpoint("reconcile.events_appended")
         self._append_ledger(found, done, last)
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
 
+    def _table(
+        self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None
+    ) -> AppendTable:
+        before = (getattr(earlier[0], name), earlier[1]) if earlier else None
+        path = getattr(self._paths, name)
+        return AppendTable(self._spark, path, f"reconcile/{self._paths.source}", columns, prune_by, before)
+
+    def _newest_run(self) -> int:
+        return newest_batch(self._paths.events, decoded_again(self._paths.source))
+
+    @contextmanager
+    def _beside_no_other(self, first: int, last: int) -> Iterator[None]:
+        """Raises DecodedAgain if events were decoded again since this began: its decoder may be the one of before."""
+        what = "events were decoded again while this reconcile ran"
+        if self._newest_run() != self._run:
+            raise DecodedAgain(what, next_step="start it again")
+        try:
+            yield
+        except PySparkException:
+            # The swap makes an append that is under way fail.
+            if self._newest_run() != self._run:
+                raise DecodedAgain(what, next_step="start it again") from None
+            raise
+        if self._newest_run() != self._run:
+            raise DecodedAgain(
+                f"{what}; {ranges(range(first, last + 1))} may be decoded as before",
+                next_step=f"reconcile --from {first}, once, then start it again",
+            )
+
     def _batches(self, first: int, last: int) -> DataFrame:
-        landing = self._spark.read.format("delta").load(self._landing)
+        landing = self._spark.read.format("delta").load(self._paths.landing)
         return landing.where(F.col(BATCH).between(first, last))
 
     def _append_schemas(self, found: Survey, done: int, last: int) -> None:

@@ -54,6 +54,16 @@ class Paths:
         return f"{self.states}/{folder(schema)}/{folder(table)}"
 
     @property
+    def redecoded(self) -> str:
+        """What decoding landing again has changed."""
+        return f"{self.root}/redecoded"
+
+    @property
+    def again(self) -> str:
+        """The folder in which landing is decoded again; gone once that is done."""
+        return f"{self.root}/again"
+
+    @property
     def check_results(self) -> str:
         """What every run of ``check`` found."""
         return f"{self.root}/quality/results"
@@ -66,3 +76,25 @@ class Paths:
     def stream_checkpoint(self, stage: str) -> str:
         """Spark's own checkpoint of a stage's stream; may be deleted, the tables know how far they are."""
         return f"{self.root}/checkpoints/{stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside(Paths):
+    """The same source, with the tables that reconcile writes in a folder of their own."""
+
+    folder: str
+
+    @property
+    def schemas(self) -> str:
+        """Every version of every table's schema, as decoded again."""
+        return f"{self.folder}/schemas"
+
+    @property
+    def events(self) -> str:
+        """Ordered, deduplicated changes, as decoded again."""
+        return f"{self.folder}/events"
+
+    @property
+    def windows(self) -> str:
+        """The ledger of chunk windows, as decoded again."""
+        return f"{self.folder}/windows"

@@ -98,7 +98,7 @@ class _Run:
         try:
             return self._query.awaitTermination(seconds) is not False
         except PySparkException as error:
-            raise self._failure or _ours(error) or error from None
+            raise self._failure or decoders_error(error) or error from None
 
     def ahead(self, batches: range) -> LandingGap:
         """The error for batches that the stream will not bring again."""
@@ -121,7 +121,7 @@ class _Run:
             self._failure = error
             raise
         except PySparkException as error:
-            self._failure = _ours(error)
+            self._failure = decoders_error(error)
             raise
 
     def _checkpoint_exists(self) -> bool:
@@ -129,7 +129,7 @@ class _Run:
         return bool(path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
 
 
-def _ours(error: Exception) -> DblakeError | None:
+def decoders_error(error: Exception) -> DblakeError | None:
     """The decoder's error, if that is what a Spark job failed with: on its way here it became text."""
     said = _DECODERS_WORDS.search(str(error))
     return ReconcileError(said[1], next_step=said[2] or "") if said else None

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable
@@ -23,13 +23,14 @@ from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
-from dblake.core.schema import Column, TableSchema
 from dblake.state.merge import merge
 from dblake.state.rebuild import dumped_in, rebuild
 from dblake.state.shape import require_one_key, shape_of, unbroken
 from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
 from dblake.state.table import progress
 from pipelines.paths import Paths
+from pipelines.restate import Restated, restate, settle
+from pipelines.schemas import SchemaVersion, read_schemas
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +65,6 @@ class Frontier:
     position: Position | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
     behind: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
-    """A table's schema as it came with a landing batch, from a position on."""
-
-    batch: int
-    schema: TableSchema
-    since: Position
 
 
 def run_state(
@@ -123,22 +115,14 @@ def read_frontier(spark: SparkSession, paths: Paths, *, where: str = "true") -> 
     return Frontier(row["batch"], Position(row["incarnation"], row["lsn"], row["seq"]), row["versions"], row["behind"])
 
 
-def read_schemas(spark: SparkSession, paths: Paths) -> dict[str, list[SchemaVersion]]:
-    """All versions of every table's schema, oldest first."""
-    found: dict[str, list[SchemaVersion]] = {}
-    rows = spark.read.format("delta").load(paths.schemas).orderBy("table", "incarnation", "lsn", "seq").collect()
-    for row in rows:
-        columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
-        since = Position(row["incarnation"], row["lsn"], row["seq"])
-        version = SchemaVersion(row["batch"], TableSchema(row["table"], columns), since)
-        found.setdefault(row["table"], []).append(version)
-    return found
-
-
 def _advance(
     spark: SparkSession, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
 ) -> Iterator[list[TableResult]]:
     frontier = read_frontier(spark, paths)
+    restated = restate(spark, paths)
+    frontier = _note_restated(spark, paths, frontier, restated)
+    settle(paths, restated)
+    yield [TableResult(each.table, each.batch, 0) for each in restated if not each.error]
     # Who removes a state table's folder wants it rebuilt.
     gone = {t: 0 for t in frontier.versions if not DeltaTable.is_deltatable(_state_path(paths, t))}
     behind = {**frontier.behind, **gone}
@@ -156,6 +140,8 @@ def _advance(
         failpoint("state.noted")
         behind = dict(frontier.behind)
         yield results
+    # Last, so that what was folded into them nevertheless does not hide it.
+    yield [TableResult(each.table, each.batch, 0, each.error) for each in restated if each.error]
 
 
 def _plan(events: DataFrame, done: int, batches_per_step: int) -> list[Step]:
@@ -224,14 +210,11 @@ class _StepRun:
                 versions[table] = now.version
         behind = {t: b for t, b in self.behind.items() if t not in tried} | failed
         position = max(self.step.position, self.before.position or self.step.position)
-        row = Row(at=datetime.now(UTC), batch=self.batch, incarnation=position.incarnation, lsn=position.lsn,
-                  seq=position.seq, versions=versions, behind=behind)
-        (
-            self.spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(self.paths.frontier)
-        )
+        frontier = Frontier(self.batch, position, versions, behind)
+        _append(self.spark, self.paths, frontier)
         logger.info("state reached batch %d, position %s: %d table(s), %d event(s)", self.batch, position, len(tried),
                     sum(r.events for r in results))
-        return Frontier(self.batch, position, versions, behind)
+        return frontier
 
     def _rebuilt(self, session: SparkSession, versions: list[SchemaVersion], path: str, app: str) -> bool:
         """Builds a table anew whose shape is broken, if a dump has returned its rows in the new one since."""
@@ -257,6 +240,24 @@ class _StepRun:
                 next_step="run reconcile from the start for this source",
             )
         return versions
+
+
+def _note_restated(spark: SparkSession, paths: Paths, before: Frontier, restated: Sequence[Restated]) -> Frontier:
+    """Appends a frontier row with the versions that stand on the events there are now."""
+    built = {each.table: each.version for each in restated if not each.error and each.table in before.versions}
+    if before.position is None or not built:
+        return before
+    frontier = replace(before, versions={**before.versions, **built})
+    _append(spark, paths, frontier)
+    return frontier
+
+
+def _append(spark: SparkSession, paths: Paths, frontier: Frontier) -> None:
+    at = frontier.position
+    assert at is not None, "only what was reached is noted"
+    row = Row(at=datetime.now(UTC), batch=frontier.batch, incarnation=at.incarnation, lsn=at.lsn, seq=at.seq,
+              versions=frontier.versions, behind=frontier.behind)
+    spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(paths.frontier)
 
 
 def _state_path(paths: Paths, table: str) -> str:

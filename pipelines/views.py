@@ -26,7 +26,8 @@ from dblake.state.shape import Shape, fitted, shape_of
 from dblake.spark.spelling import delta, identifier, literal
 from dblake.state.table import progress
 from pipelines.paths import Paths
-from pipelines.state import FRONTIER, Frontier, read_frontier, read_schemas
+from pipelines.schemas import read_schemas
+from pipelines.state import FRONTIER, Frontier, read_frontier
 
 OURS = "dblake"
 LIVE, HISTORY = "_live", "_history"

@@ -20,7 +20,10 @@ Image = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Event:
-    """One change: c create, u update, d delete, t truncate from the log; r read, f fill, d removed from a dump."""
+    """One change: c create, u update, d delete, t truncate from the log; r read, f fill, d removed from a dump.
+
+    ``whole`` is an image that has every column of its own schema, which may be another one than a chunk's.
+    """
 
     position: Position
     batch: int
@@ -31,6 +34,8 @@ class Event:
     after: Image | None = None
     txid: int | None = None
     chunk_id: str | None = None
+    schema_id: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class ChunkRow:
     number: int
     key: Key
     after: Image
+    schema_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,11 @@ def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[Closed]]:
 
 
 def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event]:
-    """The chunk's rows, at its high watermark, that no event in its window makes doubtful."""
+    """The chunk's rows, at its high watermark, that no event in its window makes doubtful.
+
+    A whole image evicts, also one under the schema of before the chunk's: what only the chunk's has is told by the dump
+    that such a change asks for.
+    """
     window = high.window
     inside = [e for e in log if e.table == high.table and window.holds(e.position, e.txid)]
     if any(e.op == "t" for e in inside):
@@ -126,10 +136,10 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
         rivals = [e for e in inside if e.key == row.key]
         carried = {column for e in rivals for column in e.after or {}}
         rest = {column: value for column, value in row.after.items() if column not in carried}
-        if rest and all(e.op != "d" for e in rivals):
+        if rest and not any(e.op == "d" or e.whole for e in rivals):
             kept.append(Event(
                 Position(high.position.incarnation, high.position.lsn, row.number * 2), high.batch, high.lease_epoch,
-                row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id,
+                row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id, row.schema_id,
             ))
     return kept
 
@@ -160,7 +170,7 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     at = high.position
     return [
         Event(Position(at.incarnation, at.lsn, number * 2), high.batch, high.lease_epoch, high.table, "d", key,
-              None, high.txid, high.chunk_id)
+              None, high.txid, high.chunk_id, high.end.schema_id)
         for number, key in enumerate(gone)
     ]
 

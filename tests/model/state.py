@@ -1,7 +1,8 @@
 """State in plain Python: what a table holds after its events, one at a time, in order. The specification of the fold.
 
 A row is ``(position, deleted, values, missing)``, values as text; a tombstone's values are gone. Truncates reach every
-row. ``missing`` are the columns nobody has told the value of since the row began.
+row. A column that an event's schema does not have is one that it does not carry. ``missing`` are the columns nobody has
+told the value of since the row began.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class Event:
     key: str
     after: Image
     batch: int = 0
+    has: frozenset[str] | None = None
+    """The columns of the event's schema, if not all there ever are."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ def fold(events: Iterable[Event], columns: list[str]) -> dict[str, Row]:
         if event.op == "d":
             state[event.key] = Row(event.at, True, nothing)
         elif event.op in ("c", "r"):
-            state[event.key] = Row(event.at, False, nothing | event.after, frozenset(columns) - told)
+            has = frozenset(columns) if event.has is None else event.has
+            state[event.key] = Row(event.at, False, nothing | event.after, has - told)
         elif before and not before.deleted:
             state[event.key] = Row(event.at, False, before.values | event.after, before.missing - told)
         else:

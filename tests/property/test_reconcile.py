@@ -39,7 +39,7 @@ def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes
         key = tuple(e["key"].values()) if e["key"] is not None else None
         outcomes[e["table"].partition(".")[0]][0].append((
             (e["incarnation"], e["lsn"], e["seq"]), e["batch"], e["table"], e["op"], key, e["after"], e["txid"],
-            e["chunk_id"],
+            e["chunk_id"], e["schema_id"],
         ))
     for w in spark.read.format("delta").load(paths.windows).collect():
         outcomes[w["table"].partition(".")[0]][1].append((
@@ -53,7 +53,7 @@ def model_says(world: World) -> Outcome:
     events, ledger = reconcile(for_model(world.landing))
     rows = [
         ((e.position.incarnation, e.position.lsn, e.position.seq), e.batch, e.table, e.op, e.key, e.after, e.txid,
-         e.chunk_id)
+         e.chunk_id, e.schema_id)
         for e in events
     ]
     return rows, sorted(

@@ -4,8 +4,9 @@ The habits that break chunk windows are all here: transactions that straddle wat
 follow commit order, commits that are in the log before they are visible (rows stay locked until then), snapshots that
 miss them, key changes, updates that leave out an unchanged value, truncates, captures that die and leave orphans, two
 readers at once, dumps of single keys, rows that vanish without a trace in the log before their table is dumped, and
-batches cut anywhere. A history is a list of steps, four small numbers each;
-a step that makes no sense where it stands does nothing, so every list is a history and any part of one is too.
+batches cut anywhere. Tables get columns, lose, rename and widen them meanwhile. A history is a list of steps, four
+small numbers each; a step that makes no sense where it stands does nothing, so every list is a history and any part of
+one is too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KEYS: dict[str, list[Key]] = {
     "pair": [("", ""), ("a", "b"), ('a","b', ""), ("a", 'b"'), ("b", "a"), ("ä", "\n")],
 }
 _WEIGHTS = {"write": 10, "commit": 6, "rollback": 1, "reveal": 4, "low": 5, "read": 5, "high": 5, "ship": 5,
-            "arrive": 3, "cut": 3, "crash": 1, "lose": 3}
+            "arrive": 3, "cut": 3, "crash": 1, "lose": 3, "alter": 2}
 _STEPS = [name for name, weight in _WEIGHTS.items() for _ in range(weight)]
 BATCHES_A_LEASE = 3
 """Captures die in every third batch, so that histories side by side agree on the lease epoch of a batch."""
@@ -74,9 +75,10 @@ class _Chunk:
     rows: list[ChunkRow] | None = None
     count: int = 0
     snapshot: str = ""
+    schema: TableSchema | None = None
     end_key: Key | None = None
     first_batch: int | None = None
-    discard: bool = False
+    discarded: str | None = None
     closes: DumpStart | None = None
     """Of the chunk that ends a dump of a whole table: where the dump began."""
 
@@ -114,6 +116,10 @@ class World:
     def __init__(self, tag: str) -> None:
         self.tag = tag
         self.tables = tables(tag)
+        """Each table's first schema by its name, later ones by their ids."""
+        self._schemas = dict(self.tables)
+        self._renamed: set[str] = set()
+        self.added: set[str] = set()
         self._plain, self._pair = self.tables
         self._xid, self._lsn, self._value = 100, 0, 0
         self._last_completed = 100
@@ -140,7 +146,8 @@ class World:
     def _row(self, table: str, key: Key) -> Row:
         self._value += 2
         names = self.tables[table].primary_key
-        return dict(zip(names, key, strict=True)) | {"v": f"v{self._value}", "big": f"big{self._value}"}
+        rest = [name for name in self._schemas[table].names if name not in names]
+        return dict(zip(names, key, strict=True)) | {name: f"{name}{self._value}" for name in rest}
 
     def _running(self) -> list[_Txn]:
         return [txn for txn in self._slots if txn] + self._unseen
@@ -162,7 +169,9 @@ class World:
         if self._blocked(txn, table, key):
             return
         row = self._sees(txn, table, key)
-        change = Change(0, 0, Position(1, 0, len(txn.changes) * 2), txn.xid, table, "")
+        change = Change(
+            0, 0, Position(1, 0, len(txn.changes) * 2), txn.xid, table, "", schema_id=self._schemas[table].schema_id
+        )
         if action == 11 and c % 3 == 0:
             if any(at[0] == table for other in self._running() if other is not txn for at in other.rows):
                 return
@@ -174,7 +183,7 @@ class World:
             if b == 3:
                 made["big"] = None
             txn.rows[table, key] = made
-            change = replace(change, op="c", key=key, after=made)
+            change = replace(change, op="c", key=key, after=made, whole=True)
         elif action in (0, 1):
             txn.rows[table, key] = None
             change = replace(change, op="d", key=key)
@@ -183,6 +192,7 @@ class World:
             if action < 8:
                 new["big"] = row["big"]
             sent = {name: value for name, value in new.items() if name != "big" or value != row["big"]}
+            change = replace(change, whole="big" in sent)
             if action in (2, 9) and not self._blocked(txn, table, other) and self._sees(txn, table, other) is None:
                 names = self.tables[table].primary_key
                 renamed = dict(zip(names, other, strict=True))
@@ -235,6 +245,37 @@ class World:
         if not begun and not held:
             self.visible.pop((table, key), None)
 
+    def alter(self, a: int, b: int, c: int) -> None:
+        """A column more, less, by another name or of a wider type, which waits for whoever has written to the table."""
+        table = (self._plain, self._pair)[b % 2]
+        for txn in self._running():
+            if table in txn.truncated or any(at[0] == table for at in txn.rows):
+                if txn in self._slots:
+                    self.commit(self._slots.index(txn), 0, 0)
+                self._reveal(txn)
+        schema = self._schemas[table]
+        own = [column for column in schema.columns if column.name in self.added]
+        columns, moved = list(schema.columns), {name: name for name in schema.names}
+        self._value += 2
+        name = f"n{self._value}"
+        if c % 4 == 0 or (c % 4 < 3 and not own):
+            columns.append(Column(name, "character varying(9)"))
+        elif c % 4 == 1:
+            columns.remove(own[-1])
+        elif c % 4 == 2:
+            columns[columns.index(own[-1])] = replace(own[-1], name=name)
+            moved[name] = own[-1].name
+            self._renamed.add(table)
+        else:
+            columns = [replace(column, type="text") if column.type.startswith("char") else column for column in columns]
+        self.added |= {name}
+        self._schemas[table] = changed = TableSchema(table, tuple(columns))
+        self.tables[changed.schema_id] = changed
+        self.visible = {
+            at: {name: row.get(moved.get(name, "")) for name in changed.names} if at[0] == table else row
+            for at, row in self.visible.items()
+        }
+
     def _next_lsn(self) -> int:
         self._lsn += 10
         return self._lsn
@@ -272,7 +313,7 @@ class World:
         chunk = self._readers[a % 2].chunk
         if chunk is None or chunk.rows is not None or any(chunk.table in txn.truncated for txn in self._running()):
             return
-        chunk.snapshot = self._snapshot()
+        chunk.snapshot, chunk.schema = self._snapshot(), self._schemas[chunk.table]
         wanted = sorted(
             key for table, key in self.visible
             if table == chunk.table and (chunk.after is None or key > chunk.after)
@@ -281,7 +322,8 @@ class World:
         limit = 0 if chunk.closes else b % 3 + 1
         chunk.end_key = wanted[limit - 1] if len(wanted) > limit > 0 else None
         chunk.rows = [
-            ChunkRow(0, chunk.lease_epoch, chunk.table, chunk.chunk_id, number, key, self.visible[chunk.table, key])
+            ChunkRow(0, chunk.lease_epoch, chunk.table, chunk.chunk_id, number, key, self.visible[chunk.table, key],
+                     chunk.schema.schema_id)
             for number, key in enumerate(wanted[:limit])
         ]
         chunk.count = len(chunk.rows)
@@ -292,10 +334,20 @@ class World:
         if chunk is None or chunk.rows is None:
             return
         self._mark("high", chunk)
-        chunk.discard = b == 0 and c < 6
-        if not chunk.discard:
+        chunk.discarded = "tried" if b == 0 and c < 6 else self._other_schema(chunk)
+        if not chunk.discarded:
             reader.dumps = _after(reader.dumps, chunk)
         reader.chunk = None
+
+    def _other_schema(self, chunk: _Chunk) -> str | None:
+        """Why a chunk is discarded in whose window the log tells of another schema than it was read under."""
+        assert chunk.schema is not None
+        told, inside = self.tables[chunk.table].schema_id, None
+        for entry in self._log:
+            if isinstance(entry, Change) and entry.table == chunk.table and entry.schema_id != told:
+                told = entry.schema_id
+                inside = told if entry.position.lsn > chunk.low_lsn else None
+        return "schema changed in the window" if inside not in (None, chunk.schema.schema_id) else None
 
     def arrive(self, a: int, b: int, c: int) -> None:
         chunk = self._readers[a % 2].chunk
@@ -324,11 +376,12 @@ class World:
         if mark.kind == "low":
             self.landing.append(Low(self._batch, self._epoch, chunk.table, chunk.chunk_id, at))
             return
-        status, reason = (DISCARDED, "tried") if chunk.discard else (CLOSED, None)
-        end = ChunkEnd(chunk.dump_id, 0, chunk.low_lsn, 0, self.tables[chunk.table].schema_id, chunk.count,
-                       chunk.first_batch, chunk.snapshot, status, reason, chunk.closes)
+        assert chunk.schema is not None
+        status = DISCARDED if chunk.discarded else CLOSED
+        end = ChunkEnd(chunk.dump_id, 0, chunk.low_lsn, 0, chunk.schema.schema_id, chunk.count,
+                       chunk.first_batch, chunk.snapshot, status, chunk.discarded, chunk.closes)
         self.landing.append(High(self._batch, self._epoch, chunk.table, chunk.chunk_id, at, mark.xid, end))
-        if not chunk.discard:
+        if not chunk.discarded:
             number = int(chunk.dump_id.rpartition("-")[2])
             self._landed_dumps[number] = _after(self._landed_dumps[number], chunk)
 
@@ -358,19 +411,28 @@ class World:
         self._doomed = False
 
     def finish(self) -> None:
-        """All transactions end and are seen, all dumps are read, all of the log lands."""
+        """All transactions end and are seen, all dumps are read, all of the log lands.
+
+        What was renamed is dumped again after that, for the log does not say it.
+        """
         for slot in range(3):
             self.commit(slot, 1, 0)
         while self._unseen:
             self.reveal(0, 0, 0)
         self.crash(0, 0, 0)
+        self._dump_all()
+        again = [_Dump(table) for table in sorted(self._renamed)]
+        self._readers[0].dumps, self._landed_dumps[0] = list(again), list(again)
+        self._dump_all()
+        self._cut()
+
+    def _dump_all(self) -> None:
         for number, reader in enumerate(self._readers):
             while reader.dumps or reader.chunk:
                 for step in (self.low, self.read, self.high):
                     step(number, 1, 6)
                 self.ship(len(self._log), 1, 0)
         self.ship(len(self._log), 1, 0)
-        self._cut()
 
 
 def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:

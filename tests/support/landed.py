@@ -28,7 +28,8 @@ from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
 class Change:
     """One row change of the log: c, u, d or t. ``old_key`` is set where an update changes the key.
 
-    A column that ``after`` lacks was not sent.
+    A column that ``after`` lacks was not sent. ``last`` is set where the transaction ends with it, ``whole`` where
+    ``after`` has every column.
     """
 
     batch: int
@@ -40,16 +41,21 @@ class Change:
     key: Key | None = None
     after: Image | None = None
     old_key: Key | None = None
+    last: bool = False
+    schema_id: str = ""
+    whole: bool = False
 
     def events(self) -> list[Event]:
         """What decoding makes of it."""
         if self.old_key is None:
             return [Event(self.position, self.batch, self.lease_epoch, self.table, self.op, self.key, self.after,
-                          self.txid)]
+                          self.txid, None, self.schema_id, self.whole)]
         after = Position(self.position.incarnation, self.position.lsn, self.position.seq + 1)
         return [
-            Event(self.position, self.batch, self.lease_epoch, self.table, "d", self.old_key, None, self.txid),
-            Event(after, self.batch, self.lease_epoch, self.table, "c", self.key, self.after, self.txid),
+            Event(self.position, self.batch, self.lease_epoch, self.table, "d", self.old_key, None, self.txid,
+                  None, self.schema_id),
+            Event(after, self.batch, self.lease_epoch, self.table, "c", self.key, self.after, self.txid, None,
+                  self.schema_id, self.whole),
         ]
 
 
@@ -84,11 +90,12 @@ def schema_row(batch: int, lease_epoch: int, schema: TableSchema) -> dict[str, A
 
 
 def landing_row(thing: Thing, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
-    """A thing as a row of landing."""
-    schema = schemas[thing.table]
+    """A thing as a row of landing. ``schemas`` has each table's first one by its name, later ones by their ids."""
+    named = thing.schema_id if isinstance(thing, (Change, ChunkRow)) else ""
+    schema = schemas.get(named) or schemas[thing.table]
     row: dict[str, Any] = {
         "batch": thing.batch, "lease_epoch": thing.lease_epoch, "table": thing.table, "incarnation": 1,
-        "schema_id": schema.schema_id, "last_in_txn": False,
+        "schema_id": schema.schema_id, "last_in_txn": isinstance(thing, Change) and thing.last,
     }
     if isinstance(thing, ChunkRow):
         payload = copy_line([thing.after[name] for name in schema.names])

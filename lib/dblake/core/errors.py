@@ -15,6 +15,7 @@
     │   └── Fenced            75  another capture holds the lease or has written since
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
+    │   ├── DecodedAgain      75  events were decoded again beside this run of reconcile
     │   └── WindowInvariantBroken 70  a chunk window contradicts itself
     ├── StateError            78  a state table cannot take the events
     │   └── BrokenShape       78  its table changed so that rows of before and after have no shape in common
@@ -134,6 +135,12 @@ class LandingGap(ReconcileError):
     """Batch numbers are missing between the last batch reconciled and the next one found."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class DecodedAgain(ReconcileError):
+    """Events were decoded again since this run of reconcile began; its own decoder may be the one of before."""
+
+    exit_code = ExitCode.TRY_AGAIN
 
 
 class WindowInvariantBroken(ReconcileError):

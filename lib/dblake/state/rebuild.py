@@ -8,15 +8,15 @@ replaced in one commit. Finding the break is ``shape.unbroken``'s business, find
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.state.fold import fold
-from dblake.state.shape import shape_of
+from dblake.state.fold import fold, missing_sql
+from dblake.state.shape import fitted, shape_of
 from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
 
@@ -32,10 +32,14 @@ def dumped_in(windows: DataFrame, table: str, versions: Sequence[TableSchema]) -
 
 
 def rebuild(
-    events: DataFrame, path: str, versions: Sequence[TableSchema], since: Position, *, app: str, batch: int
+    events: DataFrame, path: str, versions: Sequence[TableSchema], since: Position, *, app: str, batch: int,
+    existing: Mapping[str, str] | None = None,
 ) -> None:
-    """Replaces the table at ``path`` by what its ``events`` from ``since`` on leave. ``versions`` go together."""
-    shape = shape_of(versions)
+    """Replaces the table at ``path`` by what its ``events`` from ``since`` on leave. ``versions`` go together.
+
+    ``existing`` are the columns and types that the table is to keep, where it has some that fit.
+    """
+    shape = fitted(shape_of(versions), existing or {})
     # Keys of the old shape stand beside the new ones while the log is behind the chunks that were read.
     keyed = "".join(f" AND map_contains_key(key, {literal(name)})" for name in shape.primary_key)
     later = events.where(
@@ -44,7 +48,8 @@ def rebuild(
     row = later.where("op = 't'").agg(expr(f"max({EVENT_AT}) AS at")).first()
     truncated_at = Position(*row["at"]) if row and row["at"] else None
     folded = fold(later, shape, whole=False, truncated_at=truncated_at)
-    replace(folded.drop("_unknown"), path, shape, app=app, batch=batch)
+    first = expr(missing_sql(shape, "array_union(_missing, _unknown)"))
+    replace(folded.withColumn("_missing", first).drop("_unknown"), path, shape, app=app, batch=batch)
 
 
 def _ids(versions: Sequence[TableSchema]) -> str:

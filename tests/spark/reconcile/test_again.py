@@ -1,0 +1,333 @@
+"""Landing decoded again: what it puts right, what it refuses, and what is left when it dies on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import pipelines.again
+import pipelines.microbatch
+import pipelines.restate
+from dblake.core.errors import DecodedAgain, LandingGap, UsageError
+from dblake.core.position import Position
+from dblake.core.schema import Column, TableSchema
+from dblake.events.schema import EVENTS
+from dblake.landing.control import ChunkEnd
+from jobs.reconcile import reconcile as job
+from pipelines.again import decode_again
+from pipelines.microbatch import Reconciler
+from pipelines.paths import Paths
+from pipelines.reconcile import reconcile_once
+from pipelines.reread import require_landing
+from pipelines.sql import query
+from pipelines.state import Frontier, read_frontier, run_state
+from pipelines.tables import AppendTable
+from tests.model.dblog import ChunkRow, High, Low
+from tests.support.histories import play, random_steps, side_by_side
+from tests.support.landed import Change, Thing, land
+
+_REST = (Column("v", "text"),)
+T, U = (TableSchema(f"public.{name}", (Column("id", "integer", False, 1), *_REST)) for name in "tu")
+TABLES = {T.table: T, U.table: U}
+
+
+def put(batch: int, lsn: int, key: str, value: str, op: str = "c", table: str = T.table) -> Change:
+    """A row created or updated in a transaction of its own."""
+    return Change(batch, 1, Position(1, lsn), lsn, table, op, (key,), {"id": key, "v": value}, last=True)
+
+
+def chunk(low: tuple[int, int], rows: int, high: tuple[int, int], read: dict[str, str]) -> list[Thing]:
+    """A chunk of ``t``: batch and lsn of its watermarks, the batch of its rows, and the rows."""
+    end = ChunkEnd("d", 1, low[1], 0, T.schema_id, len(read), min(low[0], rows))
+    return [
+        Low(low[0], 1, T.table, "k", Position(1, low[1])),
+        *(ChunkRow(rows, 1, T.table, "k", n, (k,), {"id": k, "v": v}) for n, (k, v) in enumerate(read.items())),
+        High(high[0], 1, T.table, "k", Position(1, high[1]), high[1], end),
+    ]
+
+
+LANDED = sorted([
+    put(1, 10, "1", "a"), put(1, 11, "7", "x", table=U.table), put(2, 20, "2", "b"),
+    *chunk((2, 21), 3, (4, 40), {"1": "a", "2": "b", "3": "c"}), put(3, 30, "2", "B", "u"), put(4, 41, "4", "d"),
+    put(5, 50, "1", "A", "u"),
+], key=lambda thing: thing.batch)
+EVENTS_THEN = [
+    (10, 0, "c", "1", "a"), (11, 0, "c", "7", "x"), (20, 0, "c", "2", "b"), (30, 0, "u", "2", "B"),
+    (40, 0, "r", "1", "a"), (40, 4, "r", "3", "c"), (41, 0, "c", "4", "d"), (50, 0, "u", "1", "A"),
+]
+STATE_THEN = {"1": "A", "2": "B", "3": "c", "4": "d"}
+
+
+@pytest.fixture(scope="module")
+def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five batches, reconciled by a decoder with a defect from batch 3 on, and folded."""
+    folder = tmp_path_factory.mktemp("folded")
+    paths = Paths(str(folder), "shop")
+    land(paths.landing, "shop", LANDED, TABLES)
+    reconcile_once(spark, paths)
+    plant(spark, paths)
+    run_state(spark, paths)
+    return folder
+
+
+@pytest.fixture
+def paths(folded: Path, tmp_path: Path) -> Paths:
+    """A copy of it."""
+    shutil.copytree(folded, tmp_path, dirs_exist_ok=True)
+    # The stream's checkpoint knows the table by its id, not by its place.
+    return Paths(str(tmp_path), "shop")
+
+
+def plant(spark: SparkSession, paths: Paths) -> None:
+    """One value wrong, one event left out, and one that never was."""
+    table = f"delta.`{paths.events}`"
+    spark.sql(f"UPDATE {table} SET after = map('id', '2', 'v', NULL) WHERE lsn = 30")
+    spark.sql(f"DELETE FROM {table} WHERE lsn = 40 AND seq = 4")
+    row = spark.read.format("delta").load(paths.events).where("lsn = 41").first()
+    assert row is not None
+    never = row.asDict() | {"seq": 2, "key": {"id": "9"}, "after": {"id": "9", "v": "z"}}
+    made = spark.createDataFrame([tuple(never[name] for name in EVENTS.names)], EVENTS)
+    made.write.format("delta").mode("append").save(paths.events)
+
+
+def events(spark: SparkSession, paths: Paths) -> list[tuple[Any, ...]]:
+    rows = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq").collect()
+    return [(r["lsn"], r["seq"], r["op"], dict(r["key"])["id"], dict(r["after"] or {}).get("v")) for r in rows]
+
+
+def state(spark: SparkSession, paths: Paths, at: Frontier | None = None) -> dict[str, str | None]:
+    return {str(row["id"]): row["v"] for row in query(spark, paths, "SELECT id, v FROM public.t", at).collect()}
+
+
+def test_a_defect_is_mended_in_events_ledger_and_state(spark: SparkSession, paths: Paths) -> None:
+    assert state(spark, paths) == {"1": "A", "2": None, "4": "d", "9": "z"}
+    untouched = DeltaTable(paths.state("public", "u")).version()
+    (run,) = decode_again(spark, paths, 3)
+    assert (run.first, run.last, run.tables) == (3, 5, ["public.t"])
+    assert [(line.of, line.batch, line.op, line.same, line.different, line.only_old, line.only_new)
+            for line in run.lines] == [
+        ("events", 3, "u", 0, 1, 0, 0), ("events", 4, "c", 1, 0, 1, 0), ("events", 4, "r", 1, 0, 0, 1),
+        ("events", None, "u", 1, 0, 0, 0), ("windows", None, "closed", 1, 0, 0, 0),
+    ]
+    assert events(spark, paths) == EVENTS_THEN
+    run_state(spark, paths)
+    assert state(spark, paths) == STATE_THEN
+    assert DeltaTable(paths.state("public", "u")).version() == untouched
+    # What was read as of the frontier follows, too, and nothing is built a second time.
+    assert state(spark, paths, read_frontier(spark, paths)) == STATE_THEN
+    built = DeltaTable(paths.state("public", "t")).version()
+    run_state(spark, paths)
+    assert DeltaTable(paths.state("public", "t")).version() == built
+    assert not Path(paths.again).exists()
+    (again,) = decode_again(spark, paths, 1)
+    assert again.tables == [] and {line.of for line in again.lines} == {"events", "schemas", "windows"}
+    # The stream goes on as if nothing had been.
+    land(paths.landing, "shop", [put(6, 60, "5", "e")], TABLES)
+    assert reconcile_once(spark, paths) == 6
+    run_state(spark, paths)
+    assert state(spark, paths) == STATE_THEN | {"5": "e"}
+
+
+class Died(BaseException):
+    """What a test ends a run with in place of SIGKILL: nothing of ours catches it."""
+
+
+def dying_at(name: str) -> Callable[[str], None]:
+    def failpoint(here: str) -> None:
+        if here == name:
+            raise Died
+
+    return failpoint
+
+
+@pytest.mark.parametrize("place", [
+    "reconcile.events_appended", "again.decoded", "again.compared", "again.schemas_swapped", "again.windows_swapped",
+    "again.events_swapped", "again.others_stopped", "again.removed",
+])
+def test_dying_anywhere_is_made_good_by_the_next_run(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    before = events(spark, paths)
+    with monkeypatch.context() as patched:
+        for module in (pipelines.again, pipelines.microbatch):
+            patched.setattr(module, "failpoint", dying_at(place))
+        with pytest.raises(Died):
+            decode_again(spark, paths, 3)
+    swapped = place in ("again.events_swapped", "again.others_stopped", "again.removed")
+    assert events(spark, paths) == (EVENTS_THEN if swapped else before)
+    (run,) = decode_again(spark, paths, 3)
+    assert (run.tables, events(spark, paths)) == (["public.t"], EVENTS_THEN)
+    assert not Path(paths.again).exists()
+
+
+def test_what_was_begun_is_finished_before_another_stretch_is_decoded(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(pipelines.again, "failpoint", dying_at("again.windows_swapped"))
+        decode_again(spark, paths, 3)
+    begun, asked = decode_again(spark, paths, 5)
+    assert (begun.first, begun.tables, asked.first, asked.tables) == (3, ["public.t"], 5, [])
+    assert events(spark, paths) == EVENTS_THEN
+
+
+def test_state_that_dies_before_it_has_noted_what_it_built_does_so_later(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode_again(spark, paths, 3)
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(pipelines.restate, "failpoint", dying_at("state.restated"))
+        run_state(spark, paths)
+    assert state(spark, paths, read_frontier(spark, paths))["2"] is None
+    run_state(spark, paths)
+    assert state(spark, paths, read_frontier(spark, paths)) == STATE_THEN
+
+
+def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_again(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Reconciler(spark, paths)
+    beside.catch_up()
+    land(paths.landing, "shop", [put(6, 60, "5", "e"), put(7, 70, "6", "f"), put(8, 80, "8", "h")], TABLES)
+
+    def append(here: str) -> None:
+        if here == "again.compared":
+            beside.reconcile(6)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines.again, "failpoint", append)
+        rounds = decode_again(spark, paths, 3)
+    assert [(run.first, run.last) for run in rounds] == [(3, 5), (6, 6)]
+    with pytest.raises(DecodedAgain, match="Next: start it again"):
+        beside.reconcile(7)
+    assert Reconciler(spark, paths).done() == 6
+
+    late = Reconciler(spark, paths)
+    late.catch_up()
+    monkeypatch.setattr(late, "_append_schemas", lambda *_: None)
+    appended = late._append_events
+
+    def swapped_meanwhile(*arguments: Any) -> None:
+        appended(*arguments)
+        decode_again(spark, paths, 5)
+
+    monkeypatch.setattr(late, "_append_events", swapped_meanwhile)
+    with pytest.raises(DecodedAgain, match=r"batch 7 may be decoded as before\. Next: reconcile --from 7"):
+        late.reconcile(7)
+
+
+def test_an_append_under_way_when_events_are_swapped_fails(spark: SparkSession, paths: Paths, tmp_path: Path) -> None:
+    started, go = tmp_path / "started", tmp_path / "go"
+
+    def wait(batches: Any) -> Any:
+        started.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    slow = spark.read.format("delta").load(paths.events).where("lsn = 10").mapInArrow(wait, EVENTS)
+    table = AppendTable(spark, paths.events, "reconcile/shop", EVENTS, ())
+    failed: list[PySparkException] = []
+
+    def append() -> None:
+        try:
+            table.append(slow, 6)
+        except PySparkException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    while not started.exists():
+        time.sleep(0.05)
+    assert pipelines.again._stop_others(paths) == 5
+    go.touch()
+    thread.join()
+    assert len(failed) == 1 and table.done() == 5
+
+
+@pytest.mark.parametrize(
+    ("removed", "first", "said"),
+    [
+        ("batch < 1", 1, None),
+        ("batch < 2", 3, None),
+        ("batch < 2", 2, "no longer holds batch 2 and the one before it: it begins with batch 2"),
+        ("batch < 4", 3, "no longer holds batch 3"),
+        ("batch < 4", 5, None),
+        ("batch < 3", 4, "windows of public.t that close in batches 4 to 5 reach back to before batch 3"),
+        ("true", 5, "no longer holds batch 5"),
+    ],
+)
+def test_landing_that_no_longer_holds_it_is_refused(
+    spark: SparkSession, paths: Paths, removed: str, first: int, said: str | None
+) -> None:
+    spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE {removed}")
+    if said is None:
+        require_landing(spark, paths, first, 5)
+        return
+    with pytest.raises(LandingGap, match=said) as caught:
+        decode_again(spark, paths, first)
+    assert caught.value.exit_code == 78
+
+
+def test_what_a_chunk_could_not_see_and_orphans_must_be_in_landing_too(spark: SparkSession, tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path), "shop")
+    end = ChunkEnd("d", 1, 40, 0, T.schema_id, 0, 4, snapshot="15:21:15")
+    unseen = replace(put(1, 15, "1", "a"), txid=15)
+    land(paths.landing, "shop", [
+        unseen, put(2, 20, "2", "b"), Low(2, 1, U.table, "orphan", Position(1, 21)), put(3, 30, "3", "c"),
+        Low(4, 1, T.table, "k", Position(1, 40)), High(4, 1, T.table, "k", Position(1, 41), 41, end),
+        replace(put(5, 50, "4", "d"), lease_epoch=2),
+    ], TABLES)
+    reconcile_once(spark, paths)
+    for removed, first, said in (("1", 3, "public.t"), ("1", 5, None), ("2", 5, "public.u")):
+        spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE batch = {removed}")
+        if said is None:
+            require_landing(spark, paths, first, 5)
+        else:
+            with pytest.raises(LandingGap, match=f"windows of {said} that close in batches {first} to 5"):
+                require_landing(spark, paths, first, 5)
+
+
+def test_histories_decoded_again_from_their_middle_come_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
+    schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
+    paths = Paths(str(tmp_path), "shop")
+    land(paths.landing, "shop", side_by_side(worlds), schemas)
+    last = reconcile_once(spark, paths)
+    (run,) = decode_again(spark, paths, last // 2, max_bytes_per_trigger="100k")
+    assert [line for line in run.lines if line.differs] == []
+    assert {(line.of, line.op) for line in run.lines} >= {
+        *(("events", op) for op in "cudrf"), ("windows", "closed"), ("windows", "discarded"),
+    }
+
+
+def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
+    conf = tmp_path / "shop.yaml"
+    conf.write_text(
+        f"warehouse: {tmp_path}\nprogress: file:{tmp_path}/progress\nsource:\n  name: shop\n  type: postgres\n"
+        "  host: 127.0.0.1\n  database: shop\n  user: dblake\n  password: ${env:NONE}\n  tables: [public.*]\n"
+    )
+    done = CliRunner().invoke(job, ["--conf", str(conf), "--from", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)
+    assert (found["from"], found["to"], found["tables"]) == (4, 5, ["public.t"])
+    assert found["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
+    assert [(line["batch"], line["op"]) for line in found["differing"]] == [(4, "c"), (4, "r")]
+    shown = CliRunner().invoke(job, ["--conf", str(conf), "--from", "3"])
+    assert "batches 3 to 5, decoded again" in shown.stdout and "builds anew: public.t" in shown.stdout
+    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from ends"),
+                          (["--json"], "--from")):
+        refused = CliRunner().invoke(job, ["--conf", str(conf), *options])
+        assert isinstance(refused.exception, UsageError) and said in refused.exception.what
