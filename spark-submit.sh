@@ -197,7 +197,7 @@ run_tests() {
         exit "$code"
     fi
     # In two halves at once: more than half of the time goes by in waiting for databases, JVMs and time-outs.
-    local half folders=(tests/spark tests/property tests/e2e)
+    local half folders=(tests/spark tests/e2e)
     half=$(mktemp)
     "$python" -m pytest "${folders[@]}" >"$half" 2>&1 &
     "$python" -m pytest tests "${folders[@]/#/--ignore=}" || code=$?
