@@ -97,6 +97,10 @@ class PositionLost(SourceError):
     exit_code = ExitCode.CONFIGURATION
 
 
+ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
+"""The next step after a PositionLost that nothing else mends."""
+
+
 class WrongServer(SourceError):
     """The server that answers is not the one landing was captured from."""
 

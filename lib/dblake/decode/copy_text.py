@@ -94,14 +94,10 @@ def _per_row(payloads: Payloads, places: Index) -> Index:
 def _unescaped(payloads: Payloads, cells: Index) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """The data without backslashes that only announce a byte, and where the values lie in it."""
     data, bounds = payloads.data, cells.ravel()
-    found = np.flatnonzero(data == _BACKSLASH)
     # Values hold no raw separators, so that bounds and values tell a NULL's backslash by its place outside both.
-    cell = np.searchsorted(bounds, found, side="right")
-    found, cell = found[cell % 2 == 1], cell[cell % 2 == 1]
+    found, cell = announcing(data, bounds)
     if len(found) == 0:
         return data, bounds.astype(np.int32)
-    announces = announcing(found)
-    found, cell = found[announces], cell[announces]
     means = _MEANS[data[found + 1]]
     row = np.searchsorted(payloads.ends, found[means == 0], side="right")
     payloads.refuse(means[means == 0] == 0, "the line has an escape that COPY does not write", rows=row)

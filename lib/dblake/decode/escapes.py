@@ -10,14 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from dblake.decode.grid import spans, take
-from dblake.decode.payloads import Bytes, Index, Mask
+from dblake.decode.payloads import Bytes, Index
+
+_BACKSLASH = ord("\\")
 
 
-def announcing(backslashes: Index) -> Mask:
-    """Which backslashes begin an escape: in a run of them, every other one announces the next."""
-    runs = np.append(True, np.diff(backslashes) != 1)
-    number = np.arange(len(backslashes))
-    return np.asarray((number - np.maximum.accumulate(np.where(runs, number, 0))) % 2 == 0)
+def announcing(data: Bytes, bounds: Index) -> tuple[Index, Index]:
+    """Where escapes begin in the values ``data[bounds[2 i]:bounds[2 i + 1]]``, and the bound each stands before.
+
+    In a run of backslashes every other one announces the next.
+    """
+    found = np.flatnonzero(data == _BACKSLASH)
+    cell = np.searchsorted(bounds, found, side="right")
+    found, cell = found[cell % 2 == 1], cell[cell % 2 == 1]
+    if len(found) == 0:
+        return found, cell
+    runs = np.append(True, np.diff(found) != 1)
+    number = np.arange(len(found))
+    announces = (number - np.maximum.accumulate(np.where(runs, number, 0))) % 2 == 0
+    return found[announces], cell[announces]
 
 
 def without(

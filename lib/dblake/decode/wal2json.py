@@ -143,13 +143,9 @@ def _grid(payloads: Payloads, cells: _Cells, which: Mask, rows: Index) -> Grid:
 def _unescaped(payloads: Payloads, row: Index, bounds: Index) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """The data without backslashes that only announce something, and where the values lie in it."""
     data = payloads.data
-    found = np.flatnonzero(data == _BACKSLASH)
-    cell = np.searchsorted(bounds, found, side="right")
-    found, cell = found[cell % 2 == 1], cell[cell % 2 == 1]
+    found, cell = announcing(data, bounds)
     if len(found) == 0:
         return data, bounds.astype(np.int32)
-    announces = announcing(found)
-    found, cell = found[announces], cell[announces]
     letter = data[found + 1]
     long = letter == ord("u")
     means = _MEANS[letter]

@@ -10,7 +10,7 @@ import time
 
 import pyarrow as pa
 
-from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
+from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
@@ -137,17 +137,16 @@ class MemoryLogStream:
 def _take_slot(database: MemoryDatabase, name: str, resume: ResumePoint | None) -> int:
     """Where the slot can start; refuses by name a slot that lost the place."""
     slot = database.slots.get(name)
-    accept = "capture --accept-gap starts a new incarnation and dumps all tables again"
     if slot is None and resume is None:
         raise PrerequisitesNotMet(f"source {name}: there is no slot of that name", next_step="make_slot makes it")
     if slot is None:
-        raise PositionLost(f"source {name}: the slot is gone, so the log after it is a gap", next_step=accept)
+        raise PositionLost(f"source {name}: the slot is gone, so the log after it is a gap", next_step=ACCEPT_GAP)
     if slot.taken:
         raise SourceError(f"source {name}: the slot is taken by another stream", next_step="stop the other capture")
     if resume is not None and slot.confirmed > int(resume.token):
         raise PositionLost(
             f"source {name}: the slot stands after {resume.token} where landing ends: the log between is a gap",
-            next_step=accept,
+            next_step=ACCEPT_GAP,
         )
     slot.taken = True
     return int(resume.token) if resume else slot.confirmed

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dblake.core.errors import PositionLost, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, PositionLost, UnsupportedByName
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
@@ -110,7 +110,7 @@ class Gathered:
         else:
             raise PositionLost(
                 "landing holds rows of a transaction that the log does not have any more: a gap",
-                next_step="capture --accept-gap starts a new incarnation and dumps all tables again",
+                next_step=ACCEPT_GAP,
             )
 
     def row(self, schema: TableSchema, payload: bytes) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pymysql
 from pymysql.cursors import Cursor
 
-from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece, LogStanding
 from dblake.source.mysql.connection import asking, connect, explained, version_of
@@ -28,7 +28,7 @@ from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.survey import retention_seconds
-from dblake.source.mysql.transactions import ACCEPT_GAP, Transactions
+from dblake.source.mysql.transactions import Transactions
 
 _SILENCE_SECONDS = 15 * HEARTBEAT_SECONDS
 """After so long without a sign of life from the server, the connection counts as gone."""

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from dblake.core.errors import PositionLost, SourceError, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, PositionLost, SourceError, UnsupportedByName
 from dblake.core.names import qualified
 from dblake.landing.columns import DDL, TRUNCATE
 from dblake.source.mysql import events
@@ -27,7 +27,6 @@ from dblake.source.mysql.gtids import Executed
 from dblake.source.mysql.relations import Captured, Relations
 from dblake.source.mysql.resume import Place, lsn, unwrapped
 
-ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
 _ARTIFICIAL = 0x20
 _BODY, _CHECKSUM, _SOUND = events.BODY, events.CHECKSUM, events.SOUND

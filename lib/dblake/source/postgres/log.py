@@ -17,7 +17,7 @@ import pyarrow as pa
 from psycopg2.extensions import connection, cursor
 from psycopg2.extras import REPLICATION_LOGICAL
 
-from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
+from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
@@ -41,8 +41,6 @@ _FRAME_BYTES = 2 << 20
 """So much is framed at once: a message weighs twice its bytes until it is, and again as much meanwhile."""
 _GATHER_SECONDS = 0.001
 """The server sends message by message: to wake up for each would cost more than to read it."""
-
-ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
 
 
 class PgLogStream:

@@ -9,11 +9,10 @@ Protocol: PostgreSQL documentation, "Streaming Replication Protocol", IDENTIFY_S
 
 from __future__ import annotations
 
-from dblake.core.errors import PositionLost
+from dblake.core.errors import ACCEPT_GAP, PositionLost
 from dblake.core.position import ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.source.postgres.connection import connect_replication, explained
-from dblake.source.postgres.log import ACCEPT_GAP
 from dblake.source.postgres.pgoutput import lsn_number
 from dblake.source.postgres.settings import PostgresSettings
 
