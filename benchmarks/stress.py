@@ -80,6 +80,7 @@ def _cells(figures: Figures) -> dict[str, str]:
            for job, runs in sorted(figures.runs.items())},
         "transactions": f"{figures.transactions:,}", "steps written": f"{figures.steps:,}",
         "events": f"{figures.events:,}", "landing batches": f"{figures.batches:,}",
+        "of them reconciled by runs that died": f"{figures.reconciled_by_the_killed:,}",
         "dumps": f"{figures.dumps:,}", "chunks": f"{figures.chunks:,}",
         "lag to landing, median": f"{figures.lag_median:.2f} s",
         "lag to landing, 99th percentile": f"{figures.lag_99th:.2f} s",
@@ -91,7 +92,7 @@ def _cells(figures: Figures) -> dict[str, str]:
 @verbose_option
 @click.option("--seconds", type=click.FloatRange(min=10), default=300.0, show_default=True, help="On each database.")
 @click.option("--kill-every", type=click.FloatRange(min=1), default=20.0, show_default=True,
-              help="Seconds that capture lives, about.")
+              help="Seconds that each process lives, about.")
 @click.option("--on", "kinds", type=click.Choice(["postgres", "mariadb", "mysql"]), multiple=True,
               default=("postgres", "mariadb"), show_default=True, help="Which databases, one after the other.")
 @click.option("--checks", type=click.IntRange(min=1), metavar="N",

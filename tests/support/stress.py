@@ -1,14 +1,15 @@
 """The stress oracle: steps, dumps and deaths, all at once, for so long; then every step must be there once.
 
 Two writers step the keys, dumps of the whole table and of given keys follow one another without a pause, capture (with
-one reader and with two, in turn) and the Spark jobs are killed by SIGKILL again and again. What must come of it is
-``oracle``'s to say. The short form is a test, the long one ``./spark-submit.sh stress``.
+one reader and with two, in turn) and the Spark jobs, one after the other, are killed by SIGKILL again and again, none
+is let end. Then each job is run once more. What must come of it is ``oracle``'s to say. The short form is a test, the
+long one ``./spark-submit.sh stress``.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -18,14 +19,15 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from pipelines.stages import newest_batch
 from tests.support.oracle import Step, Told, Writers
-from tests.support.rig import Job, Rig, T, events_of, kill, told
+from tests.support.rig import Rig, T, events_of, kill, told
 
 _READERS = (1, 2)
 _UNFINISHED = 3
 """So many dumps wait or run at any moment."""
-_CUT, _WHOLE = (6.0, 16.0), 300.0
-"""How long a job with a JVM lives that is cut short: it takes some seconds until it has begun; and one that is not."""
+_BEGUN = 8.0
+"""How long a job with a JVM lives at least: it takes some seconds until it does anything that could be cut short."""
 _BACKLOG = 1200.0
 """How long a job may take for all that its dead have left."""
 
@@ -41,6 +43,7 @@ class Figures:
     steps: int
     events: int
     batches: int
+    reconciled_by_the_killed: int
     dumps: int
     chunks: int
     lag_median: float
@@ -59,6 +62,7 @@ class Stress:
         self, rig: Rig, *, seed: int, seconds: float, kill_every: float, jobs: Sequence[str] = ()
     ) -> None:
         self._rig, self._seed, self._seconds, self._every, self._jobs = rig, seed, seconds, kill_every, jobs
+        self._by_the_killed = 0
         self._stop = threading.Event()
         self._failed: list[BaseException] = []
         self._kills: Counter[str] = Counter()
@@ -67,7 +71,7 @@ class Stress:
     def run(self) -> tuple[float, Writers]:
         """All of it, until nothing is left to land. Returns for how long it went on, and its writers."""
         rig = self._rig
-        beside = [threading.Thread(target=self._guarded, args=(task,)) for task in (self._dump, self._reconcile)]
+        beside = [threading.Thread(target=self._guarded, args=(task,)) for task in (self._dump, self._spark)]
         dice, began = random.Random(self._seed), time.monotonic()
         with rig.load(self._seed) as writers:
             for thread in beside:
@@ -82,6 +86,7 @@ class Stress:
         if self._failed:
             raise self._failed[0]
         rig.catch_up()
+        self._by_the_killed = newest_batch(rig.lake.paths.events, "reconcile/shop")
         for job in self._jobs:
             rig.run(job, seconds=_BACKLOG)
         return time.monotonic() - began, writers
@@ -98,7 +103,8 @@ class Stress:
         lags = _lags(self._rig.written, events, {batch: moment.timestamp() for batch, moment in times.items()})
         return Figures(
             round(seconds, 1), dict(self._kills), dict(self._runs), writers.transactions,
-            sum(map(len, self._rig.written.values())), len(events), max(times), len(dumps),
+            sum(map(len, self._rig.written.values())), len(events), max(times),
+            self._by_the_killed, len(dumps),
             sum(dump["chunks"] for dump in dumps),
             round(lags[len(lags) // 2], 3), round(lags[len(lags) * 99 // 100], 3), round(lags[-1], 3),
         )
@@ -122,30 +128,20 @@ class Stress:
                 number += 1
                 self._rig.lake.dump(T, keys=None if number % 3 else [(key,) for key in keys[number % 7 :: 7]])
 
-    def _reconcile(self) -> None:
-        """The jobs in turn, every other life of each cut short."""
+    def _spark(self) -> None:
+        """The jobs in turn, each until it is killed; none may end by itself."""
         dice = random.Random(self._seed + 1)
-        while self._jobs and not self._stop.is_set():
-            for job in self._jobs:
-                if self._stop.wait(1.0) or not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
-                    continue
-                self._runs[job] += 1
-                process = self._rig.start(job=job)
-                said = self._ended(process, dice.uniform(*_CUT) if self._runs[job] % 2 else _WHOLE)
-                if said is None:
-                    self._kills[job] += kill(process)
-                elif process.returncode:
-                    raise AssertionError(said)
-
-    def _ended(self, process: Job, seconds: float) -> str | None:
-        """What a job said that has ended within the time, or before this run does; None if it has not."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._stop.is_set():
-            try:
-                return process.communicate(timeout=0.5)[1]
-            except subprocess.TimeoutExpired:
-                pass
-        return None
+        for job in itertools.cycle(self._jobs):
+            if self._stop.wait(1.0):
+                return
+            if not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
+                continue
+            self._runs[job] += 1
+            process = self._rig.start("--continuous", job=job)
+            self._stop.wait(max(_BEGUN, self._every * dice.uniform(0.5, 1.5)))
+            if process.poll() is not None:
+                raise AssertionError(process.communicate()[1])
+            self._kills[job] += kill(process)
 
     def _guarded(self, task: Any) -> None:
         try:
