@@ -11,6 +11,7 @@ from dblake.core.source import Source
 from tests.model.dblog import Event
 from tests.support.backends import Row
 from tests.support.lake import Lake
+from tests.support.postgres import Database
 from tests.support.reshaped import T, Reshaped, reshaped
 
 ROOT = {
@@ -142,3 +143,30 @@ def test_truncates_and_inserts_of_one_batch(world: Reshaped, lake: Lake) -> None
     truncates = [row["batch"] for row in lake.landing().to_pylist() if row["kind"] == "truncate"]
     assert len(truncates) == 2 and len(set(truncates)) == 1
     assert state(lake) == [{"id": "2", "v": "y"}, {"id": "4", "v": "z"}]
+
+
+MADE_OF_ENUMS = {
+    "enum": ("mood", "'sad'"), "array": ("mood[]", "'{sad,ok}'"), "domain": ("feeling", "'sad'"),
+    "composite": ("felt", "'(1,sad)'"), "range": ("moods", "'[sad,ok)'"), "all at once": ("felt[]", "'{\"(1,sad)\"}'"),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_ENUMS)
+def test_a_label_that_is_renamed_is_renamed_in_all_rows(database: Database, lake: Lake, name: str) -> None:
+    column, value = MADE_OF_ENUMS[name]
+    with reshaped(database) as world:
+        world.run(
+            "CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE DOMAIN feeling AS mood CHECK (value <> 'ok')",
+            "CREATE TYPE felt AS (n int, m mood)", "CREATE TYPE moods AS RANGE (subtype = mood)",
+            f"CREATE TABLE public.t (id int PRIMARY KEY, v {column})", f"INSERT INTO public.t VALUES (1, {value})",
+        )
+        source = world.backend.source("public.t")
+        lake.dump(T)
+        lake.capture(source)
+        world.run("ALTER TYPE mood ADD VALUE 'fine'")
+        lake.capture(source)
+        assert len(lake.dumps()) == 1
+        world.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        lake.capture(source)
+        assert state(lake) == world.there(T) and "blue" in str(state(lake))
+        assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]

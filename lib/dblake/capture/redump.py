@@ -1,10 +1,10 @@
 """Tables whose rows changed without row events: found out, and dumped again.
 
-A default for a new column, a type converted, a partition dropped, another table renamed to take its place: the log
-has no row for any of it. Capture hands over what the log says of tables' shapes before it lands it, and this module
-holds the catalogue against what the catalogue said before. That is kept in the progress store, table by table, so that
-a change made while no capture ran is found as well. Promises one dump for one change: one that is asked for and has
-not begun will do.
+A default for a new column, a type converted, an enum's label renamed, a partition dropped, another table renamed to
+take its place: the log has no row for any of it. Capture hands over what the log says of tables' shapes before it lands
+it, and this module holds the catalogue against what the catalogue said before. That is kept in the progress store,
+table by table, so that a change made while no capture ran is found as well. Promises one dump for one change: one that
+is asked for and has not begun will do.
 
 What cannot be told from the catalogue the log's statements tell, where it has them (``rewrites`` and ``gone`` in their
 payload). The dumps themselves are ``dumps``' business; what was found and is not mended yet is in ``rewritten``.
@@ -163,6 +163,8 @@ def changed(before: Known, now: Standing) -> str | None:
                 return f"column {name} came"
         elif (was.number, was.type) != (column.number, column.type):
             return f"column {name} is another one, or of another type"
+        elif any(column.labels.get(number, label) != label for number, label in was.labels.items()):
+            return f"a label of column {name} was renamed"
     if now.file != before.file and any(
         column.version != before.columns[name].version for name, column in now.columns.items() if name in before.columns
     ):

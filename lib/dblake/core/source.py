@@ -163,13 +163,14 @@ class ColumnStanding:
 
     ``number`` stays with a column that is renamed. ``version`` is another one whenever the catalogue's entry was
     written; ``blank`` tells that rows which are there when such a column is added have NULL in it, unless they are
-    written anew.
+    written anew. ``labels`` are those that rows hold by numbers of their own: one that is renamed is in all its rows.
     """
 
     type: str
     number: int = 0
     version: str = ""
     blank: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

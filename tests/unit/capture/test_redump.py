@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,8 @@ from dblake.source.memory.source import MemorySource
 
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
 WIDER = TableSchema("public.t", (*T.columns, Column("w", "text")))
-ID, V = ColumnStanding("integer key 1", 1, "700"), ColumnStanding("text key None", 2, "700")
+ID = ColumnStanding("integer key 1", 1, "700")
+V = ColumnStanding("text key None", 2, "700", labels={"9": "red"})
 W = ColumnStanding("text key None", 3, "705", blank=True)
 
 
@@ -48,6 +50,8 @@ BEFORE = standing({"id": ID, "v": V}, {"table 1": True, "partition 5": False})
          "column v is another one, or of another type"),
         ({"id": ID, "v": ColumnStanding("bigint key None", 2, "705")}, {}, "f1",
          "column v is another one, or of another type"),
+        ({"id": ID, "v": replace(V, labels={"9": "red", "11": "blue"})}, {}, "f1", None),
+        ({"id": ID, "v": replace(V, labels={"9": "rot"})}, {}, "f1", "a label of column v was renamed"),
         ({"id": ID, "v": ColumnStanding("text key None", 2, "705")}, {}, "f1", None),
         ({"id": ID, "v": ColumnStanding("text key None", 2, "705")}, {}, "f2", "its columns were written anew"),
         ({"id": ID, "v": V}, {"table 1": True}, "f1", "a part of it is gone or was written anew"),

@@ -1,7 +1,7 @@
 """What PostgreSQL's catalogue tells of rows that changed without row events, which its log never does; and of the log.
 
-Numbers of tables, partitions, columns and files, for whoever keeps them and compares them with those of later. A
-column that was dropped and made again has another number, a table rewritten another file. That a file alone is
+Numbers of tables, partitions, columns, enum labels and files, for whoever keeps them and compares them with those of
+later. A column that was dropped and made again has another number, a table rewritten another file. That a file alone is
 another one says nothing of a table: VACUUM FULL, CLUSTER and TRUNCATE give one, too. Of a partition it has to count,
 since its TRUNCATE is not published as the root's.
 """
@@ -9,7 +9,7 @@ since its TRUNCATE is not published as the root's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg2.extensions import cursor
 
@@ -31,6 +31,23 @@ SELECT a.attrelid, a.attname, a.attnum, a.xmin::text,
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = ANY (%(oids)s) AND a.attnum > 0 AND NOT a.attisdropped
 """
+# Enums are types of users', and so is all that is made of them; rows hold the number of a label.
+_LABELS = """
+WITH RECURSIVE made_of(attrelid, attname, type) AS (
+  SELECT attrelid, attname, atttypid FROM pg_attribute
+  WHERE attrelid = ANY (%(oids)s) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+  UNION
+  SELECT m.attrelid, m.attname, part.type FROM made_of m CROSS JOIN LATERAL (
+    SELECT unnest(ARRAY[typelem, typbasetype]) FROM pg_type WHERE oid = m.type
+    UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+    WHERE t.oid = m.type AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL {ranges}
+  ) part(type) WHERE part.type >= 16384
+)
+SELECT m.attrelid, m.attname, e.oid::text, e.enumlabel FROM made_of m JOIN pg_enum e ON e.enumtypid = m.type
+"""
+_RANGES = "SELECT rngsubtype FROM pg_range WHERE rngtypid = m.type"
+_MULTIRANGES = "SELECT rngsubtype FROM pg_range WHERE m.type IN (rngtypid, rngmultitypid)"
 # A partition made as one comes empty, in one transaction with its own columns (the entry of a system column is never
 # written again); one that was attached was a table before.
 _PARTITIONS = """
@@ -99,6 +116,7 @@ def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
     asked = {"oids": [table.oid for table in tables]}
     cur.execute(_COLUMNS, asked)
     columns = {(oid, name): (number, version, blank) for oid, name, number, version, blank in cur.fetchall()}
+    labels = _labels(cur, asked)
     bodies: dict[int, dict[str, bool]] = defaultdict(dict)
     cur.execute(_PARTITIONS, asked)
     for oid, partition, file, attached in cur.fetchall():
@@ -109,11 +127,21 @@ def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
     return [
         Standing(
             table.schema,
-            {c.name: ColumnStanding(f"{c.type} key {c.key}", *columns.get((table.oid, c.name), ()))
-             for c in table.schema.columns},
+            {c.name: ColumnStanding(
+                f"{c.type} key {c.key}", *columns.get((table.oid, c.name), (0, "", False)), labels[table.oid, c.name]
+             ) for c in table.schema.columns},
             {f"table {table.oid}": True, **bodies[table.oid]},
             str(files.get(table.oid, "")),
         )
         for table in tables
     ]
 
+
+def _labels(cur: cursor, asked: Mapping[str, object]) -> Mapping[tuple[int, str], dict[str, str]]:
+    """The labels that columns can hold, by table and column."""
+    labels: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    ranges = _MULTIRANGES if cur.connection.server_version >= 140000 else _RANGES
+    cur.execute(_LABELS.replace("{ranges}", ranges), asked)
+    for oid, name, number, label in cur.fetchall():
+        labels[oid, name][number] = label
+    return labels
