@@ -3,7 +3,8 @@
 Reads frames of ``events.schema.EVENTS``, returns frames a merge can apply: the columns of the shape, typed,
 ``_incarnation, _lsn, _seq`` of the newest event, ``_deleted``, ``_lossy``, ``_unknown``: the columns none of the
 events supplied, whose value only the state can tell, and ``_missing``: those of which it cannot tell it either.
-Promise: the result is the same whether events are folded at once or in steps. The rules:
+Promise: the result is the same whether events are folded at once or in steps; only ``_missing`` may name a column too
+many where one was added or dropped since the event that lacks it, until the row is written again. The rules:
 
 - ``c`` and ``r`` begin a row: a column they lack is never what it was before. If their schema has it, it was not sent
   (a new key given to a row with unchanged TOAST values): it is NULL here and missing. If not, it is NULL. ``d`` is the
