@@ -13,6 +13,7 @@ from dblake.core.position import Position
 from dblake.source.mysql import frames
 from dblake.source.mysql.frames import Cut, Gathered
 from dblake.source.mysql.gtids import executed
+from dblake.source.mysql.packets import Events
 from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place, lsn
 from dblake.source.mysql.settings import MysqlSettings
@@ -35,7 +36,7 @@ class Follower:
         )
 
     def take(self, events: list[bytes]) -> Cut:
-        for _ in self.transactions.feed(events):
+        for _ in self.transactions.feed(Events.of(events)):
             pass
         return self.gathered.cut(inside=False)
 
@@ -140,7 +141,7 @@ def test_xa_in_one_phase() -> None:
 def test_a_transaction_cut_in_its_middle_is_known_again() -> None:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1).rows(1).xid().change()
     follower = Follower(Place(NAME, 4))
-    for _ in follower.transactions.feed(file.events[:-6]):
+    for _ in follower.transactions.feed(Events.of(file.events[:-6])):
         pass
     cut = follower.gathered.cut(inside=True)
     assert cut.landed == Position(1, lsn(NAME, 4), (2 << 20) - 1)
@@ -159,7 +160,7 @@ def test_a_transaction_that_landed_in_part_and_is_not_there_any_more_is_a_gap() 
 def broken_off(*, parted: bool) -> Follower:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1)
     follower = Follower(Place(NAME, 4))
-    for _ in follower.transactions.feed(file.events):
+    for _ in follower.transactions.feed(Events.of(file.events)):
         pass
     follower.gathered.cut(inside=parted)
     return follower

@@ -53,7 +53,8 @@ SOUND = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32."""
 
 _GTID = struct.Struct("<B16sq")
-_COMMITTED_AT = 42
+COMMITTED_AT = 42
+"""In the body of MySQL's GTID event; 7 bytes."""
 _MARIADB_GTID = struct.Struct("<QIB")
 _XID = struct.Struct("<iII")
 _QUERY = struct.Struct("<IIBHH")
@@ -91,7 +92,7 @@ def committed_at(event: bytes) -> int:
 def gtid(event: bytes) -> Begin:
     """Reads MySQL's GTID event; before 8.0 it has no time."""
     _, server, number = _GTID.unpack_from(event, BODY)
-    when = BODY + _COMMITTED_AT
+    when = BODY + COMMITTED_AT
     micros = int.from_bytes(event[when : when + 7], "little") & ~(1 << 55) if len(event) >= when + 7 else None
     named = None if event[4] == ANONYMOUS_GTID else (server.hex(), "", number)
     return Begin(named, micros)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from dblake.core.errors import ACCEPT_GAP, PositionLost, UnsupportedByName
@@ -22,6 +23,7 @@ from dblake.landing.columns import BINLOG_ROWS, JSON, ROW, SCHEMA
 from dblake.source.mysql import watermarks
 from dblake.source.mysql.events import Query
 from dblake.source.mysql.rows import Rows, What
+from dblake.source.mysql.runs import Framed
 
 SEQ_BITS = 20
 """A rows event's seq is its number in the transaction with this many bits to spare, which decoding fills."""
@@ -56,13 +58,13 @@ class Gathered:
     def __init__(self, incarnation: int, skip_to: Position | None) -> None:
         self._incarnation = incarnation
         self._skip_to = skip_to
-        self._rows = Rows()
+        self._rows = Rows(incarnation)
         self._schema: TableSchema | None = None
         self._code = 0
         self._lasts: list[int] = []
         self._seen: list[WatermarkSeen] = []
         self._told: dict[str, str] = {}
-        self._bytes = self._count = 0
+        self._bytes = self._count = self._max_bytes = self._max_rows = 0
         self._prepared: dict[str, Prepared] = {}
         self._last_lsn = 0
         self._open = False
@@ -90,11 +92,23 @@ class Gathered:
         """The token before the first XA transaction that has yet to end."""
         return next((prepared.before for prepared in self._prepared.values()), None)
 
-    def full(self, max_bytes: int, max_rows: int) -> bool:
+    def limit(self, max_bytes: int, max_rows: int) -> None:
+        """From now on a piece is full if it has that much."""
+        self._max_bytes, self._max_rows = max_bytes, max_rows
+
+    @property
+    def full(self) -> bool:
         """True if what could be given out now reaches a limit."""
         # A piece without a row, schemas apart, would bring nobody on who starts again after each.
         rows = self._count - (self._undecided is not None)
-        return rows > 0 and (rows >= max_rows or self._bytes - self._undecided_bytes >= max_bytes)
+        return rows > 0 and (rows >= self._max_rows or self._bytes - self._undecided_bytes >= self._max_bytes)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many bytes and rows make a piece full; none if rows may not come together now."""
+        if self._open or self._skip_to is not None:
+            return 0, 0
+        return self._max_bytes - self._bytes, self._max_rows - self._count
 
     def begin(self, lsn: int, committed_at: int) -> None:
         """A transaction begins."""
@@ -154,6 +168,30 @@ class Gathered:
         rows.codes.append(code)
         rows.times.append(self._committed_at)
         rows.payloads.append(payload)
+
+    def told(self, schema: TableSchema) -> bool:
+        """True if the next row of this schema needs no word of it."""
+        return self._told.get(schema.table) == schema.schema_id
+
+    def together(self, framed: Framed, lsn_of_file: int) -> None:
+        """Whole transactions framed at once, within ``room``."""
+        if len(framed.payloads):
+            codes = [
+                self._rows.code(What(ROW, schema.table, schema.schema_id, BINLOG_ROWS)) if schema else -1
+                for schema in framed.schemas
+            ]
+            self._rows.put_together(
+                self._lasts, lsn_of_file + framed.offsets, framed.numbers << SEQ_BITS,
+                np.array(codes, np.int64)[framed.tables], framed.times, framed.lasts, framed.payloads,
+            )
+            self._lasts = []
+            self._bytes, self._count = self._rows.sizes()
+        for offset, number, time, event in framed.watermarks:
+            self.begin(lsn_of_file + offset, time)
+            self._number = number
+            self.watermark(event)
+            self.commit()
+        self._last_lsn = lsn_of_file + framed.last_begin
 
     def pass_over(self) -> None:
         """A rows event of a table that is not captured: it counts, so that numbers do not depend on what is."""
@@ -263,7 +301,7 @@ class Gathered:
             landed = Position(self._incarnation, self._last_lsn, _ALL)
         if self._skip_to is not None:
             landed = self._skip_to if landed is None else max(landed, self._skip_to)
-        rows = self._rows.take(place, self._incarnation, self._lasts)
+        rows = self._rows.take(place, self._lasts)
         seen = tuple(self._seen[: len(self._seen) - len(kept_marks)])
         left, self._count = self._rows.sizes()
         cut = Cut(rows, seen, landed, self._bytes - left)

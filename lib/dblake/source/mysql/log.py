@@ -102,11 +102,12 @@ class MysqlLogStream:
         if self._refused:
             raise self._refused
         until = time.monotonic() + seconds
+        self._gathered.limit(max_bytes, max_rows)
         try:
             while True:
                 left = max(0.0, until - time.monotonic())
                 for _ in self._feed:
-                    if self._gathered.full(max_bytes, max_rows):
+                    if self._gathered.full:
                         return self._cut(inside=True)
                 self._receive(left)
                 if left == 0.0:
@@ -123,13 +124,13 @@ class MysqlLogStream:
         """Takes what the server has sent, or sends within the time."""
         try:
             with explained(self._settings):
-                packets = self._packets.receive(seconds)
+                came = self._packets.receive(seconds)
         except DumpEnded as ended:
             raise self._explained(ended) from ended
         now = time.monotonic()
-        if packets is not None:
+        if came is not None:
             self._heard = now
-            self._feed = self._transactions.feed(packets)
+            self._feed = self._transactions.feed(came)
         elif now - self._heard > _SILENCE_SECONDS:
             raise SourceError(
                 f"source {self._settings.name}: the server has fallen silent", next_step="see that it is up; run again"

@@ -1,7 +1,7 @@
 """The wire below the log: asks the server for its binlog and takes the packets that come apart into events.
 
 First step of the log's path. Promises each event whole and as the server sent it, checksum included, whatever the
-packets it came in; work is done per event and per read of the socket, never per row. What an event means is left to
+packets it came in; the only work done per event is to find where the next one begins. What an event means is left to
 ``events`` and ``frames``, connecting and its errors to ``connection``.
 
 Protocol: MySQL documentation of the source, COM_REGISTER_SLAVE, COM_BINLOG_DUMP and "Protocol::Packet".
@@ -10,8 +10,12 @@ Protocol: MySQL documentation of the source, COM_REGISTER_SLAVE, COM_BINLOG_DUMP
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
+from collections.abc import Iterable
+from itertools import pairwise
 
+import numpy as np
 import pymysql
 from pymysql.constants import COMMAND
 
@@ -21,8 +25,11 @@ HEARTBEAT_SECONDS = 2.0
 _ROOM = 1 << 20
 _FULL = 0xFFFFFF
 """The length of a packet that is continued by the next one."""
-_OK, _ERROR = 0x00, 0xFF
-_LENGTH = struct.Struct("<I")
+_EVENT, _ERROR = b"\0", b"\xff"
+_HEAD = 4
+"""Bytes before a packet's own: its length, three of them, and its number."""
+_LENGTH = struct.Struct("<I").unpack_from
+_NOTHING_MORE = (BlockingIOError, ssl.SSLWantReadError)
 
 
 class DumpEnded(Exception):
@@ -58,6 +65,34 @@ def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label:
     conn._execute_command(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())
 
 
+class Events:
+    """Events that came together, in the packets they came in: ``events[n]`` is one of them, checksum included.
+
+    ``data`` holds the packets, of one event each; the n-th begins at ``packets[n]``, and the last number is the end.
+    """
+
+    HEAD = _HEAD + 1
+    """Bytes between the beginning of a packet and that of its event."""
+
+    def __init__(self, data: bytes, packets: list[int]) -> None:
+        self.data, self.packets = data, packets
+
+    @classmethod
+    def of(cls, events: Iterable[bytes]) -> Events:
+        """Events that are in no packets, or came in several."""
+        packets, parts = [0], []
+        for event in events:
+            parts += [bytes(cls.HEAD), event]
+            packets.append(packets[-1] + cls.HEAD + len(event))
+        return cls(b"".join(parts), packets)
+
+    def __len__(self) -> int:
+        return len(self.packets) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.data[self.packets[number] + Events.HEAD : self.packets[number + 1]]
+
+
 class Packets:
     """Takes events from the socket of a started dump."""
 
@@ -65,11 +100,11 @@ class Packets:
         self._socket: socket.socket = conn._sock
         self._room = bytearray(_ROOM)
         self._end = 0
-        self._wanted = 4
+        self._wanted = _HEAD
         self._parts: list[bytes] = []
         self._ended: DumpEnded | None = None
 
-    def receive(self, seconds: float) -> list[bytes] | None:
+    def receive(self, seconds: float) -> Events | None:
         """The events of what is there now, or comes within ``seconds``; None if nothing came, not even a part of one.
 
         Raises DumpEnded, and OSError if the connection is gone.
@@ -80,55 +115,72 @@ class Packets:
             self._room.extend(bytes(self._wanted - len(self._room)))
         self._socket.settimeout(max(seconds, 0.0001))
         try:
-            with memoryview(self._room) as view:
-                size = self._socket.recv_into(view[self._end :])
+            if not self._take_in():
+                raise DumpEnded(0, "")
         except TimeoutError:
             return None
-        if size == 0:
-            raise DumpEnded(0, "")
-        self._end += size
-        return self._split() if self._end >= self._wanted else []
+        # What has come meanwhile costs less if it is looked at together.
+        self._socket.settimeout(0.0)
+        try:
+            while self._end < len(self._room) and self._take_in():
+                pass
+        except _NOTHING_MORE:
+            pass
+        return self._split() if self._end >= self._wanted else Events(b"", [0])
 
-    def _split(self) -> list[bytes]:
+    def _take_in(self) -> int:
+        with memoryview(self._room) as view:
+            size = self._socket.recv_into(view[self._end :])
+        self._end += size
+        return size
+
+    def _split(self) -> Events:
         """The events that are complete; the start of the next one stays."""
         data = bytes(memoryview(self._room)[: self._end])
-        end, at = self._end, 0
+        packets, at, last = [0], 0, len(data) - _HEAD
+        while at <= last:
+            at += _HEAD + (_LENGTH(data, at)[0] & _FULL)
+            packets.append(at)
+        self._wanted = _HEAD
+        if at > len(data):
+            packets.pop()
+            self._wanted = at - packets[-1]
+        at = packets[-1]
+        self._room[: len(data) - at] = data[at:]
+        self._end = len(data) - at
+        if self._parts or not _all_events(data, packets):
+            return Events.of(self._joined(data, packets))
+        return Events(data, packets)
+
+    def _joined(self, data: bytes, packets: list[int]) -> list[bytes]:
+        """The events of packets of which some are parts of one, or the server's last word."""
         events: list[bytes] = []
-        length_at = _LENGTH.unpack_from
-        while True:
-            if end - at < 4:
-                self._wanted = 4
-                break
-            size = length_at(data, at)[0] & _FULL
-            stop = at + 4 + size
-            if stop > end:
-                self._wanted = 4 + size
-                break
-            if size == _FULL or self._parts:
-                self._parts.append(data[at + 4 : stop])
-                if size < _FULL:
-                    events.append(_event(b"".join(self._parts)))
-                    self._parts = []
-            elif data[at + 4] == _OK:
-                events.append(data[at + 5 : stop])
-            else:
-                self._ended = _why(data[at + 4 : stop])
+        for at, stop in pairwise(packets):
+            packet = data[at + _HEAD : stop]
+            self._parts.append(packet)
+            if len(packet) == _FULL:
+                continue
+            packet = b"".join(self._parts)
+            self._parts = []
+            if packet[:1] != _EVENT:
+                self._ended = _why(packet)
                 if not events:
                     raise self._ended
                 break
-            at = stop
-        self._room[: end - at] = data[at:end]
-        self._end = end - at
+            events.append(packet[1:])
         return events
 
 
-def _event(packet: bytes) -> bytes:
-    if packet[0] != _OK:
-        raise _why(packet)
-    return packet[1:]
+def _all_events(data: bytes, packets: list[int]) -> bool:
+    """True if each packet is an event of its own."""
+    bounds = np.array(packets)
+    sizes = np.diff(bounds)
+    if not len(sizes) or sizes.min() <= _HEAD or sizes.max() == _HEAD + _FULL:
+        return not len(sizes)
+    return not np.frombuffer(data, np.uint8)[bounds[:-1] + _HEAD].any()
 
 
 def _why(packet: bytes) -> DumpEnded:
-    if packet[0] == _ERROR:
+    if packet[:1] == _ERROR:
         return DumpEnded(int.from_bytes(packet[1:3], "little"), packet[9:].decode("utf-8", "replace"))
     return DumpEnded(0, "")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pyarrow as pa
 
-from dblake.core.errors import ACCEPT_GAP, PositionLost, SourceError, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, SourceError, UnsupportedByName
 from dblake.core.names import qualified
 from dblake.landing.columns import DDL, TRUNCATE
 from dblake.source.mysql import events
@@ -24,8 +24,10 @@ from dblake.source.mysql.ddl import Means, Statement, judge
 from dblake.source.mysql.events import Begin, Query
 from dblake.source.mysql.frames import Gathered
 from dblake.source.mysql.gtids import Executed
+from dblake.source.mysql.packets import Events
 from dblake.source.mysql.relations import Captured, Relations
 from dblake.source.mysql.resume import Place, lsn, unwrapped
+from dblake.source.mysql.runs import Run, runs
 
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
 _ARTIFICIAL = 0x20
@@ -87,10 +89,46 @@ class Transactions:
         """Makes the start, now that its file is known, a place to resume at."""
         self._whole = (*self._whole[:2], self.created)
 
-    def feed(self, packets: Iterable[bytes]) -> Iterator[None]:
-        """Takes in events; stops after each that may have left rows, and where a file begins."""
+    def feed(self, came: Events) -> Iterator[None]:
+        """Takes in events; stops after each that may have left rows, and where a file begins.
+
+        Runs of plain transactions are taken in together, short of where a piece would be full.
+        """
+        at = 0
+        for run in runs(came, self._checksum):
+            yield from self._each(came, at, run.first)
+            at = run.without(self._together(run)).first
+        yield from self._each(came, at, len(came))
+
+    def _together(self, run: Run) -> int:
+        """How many of a run's transactions could be taken in at once; the others are left to ``_each``."""
+        max_bytes, max_rows = self._gathered.room
+        between = self._begun is None and not self._open and self._at >= self._skip_until
+        if not (between and max_rows > 0 and run.table.checksum == self._checksum and run.sound):
+            return 0
+        try:
+            framed = run.framed(self._at, max_bytes, max_rows, self._relations.of, self._gathered.told)
+        except DblakeError:
+            # Told again at its place, after what comes before it.
+            return 0
+        if framed is None:
+            return 0
+        self._gathered.together(framed, self._lsn_of_file)
+        for gtid in framed.gtids:
+            self._executed.add(gtid)
+        self._at, self._start, self.ended = framed.end, framed.last_start, True
+        self._tables.clear()
+        self._whole = (self._file, self._at, self.created)
+        return framed.transactions
+
+    @property
+    def _checksum(self) -> int:
+        return _CHECKSUM if self._checksums else 0
+
+    def _each(self, came: Events, first: int, stop: int) -> Iterator[None]:
         take = self._take
-        for event in packets:
+        for number in range(first, stop):
+            event = came[number]
             try:
                 take(event)
                 if event[4] in _WORTH_A_STOP:

@@ -1,0 +1,234 @@
+"""Runs framed at once give what the same events give one by one, whatever lies between and wherever a piece is full."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dblake.core.errors import DblakeError
+from dblake.source.mysql import checksums, runs
+from dblake.source.mysql.frames import Gathered
+from dblake.source.mysql.gtids import executed
+from dblake.source.mysql.packets import Events
+from dblake.source.mysql.relations import Relations
+from dblake.source.mysql.resume import Place
+from dblake.source.mysql.settings import MysqlSettings
+from dblake.source.mysql.transactions import Transactions
+
+from tests.unit.mysql.binlog import File, event
+
+NAME = "binlog.000007"
+_MUCH = 1 << 20
+
+
+def settings(flavour: str) -> MysqlSettings:
+    return MysqlSettings("shop", flavour, "127.0.0.1", 1, "u", "p", ("shop.*",), tls="disable")
+
+
+def pieces(
+    came: list[Events], flavour: str = "mysql", *, start: int = 4, most_bytes: int = _MUCH, most_rows: int = _MUCH
+) -> list[Any]:
+    """All that a stream gives out, and the error that ends it, if one does."""
+    gathered = Gathered(1, None)
+    transactions = Transactions(
+        "shop", Relations(settings(flavour), fold=False), gathered, Place(NAME, start), begins=start,
+        executed=executed(flavour, ""),
+    )
+    found: list[Any] = []
+
+    def cut(*, inside: bool) -> None:
+        piece = gathered.cut(inside=inside)
+        transactions.ended = False
+        found.append((piece.rows.to_pylist(), piece.seen, piece.landed, piece.bytes, transactions.token))
+
+    gathered.limit(most_bytes, most_rows)
+    try:
+        for events in came:
+            for _ in transactions.feed(events):
+                if gathered.full:
+                    cut(inside=True)
+    except DblakeError as error:
+        found.append(str(error))
+    if transactions.ended:
+        cut(inside=False)
+    return found
+
+
+class Busy(File):
+    """A log in which most transactions are plain, of either flavour."""
+
+    def __init__(self, dice: random.Random, flavour: str, offset: int = 4) -> None:
+        super().__init__(NAME, offset)
+        self.dice, self.flavour, self.number = dice, flavour, 0
+
+    def begin(self) -> None:
+        self.number += self.dice.choice([1, 1, 1, 1, 1, 2])
+        stamp = {"stamp": 1_700_000_000 + self.number}
+        if self.flavour == "mariadb":
+            domain = self.dice.choice([0, 0, 0, 0, 3])
+            self.add(162, struct.pack("<QIB", self.number, domain, self.dice.choice([0, 4, 2])) + bytes(6), **stamp)
+            return
+        self.dice.choice([self.gtid, self.gtid, self.gtid, self.anonymous])(self.number, 1_700_000_000 + self.number)
+        if self.dice.random() < 0.9:
+            self.query("BEGIN", status=self.dice.choice([b"", b"\x00\x01\x00\x00\x00"]))
+
+    def anonymous(self, number: int, micros: int) -> File:
+        stamp = micros.to_bytes(7, "little")
+        return self.add(34, b"\x00" + bytes(16) + struct.pack("<qBqq", number, 2, 0, 1) + stamp + b"\x00")
+
+    def statement(self) -> None:
+        kind = self.dice.random()
+        if kind < 0.2:
+            self.table(2, "other", "t").rows(2)
+        elif kind < 0.3:
+            self.watermark()
+        elif kind < 0.4:
+            self.table(1, "shop", "t").table(3, "shop", "u").rows(1).rows(3, 24 if self.flavour == "mariadb" else 31)
+        elif kind < 0.5:
+            self.add(160 if self.flavour == "mariadb" else 29, b"update t")
+        else:
+            number, name = self.dice.choice([(1, "t"), (3, "u"), (3, "u")])
+            self.table(number, "shop", name)
+            for _ in range(self.dice.choice([1, 1, 2, 5])):
+                self.rows(number, body=b"\x01\xff\x00" + self.dice.randbytes(self.dice.choice([4, 4, 40, 400])))
+
+    def watermark(self) -> None:
+        value = self.dice.randbytes(8).hex().encode()
+        image = b"\x00" + struct.pack("<i", self.dice.choice([0, 1, 2])) + bytes([len(value)]) + value
+        self.table(9, settings(self.flavour).watermark_schema, "watermark")
+        self.rows(9, 31, b"\x02\xff\xff" + image + image)
+
+    def plain(self) -> None:
+        self.begin()
+        for _ in range(self.dice.choice([0, 1, 1, 1, 3])):
+            self.statement()
+        self.xid()
+
+    def artificial(self) -> None:
+        """A transaction whose end was made for the stream: it has no place in the file."""
+        self.begin()
+        self.table(1, "shop", "t").rows(1).add(16, bytes(8), flags=0x20)
+
+    def unusual(self) -> None:
+        """A transaction, or something between two, that is in no run."""
+        kind = self.dice.randrange(10)
+        if kind == 0:
+            self.begin()
+            self.query("ALTER TABLE t ADD x int")
+            if self.flavour == "mariadb":
+                self.xid()
+        elif kind == 1:
+            self.begin()
+            self.table(1, "shop", "t").rows(1).query("SAVEPOINT a").rows(1).xid()
+        elif kind == 2:
+            self.query("BEGIN").table(3, "shop", "u").rows(3).query("COMMIT")
+        elif kind == 3:
+            self.begin()
+            self.table(1, "shop", "t").rows(1).query("COMMIT")
+        elif kind == 4:
+            # The number now means another table, which the log has not told of.
+            self.begin()
+            self.table(3, "shop", self.dice.choice("vwx")).rows(3).xid()
+        elif kind == 5:
+            self.events.append(event(27, NAME.encode(), flags=0x20))
+        elif kind == 8:
+            self.artificial()
+        elif kind == 6:
+            self.add(29, b"nobody's")
+        elif kind == 7:
+            self.begin()
+            self.table(1, "shop", "t").rows(1).rows(0xFFFFFF, body=b"\x00").xid()
+        else:
+            self.begin()
+            self.table(1, "shop", "t").rows(3 if self.dice.random() < 0.1 else 1).xid()
+
+
+def log(seed: int, flavour: str, offset: int = 4) -> list[bytes]:
+    dice = random.Random(seed)
+    file = Busy(dice, flavour, offset)
+    for _ in range(dice.randrange(1, 6)):
+        for _ in range(dice.choice([0, 1, 3])):
+            file.unusual()
+        for _ in range(dice.choice([2, 9, 40, 90])):
+            file.plain()
+    if dice.random() < 0.2:
+        file.artificial()
+    events = file.events
+    if dice.random() < 0.1:
+        place = dice.randrange(2, len(events))
+        damaged = bytearray(events[place])
+        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        events[place] = bytes(damaged)
+    return events
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many transactions were framed together, each time."""
+    counts: list[int] = []
+    framed = runs.Run.framed
+
+    def counted(*args: Any) -> runs.Framed | None:
+        found = framed(*args)
+        counts.append(found.transactions if found else 0)
+        return found
+
+    monkeypatch.setattr(runs.Run, "framed", counted)
+    return counts
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_together_is_one_by_one(flavour: str, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    # What MariaDB's log leaves out is nothing here.
+    monkeypatch.setattr(Relations, "_in_catalogue", lambda *_: {})
+    for seed in range(150):
+        dice = random.Random(-seed)
+        offset = dice.choice([4, 4, 4, 0xFFFF_FFFF - 20_000])
+        limits = {"most_bytes": dice.choice([_MUCH, _MUCH, 4000, 900]), "most_rows": dice.choice([_MUCH, _MUCH, 70, 1])}
+        events = log(seed, flavour, offset)
+        alone = pieces([Events.of([one]) for one in events], flavour, start=offset, **limits)
+        cuts = sorted({0, len(events), *(dice.randrange(len(events)) for _ in range(dice.choice([1, 3, 9])))})
+        parts = [Events.of(events[first:last]) for first, last in pairwise(cuts)]
+        together = pieces(parts, flavour, start=offset, **limits)
+        assert together == alone, f"seed {seed}"
+    assert sum(taken) > 1000, "there was next to nothing to look at"
+
+
+def test_a_run_is_as_long_as_nothing_unusual_comes(taken: list[int]) -> None:
+    file = Busy(random.Random(1), "mysql")
+    for _ in range(1000):
+        file.plain()
+    pieces([Events.of(file.events[:60]), Events.of(file.events[60:])])
+    assert taken[-1] > 900
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_run_without_a_row_leaves_what_was_before(taken: list[int], before: int) -> None:
+    file = Busy(random.Random(1), "mysql")
+    for number in range(before):
+        file.change(number=number)
+    first = len(file.events)
+    for number in range(20):
+        file.gtid(100 + number)
+        file.watermark() if number % 5 == 0 else file.table(2, "other", "t").rows(2)
+        file.xid()
+    together = [Events.of(file.events[:first]), Events.of(file.events[first:])]
+    assert pieces(together) == pieces([Events.of([one]) for one in file.events])
+    assert taken == [20]
+
+
+def test_sums_of_many_are_those_of_each() -> None:
+    dice = random.Random(3)
+    for _ in range(100):
+        bodies = [dice.randbytes(dice.randrange(1, 300)) for _ in range(dice.randrange(1, 100))]
+        whole = bytearray(b"".join(body + zlib.crc32(body).to_bytes(4, "little") for body in bodies))
+        sizes = np.array([len(body) + 4 for body in bodies])
+        assert checksums.sound(memoryview(bytes(whole)), sizes)
+        whole[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+        assert not checksums.sound(memoryview(bytes(whole)), sizes)
