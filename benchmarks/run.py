@@ -217,7 +217,7 @@ def save(results: Results, command: str, suffix: str = "") -> Path:
 @click.command("benchmark")
 @verbose_option
 @click.option("--rows", type=click.IntRange(min=1000), default=1_000_000, show_default=True, help="Rows of the table.")
-@click.option("--changes", type=click.IntRange(min=1000), show_default="500,000; with --mysql 2,000,000",
+@click.option("--changes", type=click.IntRange(min=1000), show_default="500,000; with --mysql 4,000,000",
               help="Row changes.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each, in turn.")
 @click.option("--mysql", "of_mysql", is_flag=True, help="Measure MariaDB or MySQL instead, without Spark.")
@@ -231,7 +231,7 @@ def benchmark(
     """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
     console = Console(stderr=True)
     # Much less of a binlog is over before capture has opened its tables.
-    changes = changes or (2_000_000 if of_mysql else 500_000)
+    changes = changes or (4_000_000 if of_mysql else 500_000)
     results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)
     if as_json:
         click.echo(json.dumps(results.facts(), indent=2))

@@ -223,7 +223,10 @@ def test_a_run_without_a_row_leaves_what_was_before(taken: list[int], before: in
     assert taken == [20]
 
 
-def test_sums_of_many_are_those_of_each() -> None:
+@pytest.mark.parametrize("at_once", [1 << 20, 4096, 64])
+def test_sums_of_many_are_those_of_each(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(checksums, "_AT_ONCE", at_once)
+    checksums._moved_on.cache_clear()
     dice = random.Random(3)
     for _ in range(100):
         bodies = [dice.randbytes(dice.randrange(1, 300)) for _ in range(dice.randrange(1, 100))]
@@ -232,3 +235,4 @@ def test_sums_of_many_are_those_of_each() -> None:
         assert checksums.sound(memoryview(bytes(whole)), sizes)
         whole[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
         assert not checksums.sound(memoryview(bytes(whole)), sizes)
+    checksums._moved_on.cache_clear()

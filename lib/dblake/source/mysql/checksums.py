@@ -20,24 +20,34 @@ from dblake.source.mysql.events import SOUND
 
 _Numbers = npt.NDArray[np.uint32]
 
-MOST = 1 << 21
-"""Bytes that can be judged at once."""
+_AT_ONCE = 1 << 20
+"""Bytes that are judged together."""
 
 
 def sound(events: memoryview, sizes: npt.NDArray[np.int64]) -> bool:
-    """True if events of these sizes, one behind the other and no more than MOST bytes, are sound, all of them."""
-    behind = len(events) - np.cumsum(sizes)
-    return crc32(events) == int(np.bitwise_xor.reduce(_moved_on()[behind]))
+    """True if events of these sizes, one behind the other, are sound, all of them."""
+    stops = np.cumsum(sizes)
+    first = at = 0
+    while first < len(sizes):
+        last = int(np.searchsorted(stops, at + _AT_ONCE, "right"))
+        # One that is too long stands for itself.
+        last = max(last, first + 1)
+        stop = int(stops[last - 1])
+        behind = stop - stops[first : last - 1]
+        if crc32(events[at:stop]) != int(np.bitwise_xor.reduce(_moved_on()[behind])) ^ SOUND:
+            return False
+        first, at = last, stop
+    return True
 
 
 @cache
 def _moved_on() -> _Numbers:
     """What each number of zero bytes makes of a register that holds SOUND."""
-    table = np.empty(MOST, np.uint32)
+    table = np.empty(_AT_ONCE, np.uint32)
     table[0] = SOUND
     step = _one_byte()
     known = 1
-    while known < MOST:
+    while known < _AT_ONCE:
         table[known : 2 * known] = _apply(step, table[:known])
         # Twice as many bytes: the same again on what it makes of each byte of a register.
         step = np.stack([_apply(step, row) for row in step])

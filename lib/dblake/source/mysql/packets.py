@@ -22,7 +22,7 @@ from pymysql.constants import COMMAND
 HEARTBEAT_SECONDS = 2.0
 """How often the server speaks while it has nothing to send, so that a dead connection is told from a quiet log."""
 
-_ROOM = 1 << 20
+_ROOM = 4 << 20
 _FULL = 0xFFFFFF
 """The length of a packet that is continued by the next one."""
 _EVENT, _ERROR = b"\0", b"\xff"
