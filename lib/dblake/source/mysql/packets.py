@@ -69,12 +69,13 @@ class Events:
     """Events that came together, in the packets they came in: ``events[n]`` is one of them, checksum included.
 
     ``data`` holds the packets, of one event each; the n-th begins at ``packets[n]``, and the last number is the end.
+    It is theirs only until the next ones are received.
     """
 
     HEAD = _HEAD + 1
     """Bytes between the beginning of a packet and that of its event."""
 
-    def __init__(self, data: bytes, packets: list[int]) -> None:
+    def __init__(self, data: bytes | memoryview, packets: list[int]) -> None:
         self.data, self.packets = data, packets
 
     @classmethod
@@ -90,7 +91,7 @@ class Events:
         return len(self.packets) - 1
 
     def __getitem__(self, number: int) -> bytes:
-        return self.data[self.packets[number] + Events.HEAD : self.packets[number + 1]]
+        return bytes(self.data[self.packets[number] + Events.HEAD : self.packets[number + 1]])
 
 
 class Packets:
@@ -98,8 +99,9 @@ class Packets:
 
     def __init__(self, conn: pymysql.Connection) -> None:
         self._socket: socket.socket = conn._sock
-        self._room = bytearray(_ROOM)
-        self._end = 0
+        self._room = memoryview(bytearray(_ROOM))
+        self._begin = self._end = 0
+        """Of what has come and is no whole packet yet."""
         self._wanted = _HEAD
         self._parts: list[bytes] = []
         self._ended: DumpEnded | None = None
@@ -111,8 +113,7 @@ class Packets:
         """
         if self._ended:
             raise self._ended
-        if self._wanted > len(self._room):
-            self._room.extend(bytes(self._wanted - len(self._room)))
+        self._make_room()
         self._socket.settimeout(max(seconds, 0.0001))
         try:
             if not self._take_in():
@@ -128,15 +129,22 @@ class Packets:
             pass
         return self._split() if self._end >= self._wanted else Events(b"", [0])
 
+    def _make_room(self) -> None:
+        """Brings the start of the packet that is yet to come whole to the front, with room for all of it."""
+        rest = self._room[self._begin : self._end]
+        if self._wanted > len(self._room):
+            self._room = memoryview(bytearray(self._wanted))
+        self._room[: len(rest)] = rest
+        self._begin, self._end = 0, len(rest)
+
     def _take_in(self) -> int:
-        with memoryview(self._room) as view:
-            size = self._socket.recv_into(view[self._end :])
+        size = self._socket.recv_into(self._room[self._end :])
         self._end += size
         return size
 
     def _split(self) -> Events:
         """The events that are complete; the start of the next one stays."""
-        data = bytes(memoryview(self._room)[: self._end])
+        data = self._room[: self._end]
         packets, at, last = [0], 0, len(data) - _HEAD
         while at <= last:
             at += _HEAD + (_LENGTH(data, at)[0] & _FULL)
@@ -145,18 +153,16 @@ class Packets:
         if at > len(data):
             packets.pop()
             self._wanted = at - packets[-1]
-        at = packets[-1]
-        self._room[: len(data) - at] = data[at:]
-        self._end = len(data) - at
+        self._begin = packets[-1]
         if self._parts or not _all_events(data, packets):
             return Events.of(self._joined(data, packets))
         return Events(data, packets)
 
-    def _joined(self, data: bytes, packets: list[int]) -> list[bytes]:
+    def _joined(self, data: memoryview, packets: list[int]) -> list[bytes]:
         """The events of packets of which some are parts of one, or the server's last word."""
         events: list[bytes] = []
         for at, stop in pairwise(packets):
-            packet = data[at + _HEAD : stop]
+            packet = bytes(data[at + _HEAD : stop])
             self._parts.append(packet)
             if len(packet) == _FULL:
                 continue
@@ -171,7 +177,7 @@ class Packets:
         return events
 
 
-def _all_events(data: bytes, packets: list[int]) -> bool:
+def _all_events(data: memoryview, packets: list[int]) -> bool:
     """True if each packet is an event of its own."""
     bounds = np.array(packets)
     sizes = np.diff(bounds)
