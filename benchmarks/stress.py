@@ -24,9 +24,9 @@ from dblake.core.errors import ExitCode
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 from pipelines.cli import run_job, verbose_option
-from tests.support.clean import PACE, clean_runs
+from tests.support.clean import clean_runs
 from tests.support.mysql import MysqlServer
-from tests.support.rig import rig_at
+from tests.support.rig import PACE, rig_at
 from tests.support.stress import Figures, Stress
 
 Kind = Literal["postgres", "mariadb", "mysql"]
@@ -44,7 +44,7 @@ def stress_on(kind: Kind, seconds: float, kill_every: float, seed: int) -> Figur
     """One run. Raises AssertionError if anything is not as it was written."""
     with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
         folder = Path(name)
-        with server(kind, folder) as database, rig_at(database, folder) as rig:
+        with server(kind, folder) as database, rig_at(database, folder, **PACE) as rig:
             stress = Stress(rig, seed=seed, seconds=seconds, kill_every=kill_every, jobs=_JOBS)
             took, writers = stress.run()
             rig.verify_tables()

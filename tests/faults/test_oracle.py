@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.oracle import Step, Told, left, wrong_steps
-from tests.support.rig import rig_on
+from tests.support.rig import PACE, rig_on
 from tests.support.stress import Stress
 
 SECONDS = float(os.environ.get("DBLAKE_FAULT_SECONDS", "14"))
@@ -66,7 +66,7 @@ def test_every_step_is_there_once_whatever_dies(
 ) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
     print(f"DBLAKE_SEED={seed}")
-    with rig_on(kind, request, tmp_path) as rig:
+    with rig_on(kind, request, tmp_path, **(PACE if jobs else {})) as rig:
         stress = Stress(rig, seed=seed, seconds=SECONDS, kill_every=3.0, jobs=jobs)
         seconds, writers = stress.run()
         if jobs:

@@ -24,8 +24,6 @@ from pipelines.stages import newest_batch
 from pipelines.state import run_state
 from tests.support.rig import Rig, T, kill
 
-PACE = {"commits_per_second": 2.0}
-"""What a rig is to capture by: reconcile has to keep up, on machines with other things to do too."""
 _DUMP_EVERY = 5.0
 _PATIENCE = 600.0
 

@@ -33,6 +33,10 @@ from tests.support.postgres import fresh_database
 HOME = Path(__file__).parents[2]
 T = "public.t"
 Job = subprocess.Popen[str]
+_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""A life of some seconds is over before code is worth compiling well."""
+PACE = {"commits_per_second": 2.0}
+"""What a rig is to capture by if Spark has to keep up, on machines with other things to do too."""
 
 
 class Rig:
@@ -56,7 +60,7 @@ class Rig:
         self._capture = {"commits_per_second": 20.0, "heartbeat_seconds": 1.0, **capture}
         self.configure()
         self.environment = os.environ | {
-            "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password,
+            "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password, **_JVM,
         }
         if not backend.keeps_log_for_reader:
             # The log begins where capture first looks.

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
-from tests.support.clean import PACE, clean_runs
-from tests.support.rig import rig_at
+from tests.support.clean import clean_runs
+from tests.support.rig import PACE, rig_at
 
 
 @pytest.mark.timeout(900)

@@ -1,7 +1,7 @@
 """Runs of plain transactions: found among events that came together, and framed all at once.
 
 Most of a busy log is alike: a GTID, table maps and rows of captured tables, an XID. Such transactions are told apart
-here by the columns of their events' headers, as arrays; a run of them costs some dozen numpy calls, whatever it holds.
+here by their events' headers, as arrays; a run of them costs some dozen numpy calls, whatever it holds.
 Promises the same rows as ``transactions`` makes of the same events one by one, or none at all: what is unusual in any
 way (a statement, XA, a size that does not fit, an event that the server made for the stream) is in no run, and what
 only shows later (a table not told of yet) makes ``framed`` give up. Nothing is refused here.
@@ -66,14 +66,17 @@ class Framed:
     """Updates of the watermark table: offset, number and time, as above, and the event."""
     gtids: list[Gtid]
     """All that have to be added to those executed before."""
-    last_start: int
     last_begin: int
+    last_start: int
     end: int
-    """Where in the file the last event begins, its transaction does, and the event ends."""
+    """Where in the file the last transaction begins, its last event does, and that ends."""
 
 
-class Table:
-    """Events that came together, as columns, one line each. ``checksum`` is how many bytes of each are one."""
+class Headers:
+    """What the headers of events that came together say, as columns, one line each.
+
+    ``checksum`` is how many bytes at the end of each event are one.
+    """
 
     def __init__(self, came: Events, checksum: int) -> None:
         self.came, self.checksum = came, checksum
@@ -138,10 +141,10 @@ class Table:
 
 
 class Run:
-    """Plain transactions one behind the other: each of ``begins`` is the line of one's first event, in ``table``."""
+    """Plain transactions one behind the other: each of ``begins`` is the line of one's first event, in ``headers``."""
 
-    def __init__(self, table: Table, begins: _Ints, stop: int) -> None:
-        self.table, self._begins, self.stop = table, begins, stop
+    def __init__(self, headers: Headers, begins: _Ints, stop: int) -> None:
+        self.headers, self._begins, self.stop = headers, begins, stop
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -153,18 +156,18 @@ class Run:
 
     def without(self, transactions: int) -> Run:
         """What is left without the first of them."""
-        return Run(self.table, self._begins[transactions:], self.stop)
+        return Run(self.headers, self._begins[transactions:], self.stop)
 
     @cached_property
     def sound(self) -> bool:
         """True if no event of it is damaged, as far as they have checksums."""
-        table = self.table
-        if not table.checksum:
+        headers = self.headers
+        if not headers.checksum:
             return True
         lines = np.arange(self.first, self.stop)
-        starts, stops = table.at[lines], table.stops[lines] + table.checksum
+        starts, stops = headers.at[lines], headers.stops[lines] + headers.checksum
         long = stops - starts > _LONG
-        data, short = memoryview(table.came.data), table.cut(lines[~long], checksum=True)
+        data, short = memoryview(headers.came.data), headers.cut(lines[~long], checksum=True)
         return all(
             crc32(data[start:stop]) == events.SOUND
             for start, stop in zip(starts[long].tolist(), stops[long].tolist(), strict=True)
@@ -179,12 +182,12 @@ class Run:
         ``at`` is where in the file the log has come to. ``captured`` says of a table map's body what it means,
         ``told`` whether rows of a schema may come without another word of it.
         """
-        table, lines = self.table, np.arange(self.first, self.stop)
+        headers, lines = self.headers, np.arange(self.first, self.stop)
         ends = self._ends(at)
         if ends is None:
             return None
         begins = self._begins - self.first
-        kinds = table.kinds[lines]
+        kinds = headers.kinds[lines]
         rows = np.flatnonzero(_ROWS[kinds])
         transaction = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(lines)))
         of_rows = transaction[rows]
@@ -198,13 +201,13 @@ class Run:
         wanted = np.array([schema is not None for schema in schemas], bool)[tables]
         watermark = np.array([known.is_watermark_table for known in means], bool)[tables]
 
-        sizes = np.where(wanted, table.stops[rows + self.first] - table.at[rows + self.first], 0)
+        sizes = np.where(wanted, headers.stops[rows + self.first] - headers.at[rows + self.first], 0)
         keep = min(_below(most_bytes, sizes, of_rows, len(self)), _below(most_rows, wanted, of_rows, len(self)))
         if not keep:
             return None
         stop = int(begins[keep]) if keep < len(begins) else len(lines)
         among = np.arange(len(rows)) - np.searchsorted(rows, begins)[of_rows]
-        starts = ends - table.numbers(4, table.at[lines] + 9)
+        starts = ends - headers.numbers(4, headers.at[lines] + 9)
         offsets, times = starts[begins], self._times()
         kept = rows < stop
         marks = np.flatnonzero(kept & watermark & _UPDATES[kinds[rows]])
@@ -212,18 +215,18 @@ class Run:
         their = of_rows[mine]
         return Framed(
             keep, offsets[their], among[mine], times[their], tables[mine].astype(np.int32),
-            np.diff(their, append=-1) != 0, table.cut(rows[mine] + self.first), schemas,
+            np.diff(their, append=-1) != 0, headers.cut(rows[mine] + self.first), schemas,
             [
                 (int(offsets[t]), int(among[n]), int(times[t]), self._event(int(rows[n])))
                 for n, t in zip(marks, of_rows[marks], strict=True)
             ],
-            self._gtids(keep), int(starts[stop - 1]), int(offsets[keep - 1]), int(ends[stop - 1]),
+            self._gtids(keep), int(offsets[keep - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
         )
 
     def _ends(self, at: int) -> _Ints | None:
         """Where in the file each event ends; None if they do not simply follow one another from ``at`` on."""
-        ends = self.table.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
-        sizes = self.table.numbers(4, self.table.at[self.first : self.stop] + 9)
+        ends = self.headers.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
+        sizes = self.headers.numbers(4, self.headers.at[self.first : self.stop] + 9)
         starts = ends - sizes
         return ends if starts[0] >= at and (starts[1:] >= ends[:-1]).all() else None
 
@@ -231,9 +234,9 @@ class Run:
         self, rows: _Ints, transaction: _Ints, captured: Callable[[bytes], Captured]
     ) -> tuple[_Ints, list[Captured]] | None:
         """Which table each rows event is of, and what those mean; None if the table maps do not say it of all."""
-        table = self.table
-        maps = np.flatnonzero(table.kinds[self.first : self.stop] == events.TABLE_MAP) + self.first
-        bodies = table.cut(maps, BODY).dictionary_encode()
+        headers = self.headers
+        maps = np.flatnonzero(headers.kinds[self.first : self.stop] == events.TABLE_MAP) + self.first
+        bodies = headers.cut(maps, BODY).dictionary_encode()
         numbers, of_map = np.unique(self._table_numbers(maps), return_inverse=True)
         if len(numbers) != len(bodies.dictionary):
             # The number of one table has come to mean another.
@@ -250,52 +253,52 @@ class Run:
         return code[which], [captured(body) for body in bodies.dictionary.to_pylist()]
 
     def _table_numbers(self, which: _Ints) -> _Ints:
-        at = self.table.at[which] + BODY
-        return self.table.numbers(4, at) | self.table.numbers(2, at + 4) << 32
+        at = self.headers.at[which] + BODY
+        return self.headers.numbers(4, at) | self.headers.numbers(2, at + 4) << 32
 
     def _times(self) -> _Ints:
         """When each transaction was committed, in microseconds."""
-        table, at = self.table, self.table.at[self._begins]
-        if table.kinds[self.first] == events.MARIADB_GTID:
-            return table.numbers(4, at) * 1_000_000
-        return table.numbers(8, at + BODY + events.COMMITTED_AT) & (1 << 55) - 1
+        headers, at = self.headers, self.headers.at[self._begins]
+        if headers.kinds[self.first] == events.MARIADB_GTID:
+            return headers.numbers(4, at) * 1_000_000
+        return headers.numbers(8, at + BODY + events.COMMITTED_AT) & (1 << 55) - 1
 
     def _gtids(self, count: int) -> list[Gtid]:
         """Those of the first transactions; of MariaDB's only the last if they are of one domain."""
-        table, which = self.table, self._begins[:count]
-        kinds, body = table.kinds[which], table.at[which] + BODY
+        headers, which = self.headers, self._begins[:count]
+        kinds, body = headers.kinds[which], headers.at[which] + BODY
         if kinds[0] == events.MARIADB_GTID:
-            of_mariadb = [table.numbers(4, body + 8), table.numbers(4, body - BODY + 5), table.numbers(8, body)]
+            of_mariadb = [headers.numbers(4, body + 8), headers.numbers(4, body - BODY + 5), headers.numbers(8, body)]
             gtids = list(zip(*(column.tolist() for column in of_mariadb), strict=True))
             return gtids[-1:] if len({domain for domain, *_ in gtids}) == 1 else gtids
         named = body[kinds == events.GTID]
-        data = table.came.data
+        data = headers.came.data
         return [
             (bytes(data[at + 1 : at + 17]).hex(), "", number)
-            for at, number in zip(named.tolist(), table.numbers(8, named + 17).tolist(), strict=True)
+            for at, number in zip(named.tolist(), headers.numbers(8, named + 17).tolist(), strict=True)
         ]
 
     def _event(self, line: int) -> bytes:
         at = self.first + line
-        return bytes(self.table.came.data[self.table.at[at] : self.table.stops[at]])
+        return bytes(self.headers.came.data[self.headers.at[at] : self.headers.stops[at]])
 
 
 def runs(came: Events, checksum: int) -> list[Run]:
     """The runs among events, in order; none that is too short to be worth it."""
     if len(came) < 4 * _WORTH:
         return []
-    table = Table(came, checksum)
-    begins = np.flatnonzero(table.classes == _BEGIN)
-    bounds = np.append(np.flatnonzero(table.classes != _INNER), len(came))
+    headers = Headers(came, checksum)
+    begins = np.flatnonzero(headers.classes == _BEGIN)
+    bounds = np.append(np.flatnonzero(headers.classes != _INNER), len(came))
     stops = bounds[np.searchsorted(bounds, begins) + 1] + 1
-    ends = np.append(table.classes, _OTHER)[stops - 1]
+    ends = np.append(headers.classes, _OTHER)[stops - 1]
     plain = ends == _END
     # A run goes on with the next transaction if that is plain too, and begins where this one ends.
     goes_on = np.append(plain[:-1] & plain[1:] & (begins[1:] == stops[:-1]), False)
     firsts = np.flatnonzero(plain & ~np.insert(goes_on[:-1], 0, False))
     lasts = np.flatnonzero(plain & ~goes_on)
     return [
-        Run(table, begins[first : last + 1], int(stops[last]))
+        Run(headers, begins[first : last + 1], int(stops[last]))
         for first, last in zip(firsts, lasts, strict=True) if last - first + 1 >= _WORTH
     ]
 

@@ -104,7 +104,7 @@ class Transactions:
         """How many of a run's transactions could be taken in at once; the others are left to ``_each``."""
         max_bytes, max_rows = self._gathered.room
         between = self._begun is None and not self._open and self._at >= self._skip_until
-        if not (between and max_rows > 0 and run.table.checksum == self._checksum and run.sound):
+        if not (between and max_rows > 0 and run.headers.checksum == self._checksum and run.sound):
             return 0
         try:
             framed = run.framed(self._at, max_bytes, max_rows, self._relations.of, self._gathered.told)
