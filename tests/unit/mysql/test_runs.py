@@ -161,6 +161,16 @@ def log(seed: int, flavour: str, offset: int = 4) -> list[bytes]:
         file.artificial()
     events = file.events
     if dice.random() < 0.1:
+        # Sound, but with less in it than its kind has.
+        place = dice.randrange(2, len(events))
+        body = events[place][19:-4][: dice.randrange(20)]
+        kind, flags = events[place][4], events[place][17]
+        end = int.from_bytes(events[place][13:17], "little")
+        events[place] = event(kind, body, end=end, flags=flags)
+    if dice.random() < 0.05:
+        place = dice.randrange(2, len(events))
+        events[place] = events[place][: dice.randrange(1, 19)]
+    if dice.random() < 0.1:
         place = dice.randrange(2, len(events))
         damaged = bytearray(events[place])
         damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)

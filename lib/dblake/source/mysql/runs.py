@@ -41,6 +41,11 @@ _CLASS[[events.GTID, events.ANONYMOUS_GTID, events.MARIADB_GTID]] = _BEGIN
 _CLASS[[events.TABLE_MAP, events.ROWS_QUERY, events.ANNOTATE_ROWS, *events.ROWS]] = _INNER
 _CLASS[events.XID] = _END
 _CLASS[events.QUERY] = _STATEMENT
+_LEAST = np.zeros(256, np.int64)
+"""Bytes that an event's body has at least: what is looked at here."""
+_LEAST[[events.GTID, events.ANONYMOUS_GTID]] = events.COMMITTED_AT + 7
+_LEAST[[events.MARIADB_GTID, events.QUERY]] = 13
+_LEAST[[events.TABLE_MAP, *events.ROWS]] = 6
 _ROWS, _UPDATES = (np.isin(np.arange(256), sorted(kinds)) for kinds in (events.ROWS, events.UPDATES))
 _BEGIN_TEXT = int.from_bytes(b"BEGI", "little"), ord("N")
 
@@ -82,8 +87,9 @@ class Headers:
         self.came, self.checksum = came, checksum
         self.data = np.frombuffer(came.data, np.uint8)
         bounds = np.array(came.packets)
-        self.at: _Ints = bounds[:-1] + Events.HEAD
         self.stops: _Ints = bounds[1:] - checksum
+        # What has no whole header is nothing to be read, and may be the last.
+        self.at: _Ints = np.minimum(bounds[:-1] + Events.HEAD, len(self.data) - BODY)
         self.kinds = self.data[self.at + 4]
         self.ends: _Ints = self.numbers(4, self.at + 13)
         self.classes = self._classes()
@@ -107,16 +113,15 @@ class Headers:
         return spread.take(pa.array(np.arange(0, len(offsets), 2)))
 
     def _classes(self) -> npt.NDArray[np.uint8]:
-        classes = _CLASS[self.kinds]
-        for kind, judged in ((events.MARIADB_GTID, self._opens), (events.GTID, self._tells_time),
-                             (events.ANONYMOUS_GTID, self._tells_time)):
-            which = np.flatnonzero(self.kinds == kind)
-            classes[which[~judged(which)]] = _OTHER
+        sizes = self.stops - self.at
+        classes = np.where(sizes >= BODY + _LEAST[self.kinds], _CLASS[self.kinds], _OTHER)
+        mariadb = np.flatnonzero((classes == _BEGIN) & (self.kinds == events.MARIADB_GTID))
+        classes[mariadb[~self._opens(mariadb)]] = _OTHER
         statements = np.flatnonzero(classes == _STATEMENT)
         begins = self._begin(statements) & (classes[statements - 1] == _BEGIN) & (statements > 0)
         classes[statements] = np.where(begins, _INNER, _OTHER)
         odd = (self.data[self.at + 17] & _ARTIFICIAL != 0) | (self.ends == 0)
-        odd |= self.numbers(4, self.at + 9) != self.stops - self.at + self.checksum
+        odd |= self.numbers(4, self.at + 9) != sizes + self.checksum
         classes[odd] = _OTHER
         return classes
 
@@ -125,9 +130,6 @@ class Headers:
         flags: npt.NDArray[np.uint8] = self.data[self.at[which] + BODY + 12]
         opens: _Bools = flags & (1 | 64 | 128) == 0
         return opens
-
-    def _tells_time(self, which: _Ints) -> _Bools:
-        return self.stops[which] - self.at[which] >= BODY + events.COMMITTED_AT + 7
 
     def _begin(self, which: _Ints) -> _Bools:
         """True if the statement is BEGIN."""

@@ -139,8 +139,9 @@ class Transactions:
                         yield
                     self._payload = None
             except (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException) as error:
+                kind = f"of type {event[4]}" if len(event) > 4 else "without a type"
                 raise UnsupportedByName(
-                    f"{self._where}: an event of type {event[4]} that cannot be read ({type(error).__name__})",
+                    f"{self._where}: an event {kind} that cannot be read ({type(error).__name__})",
                     next_step="report it with the server's version; " + _GO_ON,
                 ) from error
 
