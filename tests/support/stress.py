@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _UNFINISHED = 3
 """So many dumps wait or run at any moment."""
 _BEGUN = 8.0
 """How long a job with a JVM lives at least: it takes some seconds until it does anything that could be cut short."""
+_PATIENCE = 60.0
+"""How long a job may take until it writes something."""
 _BACKLOG = 1200.0
 """How long a job may take for all that its dead have left."""
 
@@ -129,19 +131,38 @@ class Stress:
                 self._rig.lake.dump(T, keys=None if number % 3 else [(key,) for key in keys[number % 7 :: 7]])
 
     def _spark(self) -> None:
-        """The jobs in turn, each until it is killed; none may end by itself."""
+        """The jobs in turn, each until it is killed; none may end by itself.
+
+        Every second life ends wherever it is, mostly before anything is written, the others some time after that.
+        """
         dice = random.Random(self._seed + 1)
-        for job in itertools.cycle(self._jobs):
+        for life, job in enumerate(itertools.cycle(self._jobs)):
             if self._stop.wait(1.0):
                 return
             if not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
                 continue
             self._runs[job] += 1
+            before = self._written(job)
             process = self._rig.start("--continuous", job=job)
-            self._stop.wait(max(_BEGUN, self._every * dice.uniform(0.5, 1.5)))
+            if life // len(self._jobs) % 2:
+                self._wait_for(lambda: self._written(job) > before)  # noqa: B023 - called before the next one
+                self._stop.wait(self._every * dice.uniform(0.0, 0.5))
+            else:
+                self._stop.wait(max(_BEGUN, self._every * dice.uniform(0.5, 1.5)))
             if process.poll() is not None:
                 raise AssertionError(process.communicate()[1])
             self._kills[job] += kill(process)
+
+    def _written(self, job: str) -> int:
+        """The last version of what a job writes to."""
+        paths = self._rig.lake.paths
+        path = paths.events if job == "reconcile" else paths.state("public", "t")
+        return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
+
+    def _wait_for(self, come: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not come() and time.monotonic() < deadline and not self._stop.wait(0.2):
+            pass
 
     def _guarded(self, task: Any) -> None:
         try:
