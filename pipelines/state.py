@@ -31,6 +31,7 @@ from dblake.state.table import progress
 from pipelines.paths import Paths
 from pipelines.restate import Restated, restate, settle
 from pipelines.schemas import SchemaVersion, read_schemas
+from pipelines.stages import newest_batch
 
 logger = logging.getLogger(__name__)
 
@@ -123,16 +124,19 @@ def _advance(
     frontier = _note_restated(spark, paths, frontier, restated)
     settle(paths, restated)
     yield [TableResult(each.table, each.batch, 0) for each in restated if not each.error]
+    # Before events are looked at, so that none of a window known by then is missing among them.
+    closed = newest_batch(paths.windows, f"reconcile/{paths.source}")
     # Who removes a state table's folder wants it rebuilt.
     gone = {t: 0 for t in frontier.versions if not DeltaTable.is_deltatable(_state_path(paths, t))}
     behind = {**frontier.behind, **gone}
     events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
     if until_batch is not None:
-        events = events.where(events["batch"] <= until_batch)
+        events, closed = events.where(events["batch"] <= until_batch), min(closed, until_batch)
     plan = _plan(events, frontier.batch, batches_per_step)
     schemas = read_schemas(spark, paths) if plan else {}
     for step in plan:
-        run = _StepRun(spark, paths, step, frontier, behind, schemas)
+        # A dump may have ended after the last event there is.
+        run = _StepRun(spark, paths, step, frontier, behind, schemas, closed if step is plan[-1] else 0)
         with ThreadPoolExecutor(parallel, thread_name_prefix="state") as pool:
             results = list(pool.map(run.fold_in, step.slices))
         failpoint("state.merged")
@@ -154,7 +158,7 @@ def _plan(events: DataFrame, done: int, batches_per_step: int) -> list[Step]:
 
 @dataclass(frozen=True)
 class _StepRun:
-    """One step: each slice on its own, then the frontier."""
+    """One step: each slice on its own, then the frontier. ``closed``: up to there its windows tell of dumps, too."""
 
     spark: SparkSession
     paths: Paths
@@ -162,6 +166,7 @@ class _StepRun:
     before: Frontier
     behind: Mapping[str, int]
     schemas: Mapping[str, list[SchemaVersion]]
+    closed: int
 
     @property
     def batch(self) -> int:
@@ -222,12 +227,12 @@ class _StepRun:
         table, schemas = whole[0].schema.table, [v.schema for v in whole]
         if not DeltaTable.is_deltatable(self.paths.windows):
             return False
-        upto = f"batch <= {self.batch}"
-        began = dumped_in(session.read.format("delta").load(self.paths.windows).where(upto), table, schemas)
+        windows = session.read.format("delta").load(self.paths.windows)
+        began = dumped_in(windows.where(f"batch <= {max(self.batch, self.closed)}"), table, schemas)
         if began is None:
             return False
         logger.warning("table %s is built anew from its dump: its shape changed", table)
-        events = session.read.format("delta").load(self.paths.events).where(upto)
+        events = session.read.format("delta").load(self.paths.events).where(f"batch <= {self.batch}")
         rebuild(events.where(events["table"] == table), path, schemas, min(began, whole[0].since), app=app,
                 batch=self.batch)
         return True

@@ -82,7 +82,9 @@ def left(older: DataFrame, ends: DataFrame) -> DataFrame:
     """
     rows = _at_an_end(older, ends).where(F.col("at") < F.col("began"))
     truncated = rows.where(F.col(OP) == TRUNCATE).groupBy("chunk").agg(F.max("at").alias("truncated"))
-    newest = rows.where(F.col(OP) != TRUNCATE).groupBy("chunk", KEY_TEXT).agg(
+    # Rows of before the table had a key are none that could be known again.
+    keyed = rows.where((F.col(OP) != TRUNCATE) & F.col(KEY_TEXT).isNotNull())
+    newest = keyed.groupBy("chunk", KEY_TEXT).agg(
         F.max_by(F.struct(OP, TXID, KEY), "at").alias("last"), F.max("at").alias("at")
     )
     seen = (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
