@@ -199,8 +199,8 @@ run_tests() {
     # In two halves at once: more than half of the time goes by in waiting for databases, JVMs and time-outs.
     local half folders=(tests/spark tests/e2e)
     half=$(mktemp)
-    "$python" -m pytest "${folders[@]}" >"$half" 2>&1 &
-    "$python" -m pytest tests "${folders[@]/#/--ignore=}" || code=$?
+    "$python" -m pytest --durations=20 "${folders[@]}" >"$half" 2>&1 &
+    "$python" -m pytest --durations=20 tests "${folders[@]/#/--ignore=}" || code=$?
     wait $! || code=$?
     cat "$half"
     rm -f "$half"
