@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dblake.source.mysql.packets import DumpEnded, Packets
 
+from tests.support.certificates import Certificate, authority, signed
 from tests.unit.mysql.binlog import packet
 
 EVENTS = [b"a" * 40, b"b", b"c" * 300_000, b"d" * 19]
@@ -20,8 +24,10 @@ BYTES = b"".join(packet(b"\0" + event) for event in EVENTS)
 class Wire:
     """Both ends of a connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Certificate | None = None) -> None:
         self.server, client = socket.socketpair()
+        if tls:
+            self.server, client = encrypted(self.server, client, tls)
         self.client = client
         self.packets = Packets(SimpleNamespace(_sock=client))  # type: ignore[arg-type]
 
@@ -41,6 +47,19 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         threading.Thread(target=self.server.sendall, args=(data,), daemon=True).start()
+
+
+def encrypted(
+    server: socket.socket, client: socket.socket, certificate: Certificate
+) -> tuple[socket.socket, socket.socket]:
+    """The same, once both have shaken hands."""
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(certificate.certificate, certificate.key)
+    trusting = ssl.create_default_context(cafile=str(certificate.certificate.parent / "ca.crt"))
+    with ThreadPoolExecutor(1) as other:
+        accepted = other.submit(of_server.wrap_socket, server, server_side=True)
+        connected = trusting.wrap_socket(client, server_hostname="wire")
+        return accepted.result(), connected
 
 
 @pytest.fixture
@@ -65,6 +84,16 @@ def test_events_are_whole_wherever_the_bytes_are_cut(wire: Wire, size: int) -> N
 def test_a_long_event_is_waited_for(wire: Wire) -> None:
     wire.send(BYTES)
     assert wire.all(4) == EVENTS
+
+
+def test_events_come_through_tls(tmp_path: Path) -> None:
+    wire = Wire(signed(tmp_path, "wire", authority(tmp_path, "ca")))
+    assert wire.packets.receive(0.05) is None
+    wire.send(BYTES * 40)
+    assert wire.all(160) == EVENTS * 40
+    assert wire.packets.receive(0.05) is None
+    wire.server.close()
+    wire.client.close()
 
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 2, 0xFFFFFF - 1, 0xFFFFFF, 2 * 0xFFFFFF - 1, 2 * 0xFFFFFF + 5])

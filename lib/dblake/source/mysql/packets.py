@@ -29,7 +29,7 @@ _EVENT, _ERROR = b"\0", b"\xff"
 _HEAD = 4
 """Bytes before a packet's own: its length, three of them, and its number."""
 _LENGTH = struct.Struct("<I").unpack_from
-_NOTHING_MORE = (BlockingIOError, ssl.SSLWantReadError)
+_NOTHING_MORE = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class DumpEnded(Exception):
