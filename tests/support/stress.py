@@ -133,7 +133,7 @@ class Stress:
     def _spark(self) -> None:
         """The jobs in turn, each until it is killed; none may end by itself.
 
-        Every second life ends wherever it is, mostly before anything is written, the others some time after that.
+        Two lives of three end wherever they are, mostly before anything is written, the third some time after that.
         """
         dice = random.Random(self._seed + 1)
         for life, job in enumerate(itertools.cycle(self._jobs)):
@@ -144,7 +144,7 @@ class Stress:
             self._runs[job] += 1
             before = self._written(job)
             process = self._rig.start("--continuous", job=job)
-            if life // len(self._jobs) % 2:
+            if life // len(self._jobs) % 3 == 1:
                 self._wait_for(lambda: self._written(job) > before)  # noqa: B023 - called before the next one
                 self._stop.wait(self._every * dice.uniform(0.0, 0.5))
             else:
