@@ -132,11 +132,12 @@ def _advance(
     events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
     if until_batch is not None:
         events, closed = events.where(events["batch"] <= until_batch), min(closed, until_batch)
-    plan = _plan(events, frontier.batch, batches_per_step)
+    plan, all_of_them = _plan(events, frontier.batch, batches_per_step)
     schemas = read_schemas(spark, paths) if plan else {}
     for step in plan:
         # A dump may have ended after the last event there is.
-        run = _StepRun(spark, paths, step, frontier, behind, schemas, closed if step is plan[-1] else 0)
+        ended = closed if all_of_them and step is plan[-1] else 0
+        run = _StepRun(spark, paths, step, frontier, behind, schemas, ended)
         with ThreadPoolExecutor(parallel, thread_name_prefix="state") as pool:
             results = list(pool.map(run.fold_in, step.slices))
         failpoint("state.merged")
@@ -148,12 +149,14 @@ def _advance(
     yield [TableResult(each.table, each.batch, 0, each.error) for each in restated if each.error]
 
 
-def _plan(events: DataFrame, done: int, batches_per_step: int) -> list[Step]:
+def _plan(events: DataFrame, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
+    """The steps, and whether they take all events there are: a transaction that has not landed whole waits."""
     ends = batch_ends(events).collect()
     if not ends:
-        return []
+        return [], True
     # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.
-    return steps(summary(events, cuts(ends, done, batches_per_step) or [done]).collect())
+    plan = steps(summary(events, cuts(ends, done, batches_per_step) or [done]).collect())
+    return plan, bool(plan) and plan[-1].batch == max(row["batch"] for row in ends)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,6 @@ def test_every_step_is_there_once_whatever_dies(
             rig.verify()
         figures = stress.figures(seconds, writers)
         print(figures)
-    assert figures.kills["capture"] >= 3
+    assert figures.kills["capture"] >= 3 and (not jobs or figures.kills["reconcile"])
     assert figures.transactions > 300 and figures.events > figures.steps > figures.transactions
     assert figures.dumps >= 3

@@ -100,7 +100,8 @@ class Rig:
         return subprocess.Popen(
             [sys.executable, str(HOME / f"jobs/{job}.py"), "--conf", str(self.conf), *arguments],
             env=self.environment | {"DBLAKE_FAILPOINT": failpoint}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
+            # Read when it is over: what a JVM says by then must not make it wait.
+            text=True, start_new_session=True, pipesize=1 << 20,
         )
 
     def run(self, job: str, *arguments: str, seconds: float = 300) -> None:

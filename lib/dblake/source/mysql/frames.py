@@ -9,8 +9,8 @@ does not come again. How the log is read, and which transactions there are, is l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -186,11 +186,8 @@ class Gathered:
             )
             self._lasts = []
             self._bytes, self._count = self._rows.sizes()
-        for offset, number, time, event in framed.watermarks:
-            self.begin(lsn_of_file + offset, time)
-            self._number = number
-            self.watermark(event)
-            self.commit()
+        for offset, number, time, updates in framed.watermarks:
+            self._seen += _marks(updates, Position(self._incarnation, lsn_of_file + offset, number << SEQ_BITS), time)
         self._last_lsn = lsn_of_file + framed.last_begin
 
     def pass_over(self) -> None:
@@ -203,10 +200,8 @@ class Gathered:
         self._number += 1
         if self._holding is not None:
             return
-        for n, (reader, value) in enumerate(watermarks.updates(event)):
-            position = Position(self._incarnation, self._lsn, first + 2 * n)
-            if position.seq > self._skip_seq:
-                self._seen.append(WatermarkSeen(reader, value, position, None, self._committed_at))
+        told = _marks(watermarks.updates(event), Position(self._incarnation, self._lsn, first), self._committed_at)
+        self._seen += [mark for mark in told if mark.position.seq > self._skip_seq]
 
     def statement(self, kind: str, tables: Mapping[str | None, Mapping[str, bool]], query: Query) -> None:
         """A statement about captured tables, or about none that can be named, and what it does to each."""
@@ -316,3 +311,11 @@ class Gathered:
             return None
         end = self._number << SEQ_BITS if self._undecided is None else self._rows.seqs[self._undecided]
         return Position(self._incarnation, self._lsn, end - 1) if end else None
+
+
+def _marks(updates: Iterable[tuple[int, str]], first: Position, committed_at: int) -> list[WatermarkSeen]:
+    """The watermarks of one event, whose first row stands at ``first``."""
+    return [
+        WatermarkSeen(reader, value, replace(first, seq=first.seq + 2 * n), None, committed_at)
+        for n, (reader, value) in enumerate(updates)
+    ]

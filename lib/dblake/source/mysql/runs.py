@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblake.core.schema import TableSchema
-from dblake.source.mysql import checksums, events
+from dblake.source.mysql import checksums, events, watermarks
 from dblake.source.mysql.events import BODY
 from dblake.source.mysql.gtids import Gtid
 from dblake.source.mysql.packets import Events
@@ -67,8 +67,8 @@ class Framed:
     payloads: pa.BinaryArray
     schemas: list[TableSchema | None]
     """None are those of other tables, of which there is no row."""
-    watermarks: list[tuple[int, int, int, bytes]]
-    """Updates of the watermark table: offset, number and time, as above, and the event."""
+    watermarks: list[tuple[int, int, int, list[tuple[int, str]]]]
+    """Updates of the watermark table: offset, number and time, as above, and what ``watermarks.updates`` says."""
     gtids: list[Gtid]
     """All that have to be added to those executed before."""
     last_begin: int
@@ -182,7 +182,7 @@ class Run:
         """What the first of its transactions say: as many as stay below both limits; None if there are none.
 
         ``at`` is where in the file the log has come to. ``captured`` says of a table map's body what it means,
-        ``told`` whether rows of a schema may come without another word of it.
+        ``told`` whether rows of a schema may come without another word of it. Raises what reading an event may raise.
         """
         headers, lines = self.headers, np.arange(self.first, self.stop)
         ends = self._ends(at)
@@ -198,7 +198,7 @@ class Run:
             return None
         tables, means = found
         schemas = [known.schema for known in means]
-        if not all(schema is None or told(schema) for schema in schemas):
+        if not all(schema is None or told(schema) for schema in (schemas[n] for n in np.unique(tables))):
             return None
         wanted = np.array([schema is not None for schema in schemas], bool)[tables]
         watermark = np.array([known.is_watermark_table for known in means], bool)[tables]
@@ -219,7 +219,7 @@ class Run:
             keep, offsets[their], among[mine], times[their], tables[mine].astype(np.int32),
             np.diff(their, append=-1) != 0, headers.cut(rows[mine] + self.first), schemas,
             [
-                (int(offsets[t]), int(among[n]), int(times[t]), self._event(int(rows[n])))
+                (int(offsets[t]), int(among[n]), int(times[t]), list(watermarks.updates(self._event(int(rows[n])))))
                 for n, t in zip(marks, of_rows[marks], strict=True)
             ],
             self._gtids(keep), int(offsets[keep - 1]), int(starts[stop - 1]), int(ends[stop - 1]),

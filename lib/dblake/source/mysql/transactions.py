@@ -38,6 +38,8 @@ _SIZE_AND_END = struct.Struct("<II").unpack_from
 _WORTH_A_STOP = events.ROWS | events.COMPRESSED_ROWS.keys() | {
     events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE, events.FORMAT_DESCRIPTION,
 }  # fmt: skip
+_UNREADABLE = (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException)
+"""What bytes raise that are not what they should be."""
 _NO_TABLE = b"\xff\xff\xff\x00\x00\x00"
 """The table of a rows event that only ends a statement."""
 
@@ -108,8 +110,8 @@ class Transactions:
             return 0
         try:
             framed = run.framed(self._at, max_bytes, max_rows, self._relations.of, self._gathered.told)
-        except DblakeError:
-            # Told again at its place, after what comes before it.
+        except (DblakeError, *_UNREADABLE):
+            # Told at its place, after what comes before it.
             return 0
         if framed is None:
             return 0
@@ -138,7 +140,7 @@ class Transactions:
                         self._unusual(inner) if (known := self._handlers.get(inner[4])) is None else known(inner)
                         yield
                     self._payload = None
-            except (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException) as error:
+            except _UNREADABLE as error:
                 kind = f"of type {event[4]}" if len(event) > 4 else "without a type"
                 raise UnsupportedByName(
                     f"{self._where}: an event {kind} that cannot be read ({type(error).__name__})",
