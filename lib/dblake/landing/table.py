@@ -41,6 +41,7 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
+from dblake.landing.commits import committing
 
 _METADATA = "dblake"
 _ONE_FILE = 1 << 40
@@ -136,15 +137,16 @@ class Landing:
         process must end; the next one finds out from the table.
         """
         try:
-            write_deltalake(
-                self._table, rows, mode="append", target_file_size=_ONE_FILE,
-                writer_properties=_FILE,
-                commit_properties=CommitProperties(
-                    custom_metadata=reached.to_metadata(),
-                    app_transactions=[Transaction(self._application, reached.batch)],
-                ),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-            )
+            with committing(self._path):
+                write_deltalake(
+                    self._table, rows, mode="append", target_file_size=_ONE_FILE,
+                    writer_properties=_FILE,
+                    commit_properties=CommitProperties(
+                        custom_metadata=reached.to_metadata(),
+                        app_transactions=[Transaction(self._application, reached.batch)],
+                    ),
+                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                )
         except CommitFailedError as error:
             raise Fenced(
                 f"batch {reached.batch} was refused: another capture has landed since this one last did",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +16,17 @@ from dblake.core.errors import Fenced
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.landing.columns import LANDING
+from dblake.landing.commits import committing
 from dblake.landing.table import Landing, Reached
 
+_UPKEEP = """
+import sys
+from dblake.landing.commits import committing
+with committing(sys.argv[1]):
+    print("begun", flush=True)
+    sys.stdin.readline()
+"""
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "lib")}
 SERVER = ServerIdentity("a server", "1")
 
 
@@ -47,6 +59,25 @@ def test_one_at_a_time(path: str) -> None:
     with pytest.raises(AssertionError, match="one commit at a time"):
         commits.submit(batch(2))
     commits.close()
+
+
+def test_nothing_lands_while_upkeep_works_on_landing(path: str) -> None:
+    commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
+    # Another process: on a local disk its commit could take the place of one that comes meanwhile.
+    upkeep = subprocess.Popen(
+        [sys.executable, "-c", _UPKEEP, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT
+    )
+    assert upkeep.stdout is not None and upkeep.stdout.readline() == b"begun\n"
+    commits.submit(batch(1))
+    assert commits.landed(wait_seconds=0.5) is None
+    upkeep.communicate(b"\n")
+    assert commits.landed(wait_seconds=20) is not None
+    commits.close()
+
+
+def test_a_warehouse_behind_a_url_keeps_writers_apart_by_itself() -> None:
+    with committing("s3://bucket/landing"), committing("s3://bucket/landing"):
+        pass
 
 
 def test_the_commit_rate_is_kept(path: str) -> None:
