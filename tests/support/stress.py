@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -145,7 +145,7 @@ class Stress:
             before = self._written(job)
             process = self._rig.start("--continuous", job=job)
             if life // len(self._jobs) % 3 == 1:
-                self._wait_for(lambda: self._written(job) > before)  # noqa: B023 - called before the next one
+                self._wait_until_written(job, before)
                 self._stop.wait(self._every * dice.uniform(0.0, 0.5))
             else:
                 self._stop.wait(max(_BEGUN, self._every * dice.uniform(0.5, 1.5)))
@@ -159,9 +159,10 @@ class Stress:
         path = paths.events if job == "reconcile" else paths.state("public", "t")
         return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
 
-    def _wait_for(self, come: Callable[[], bool]) -> None:
+    def _wait_until_written(self, job: str, before: int) -> None:
+        """Until a job has written a later version than that one; not for ever."""
         deadline = time.monotonic() + _PATIENCE
-        while not come() and time.monotonic() < deadline and not self._stop.wait(0.2):
+        while self._written(job) <= before and time.monotonic() < deadline and not self._stop.wait(0.2):
             pass
 
     def _guarded(self, task: Any) -> None:

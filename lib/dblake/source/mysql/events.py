@@ -47,7 +47,8 @@ NAMES = {
 HEADER = struct.Struct("<IBIIIH")
 """timestamp, type, server id, size, end of the event in the file, flags"""
 BODY = HEADER.size
-CAN_BE_IGNORED = 0x80
+ARTIFICIAL, CAN_BE_IGNORED = 0x20, 0x80
+"""Flags: made for the stream, so without a place in the file; and nothing is lost with it."""
 CHECKSUM = 4
 SOUND = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32."""

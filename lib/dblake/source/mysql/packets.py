@@ -13,9 +13,11 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pymysql
 from pymysql.constants import COMMAND
 
@@ -77,6 +79,11 @@ class Events:
 
     def __init__(self, data: bytes | memoryview, packets: list[int]) -> None:
         self.data, self.packets = data, packets
+
+    @cached_property
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """``packets`` as an array."""
+        return np.array(self.packets, np.int64)
 
     @classmethod
     def of(cls, events: Iterable[bytes]) -> Events:
@@ -154,9 +161,8 @@ class Packets:
             packets.pop()
             self._wanted = at - packets[-1]
         self._begin = packets[-1]
-        if self._parts or not _all_events(data, packets):
-            return Events.of(self._joined(data, packets))
-        return Events(data, packets)
+        events = Events(data, packets)
+        return Events.of(self._joined(data, packets)) if self._parts or not _whole(events) else events
 
     def _joined(self, data: memoryview, packets: list[int]) -> list[bytes]:
         """The events of packets of which some are parts of one, or the server's last word."""
@@ -177,13 +183,12 @@ class Packets:
         return events
 
 
-def _all_events(data: memoryview, packets: list[int]) -> bool:
+def _whole(events: Events) -> bool:
     """True if each packet is an event of its own."""
-    bounds = np.array(packets)
-    sizes = np.diff(bounds)
-    if not len(sizes) or sizes.min() <= _HEAD or sizes.max() == _HEAD + _FULL:
-        return not len(sizes)
-    return not np.frombuffer(data, np.uint8)[bounds[:-1] + _HEAD].any()
+    sizes = np.diff(events.bounds)
+    if ((sizes <= _HEAD) | (sizes == _HEAD + _FULL)).any():
+        return False
+    return not np.frombuffer(events.data, np.uint8)[events.bounds[:-1] + _HEAD].any()
 
 
 def _why(packet: bytes) -> DumpEnded:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from zlib import crc32
 
 import numpy as np
@@ -34,7 +33,6 @@ _WORTH = 8
 """So many transactions that a run costs less than they would one by one."""
 _LONG = 2000
 """Bytes of an event: to bring longer ones together takes longer than to go from one to the other."""
-_ARTIFICIAL = 0x20
 _OTHER, _BEGIN, _INNER, _END, _STATEMENT = range(5)
 _CLASS = np.zeros(256, np.uint8)
 _CLASS[[events.GTID, events.ANONYMOUS_GTID, events.MARIADB_GTID]] = _BEGIN
@@ -86,11 +84,11 @@ class Headers:
     def __init__(self, came: Events, checksum: int) -> None:
         self.came, self.checksum = came, checksum
         self.data = np.frombuffer(came.data, np.uint8)
-        bounds = np.array(came.packets)
-        self.stops: _Ints = bounds[1:] - checksum
+        self.stops: _Ints = came.bounds[1:] - checksum
         # What has no whole header is nothing to be read, and may be the last.
-        self.at: _Ints = np.minimum(bounds[:-1] + Events.HEAD, len(self.data) - BODY)
+        self.at: _Ints = np.minimum(came.bounds[:-1] + Events.HEAD, len(self.data) - BODY)
         self.kinds = self.data[self.at + 4]
+        self.sizes: _Ints = self.numbers(4, self.at + 9)
         self.ends: _Ints = self.numbers(4, self.at + 13)
         self.classes = self._classes()
 
@@ -120,8 +118,8 @@ class Headers:
         statements = np.flatnonzero(classes == _STATEMENT)
         begins = self._begin(statements) & (classes[statements - 1] == _BEGIN) & (statements > 0)
         classes[statements] = np.where(begins, _INNER, _OTHER)
-        odd = (self.data[self.at + 17] & _ARTIFICIAL != 0) | (self.ends == 0)
-        odd |= self.numbers(4, self.at + 9) != sizes + self.checksum
+        odd = (self.data[self.at + 17] & events.ARTIFICIAL != 0) | (self.ends == 0)
+        odd |= self.sizes != sizes + self.checksum
         classes[odd] = _OTHER
         return classes
 
@@ -160,20 +158,19 @@ class Run:
         """What is left without the first of them."""
         return Run(self.headers, self._begins[transactions:], self.stop)
 
-    @cached_property
+    @property
     def sound(self) -> bool:
         """True if no event of it is damaged, as far as they have checksums."""
         headers = self.headers
         if not headers.checksum:
             return True
-        lines = np.arange(self.first, self.stop)
-        starts, stops = headers.at[lines], headers.stops[lines] + headers.checksum
-        long = stops - starts > _LONG
-        data, short = memoryview(headers.came.data), headers.cut(lines[~long], checksum=True)
+        starts, sizes = headers.at[self.first : self.stop], headers.sizes[self.first : self.stop]
+        long = sizes > _LONG
+        data, short = memoryview(headers.came.data), headers.cut(np.flatnonzero(~long) + self.first, checksum=True)
         return all(
-            crc32(data[start:stop]) == events.SOUND
-            for start, stop in zip(starts[long].tolist(), stops[long].tolist(), strict=True)
-        ) and checksums.sound(memoryview(short.buffers()[2]), (stops - starts)[~long])
+            crc32(data[start : start + size]) == events.SOUND
+            for start, size in zip(starts[long].tolist(), sizes[long].tolist(), strict=True)
+        ) and checksums.sound(memoryview(short.buffers()[2]), sizes[~long])
 
     def framed(
         self, at: int, most_bytes: int, most_rows: int, captured: Callable[[bytes], Captured],
@@ -184,14 +181,16 @@ class Run:
         ``at`` is where in the file the log has come to. ``captured`` says of a table map's body what it means,
         ``told`` whether rows of a schema may come without another word of it. Raises what reading an event may raise.
         """
-        headers, lines = self.headers, np.arange(self.first, self.stop)
-        ends = self._ends(at)
-        if ends is None:
+        headers, lines = self.headers, self.stop - self.first
+        ends = headers.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
+        starts = ends - headers.sizes[self.first : self.stop]
+        if starts[0] < at or (starts[1:] < ends[:-1]).any():
+            # They do not simply follow one another.
             return None
         begins = self._begins - self.first
-        kinds = headers.kinds[lines]
+        kinds = headers.kinds[self.first : self.stop]
         rows = np.flatnonzero(_ROWS[kinds])
-        transaction = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(lines)))
+        transaction = np.repeat(np.arange(len(begins)), np.diff(begins, append=lines))
         of_rows = transaction[rows]
         found = self._tables(rows + self.first, transaction, captured)
         if found is None:
@@ -207,9 +206,8 @@ class Run:
         keep = min(_below(most_bytes, sizes, of_rows, len(self)), _below(most_rows, wanted, of_rows, len(self)))
         if not keep:
             return None
-        stop = int(begins[keep]) if keep < len(begins) else len(lines)
+        stop = int(begins[keep]) if keep < len(begins) else lines
         among = np.arange(len(rows)) - np.searchsorted(rows, begins)[of_rows]
-        starts = ends - headers.numbers(4, headers.at[lines] + 9)
         offsets, times = starts[begins], self._times()
         kept = rows < stop
         marks = np.flatnonzero(kept & watermark & _UPDATES[kinds[rows]])
@@ -224,13 +222,6 @@ class Run:
             ],
             self._gtids(keep), int(offsets[keep - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
         )
-
-    def _ends(self, at: int) -> _Ints | None:
-        """Where in the file each event ends; None if they do not simply follow one another from ``at`` on."""
-        ends = self.headers.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
-        sizes = self.headers.numbers(4, self.headers.at[self.first : self.stop] + 9)
-        starts = ends - sizes
-        return ends if starts[0] >= at and (starts[1:] >= ends[:-1]).all() else None
 
     def _tables(
         self, rows: _Ints, transaction: _Ints, captured: Callable[[bytes], Captured]

@@ -30,7 +30,7 @@ from dblake.source.mysql.resume import Place, lsn, unwrapped
 from dblake.source.mysql.runs import Run, runs
 
 _GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
-_ARTIFICIAL = 0x20
+_ARTIFICIAL = events.ARTIFICIAL
 _BODY, _CHECKSUM, _SOUND = events.BODY, events.CHECKSUM, events.SOUND
 _TABLE = _BODY + 6
 """Behind the number of its table, in table maps and rows events."""
@@ -118,9 +118,8 @@ class Transactions:
         self._gathered.together(framed, self._lsn_of_file)
         for gtid in framed.gtids:
             self._executed.add(gtid)
-        self._at, self._start, self.ended = framed.end, framed.last_start, True
-        self._tables.clear()
-        self._whole = (self._file, self._at, self.created)
+        self._at, self._start = framed.end, framed.last_start
+        self._end()
         return framed.transactions
 
     @property
