@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 import dblake
+from dblake.core.commits import committing
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.compare import compared
@@ -156,10 +157,11 @@ class _Work:
 
     @tried_again
     def _replace(self, old: str, new: str, run: Run) -> None:
-        (
-            self._rows(new, run).write.format("delta").mode("overwrite").option("replaceWhere", _batches(run))
-            .options(txnAppId=self._application, txnVersion=run.number).save(old)
-        )
+        with committing(old):
+            (
+                self._rows(new, run).write.format("delta").mode("overwrite").option("replaceWhere", _batches(run))
+                .options(txnAppId=self._application, txnVersion=run.number).save(old)
+            )
 
 
 def _batches(run: Run) -> str:
@@ -182,11 +184,13 @@ def _portions(landing: str, first: int, last: int, size: int) -> list[int]:
 @retry(retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(8), reraise=True)
 def _stop_others(paths: Paths) -> int:
     """Makes appends to events that are under way fail; returns the newest batch that came before."""
-    table, application = DeltaTable(paths.events), f"reconcile/{paths.source}"
-    done = table.transaction_version(application) or 0
-    # The number they read as they began is written once more: Delta takes none of their commits after this one.
-    again = CommitProperties(app_transactions=[Transaction(application, done)])
-    table.create_write_transaction([], "append", table.schema(), commit_properties=again)
+    application = f"reconcile/{paths.source}"
+    with committing(paths.events):
+        table = DeltaTable(paths.events)
+        done = table.transaction_version(application) or 0
+        # The number they read as they began is written once more: Delta takes none of their commits after this one.
+        again = CommitProperties(app_transactions=[Transaction(application, done)])
+        table.create_write_transaction([], "append", table.schema(), commit_properties=again)
     return done
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
+from dblake.core.commits import committing
 from dblake.core.errors import ChecksFailed, ConfigError, DblakeError, UsageError
 from dblake.core.names import named, split_qualified
 from dblake.core.position import Position
@@ -101,7 +102,8 @@ def run_check(
     if not outcomes:
         return Report([], None)
     kept = spark.createDataFrame([outcome.row(run_id, started) for outcome in outcomes], RESULTS)
-    kept.coalesce(1).write.format("delta").mode("append").save(paths.check_results)
+    with committing(paths.check_results):
+        kept.coalesce(1).write.format("delta").mode("append").save(paths.check_results)
     if "://" in paths.warehouse:
         logger.warning("no pages are made: they need a warehouse that is a folder; results are in %s",
                        paths.check_results)

@@ -26,7 +26,6 @@ from dblake.core.names import split_qualified
 from dblake.events.retention import old, superseded
 from dblake.events.schema import POSITION
 from dblake.landing.columns import BATCH, HIGH, KIND, LEASE_EPOCH, LOW
-from dblake.landing.commits import committing
 from dblake.reconcile.survey import read_survey, survey
 from dblake.reconcile.windows import unanswered
 from dblake.spark.spelling import instant
@@ -98,8 +97,7 @@ class Upkeep:
 
     def _keep_landing(self, name: str, path: str) -> Kept:
         unread_hours = self._unread_hours()
-        with committing(path):
-            kept = self._keep(name, path, self._expire_landing, unread_hours)
+        kept = self._keep(name, path, self._expire_landing, unread_hours)
         if unread_hours == 0:
             self._clean_log(path)
         return kept

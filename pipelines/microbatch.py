@@ -14,7 +14,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -74,7 +76,7 @@ class Reconciler:
             behind = table.done()
             if behind < done:
                 append(read_survey(survey(self._batches(behind + 1, done)).collect()), behind, done)
-        for row in self._schemas.rows().collect():
+        for row in self._schemas.held():
             columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
             self._known[row["schema_id"]] = TableSchema(row["table"], columns)
 
@@ -137,16 +139,13 @@ class Reconciler:
     def _append_schemas(self, found: Survey, done: int, last: int) -> None:
         self._known |= {row.schema.schema_id: row.schema for row in found.schemas}
         # Schemas run ahead of events if a run died between the two.
-        rows = [_schema_row(row) for row in found.schemas if row.batch > max(done, self._schemas.done())]
-        if rows:
-            self._schemas.append(self._spark.createDataFrame(rows, SCHEMAS), last)
-        else:
-            self._schemas.append_nothing(last)
+        new = max(done, self._schemas.done())
+        self._schemas.append_held([_schema_row(row) for row in found.schemas if row.batch > new], last)
 
     def _append_events(self, new: DataFrame, found: Survey, done: int, last: int) -> None:
         closing = [ending for ending in endings(found.watermarks) if ending.window]
         if not closing and not found.log_rows:
-            self._events.append_nothing(last)
+            self._events.append_held([], last)
             return
         events = log_events(log_rows(new.where(_LOG), self._known))
         if not closing:
@@ -222,9 +221,6 @@ class Reconciler:
         if found.epochs:
             newest = max(found.epochs)
             self._last = newest, (found.epochs[newest], found.incarnations[newest])
-        if not ended and not orphans and not gaps:
-            self._ledger.append_nothing(last)
-            return
         stand = {}
         if ended:
             of_chunks = self._events.rows().where(
@@ -234,8 +230,7 @@ class Reconciler:
                 (row[CHUNK_ID], row[BATCH]): (row["rows"], row["fills"], row["removed"])
                 for row in written(of_chunks).collect()
             }
-        rows = ledger_rows(ended, stand, orphans) + gaps
-        self._ledger.append(self._spark.createDataFrame(rows, WINDOWS), last)
+        self._ledger.append_held(ledger_rows(ended, stand, orphans) + gaps, last)
 
     def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
         """Low watermarks whose lease epoch ended in these batches before a high one came, with the batch it did in."""
@@ -275,8 +270,10 @@ def ranges(numbers: Iterable[int]) -> str:
     return f"{'batches' if plural else 'batch'} {', '.join(spans)}"
 
 
-def _schema_row(row: SchemaRow) -> tuple[object, ...]:
+def _schema_row(row: SchemaRow) -> dict[str, Any]:
     schema = row.schema
-    columns = [(c.name, c.type, c.nullable, c.key) for c in schema.columns]
-    return (schema.schema_id, schema.table, row.incarnation, row.lsn, row.seq, columns, list(schema.primary_key),
-            row.batch)
+    return {
+        "schema_id": schema.schema_id, "table": schema.table, "incarnation": row.incarnation, "lsn": row.lsn,
+        "seq": row.seq, "columns": [asdict(column) for column in schema.columns],
+        "primary_key": list(schema.primary_key), "batch": row.batch,
+    }

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+from dblake.core.commits import committing
 from dblake.events.compare import COUNTS
 from pipelines.paths import Paths
 from pipelines.stages import newest_batch, query
@@ -105,9 +106,10 @@ def note_compared(spark: SparkSession, paths: Paths, run: Run, found: DataFrame)
     said = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
     rows = lines.withColumns({name: F.lit(value) for name, value in said.items()} | {"at": F.current_timestamp()})
     rows = rows.select(*(F.col(f"`{field.name}`").cast(field.dataType) for field in REDECODED)).coalesce(1)
-    rows.write.format("delta").mode("append").options(
-        txnAppId=decoded_again(paths.source), txnVersion=run.number
-    ).save(paths.redecoded)
+    application = decoded_again(paths.source)
+    write = rows.write.format("delta").mode("append").options(txnAppId=application, txnVersion=run.number)
+    with committing(paths.redecoded):
+        write.save(paths.redecoded)
 
 
 def read_run(paths: Paths, number: int) -> Run:

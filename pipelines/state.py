@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
+from dblake.core.commits import committing
 from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
@@ -265,7 +266,8 @@ def _append(spark: SparkSession, paths: Paths, frontier: Frontier) -> None:
     assert at is not None, "only what was reached is noted"
     row = Row(at=datetime.now(UTC), batch=frontier.batch, incarnation=at.incarnation, lsn=at.lsn, seq=at.seq,
               versions=frontier.versions, behind=frontier.behind)
-    spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(paths.frontier)
+    with committing(paths.frontier):
+        spark.createDataFrame([row], FRONTIER).write.format("delta").mode("append").save(paths.frontier)
 
 
 def _state_path(paths: Paths, table: str) -> str:

@@ -2,17 +2,27 @@
 
 Every append carries the number of the newest landing batch in it, as a Delta transaction identifier. So a table
 itself says how far it is, whatever became of a stream checkpoint, and Delta refuses what was appended before.
+
+Rows that the driver holds anyway go through delta-rs: for Spark a handful of them are several jobs.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipelines.stages import newest_batch
+from dblake.core.commits import committing
+from dblake.core.errors import TableUnavailable
+from pipelines.stages import newest_batch, query
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +42,14 @@ class AppendTable:
     def make(self) -> None:
         """Makes the table if there is none; one with an earlier one begins where that one's rows end."""
         if not DeltaTable.is_deltatable(self.path):
-            names = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in self.columns)
-            self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS delta.`{self.path}` ({names}) USING delta "
-                f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{','.join(self.prune_by)}')"
-            )
+            if "://" not in self.path:
+                os.makedirs(self.path, exist_ok=True)
+            pruned = {"delta.dataSkippingStatsColumns": ",".join(self.prune_by)}
+            with committing(self.path):
+                # Delta's own spelling of a schema is Spark's.
+                DeltaTable.create(
+                    self.path, Schema.from_json(self.columns.json()), mode="ignore", configuration=pruned
+                )
         if self.earlier:
             note_batch(self.path, self.application, self.earlier[1] - 1)
 
@@ -46,11 +59,15 @@ class AppendTable:
 
     def append(self, rows: DataFrame, batch: int) -> None:
         """Appends the rows that ``batch`` is the newest batch of; nothing happens if that was done before."""
-        rows.write.format("delta").mode("append").options(txnAppId=self.application, txnVersion=batch).save(self.path)
+        write = rows.write.format("delta").mode("append").options(txnAppId=self.application, txnVersion=batch)
+        with committing(self.path):
+            write.save(self.path)
 
-    def append_nothing(self, batch: int) -> None:
-        """Notes that the batches up to ``batch`` hold nothing for this table: a commit without a file or a job."""
-        note_batch(self.path, self.application, batch)
+    def append_held(self, rows: Sequence[Mapping[str, Any]], batch: int) -> None:
+        """``append`` for the few rows that the driver holds; without any it is a commit without a file."""
+        schema = to_arrow_schema(self.columns, timezone="UTC")
+        held = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
+        _commit(self.path, self.application, batch, held)
 
     def rows(self) -> DataFrame:
         """The table as it is now."""
@@ -59,6 +76,11 @@ class AppendTable:
             return own
         path, batch = self.earlier
         return self.spark.read.format("delta").load(path).where(F.col("batch") < batch).unionByName(own)
+
+    def held(self) -> list[dict[str, Any]]:
+        """All ``rows``, for a table that is small."""
+        earlier = query(self.earlier[0], f"SELECT * FROM t WHERE batch < {self.earlier[1]}") if self.earlier else []
+        return earlier + query(self.path, "SELECT * FROM t")
 
 
 def consolidated(source: str) -> str:
@@ -73,8 +95,23 @@ def decoded_again(source: str) -> str:
 
 def note_batch(path: str, application: str, batch: int) -> None:
     """Notes in a table's own log that an application has come to a landing batch: a commit without a file."""
-    table = DeltaTable(path)
-    # Never backwards: delta-rs refuses the commit if anybody else has moved this number on since the line above.
-    if (table.transaction_version(application) or 0) < batch:
-        noted = CommitProperties(app_transactions=[Transaction(application, batch)])
-        table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+    _commit(path, application, batch, None)
+
+
+def _commit(path: str, application: str, batch: int, rows: pa.Table | None) -> None:
+    noted = CommitProperties(app_transactions=[Transaction(application, batch)])
+    with committing(path):
+        table = DeltaTable(path)
+        # Never backwards: delta-rs refuses the commit if anybody else moves this number on from here on.
+        if (table.transaction_version(application) or 0) >= batch:
+            return
+        try:
+            if rows is None:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+            else:
+                write_deltalake(table, rows, mode="append", commit_properties=noted)
+        except CommitFailedError as error:
+            raise TableUnavailable(
+                f"another job of this source has committed to {os.path.basename(path)} in the same moment",
+                next_step="run this again",
+            ) from error

@@ -13,6 +13,7 @@
     ├── LandingError          78  the landing table cannot be read or written
     │   ├── LandingUnavailable 75  a commit failed for a reason that may pass
     │   └── Fenced            75  another capture holds the lease or has written since
+    ├── TableUnavailable      75  a table cannot be committed to for a reason that may pass
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
     │   ├── DecodedAgain      75  events were decoded again beside this run of reconcile
@@ -127,6 +128,12 @@ class LandingUnavailable(LandingError):
 
 class Fenced(LandingError):
     """Another capture holds the lease, or has written to landing since this one last did."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class TableUnavailable(DblakeError):
+    """A table of ours cannot be committed to for a reason that may pass: its disk is full, or not ours to write to."""
 
     exit_code = ExitCode.TRY_AGAIN
 

@@ -41,7 +41,7 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
-from dblake.landing.commits import committing
+from dblake.core.commits import committing
 
 _METADATA = "dblake"
 _ONE_FILE = 1 << 40

@@ -53,7 +53,7 @@ def ledger_rows(ended: Iterable[Ending], stand: Written, orphans: Mapping[Waterm
         row, end = ending.row, ending.end
         emitted, filled, removed = stand.get((row.chunk_id, row.batch), (0, 0, 0))
         whole = end.began if end.status == CLOSED else None
-        began = (whole.incarnation, whole.lsn, whole.seq) if whole else None
+        began = {"incarnation": whole.incarnation, "lsn": whole.lsn, "seq": whole.seq} if whole else None
         rows.append(_row(row) | {
             "dump_id": end.dump_id, "low_lsn": end.low_lsn, "high_lsn": row.lsn, "rows_read": end.rows,
             "rows_emitted": emitted, "rows_dropped": end.rows - emitted - filled, "rows_filled": filled,

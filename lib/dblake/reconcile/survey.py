@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import UTC
 
 from pyspark.sql import DataFrame, Row, functions as F
 
@@ -86,6 +87,8 @@ def read_survey(rows: Iterable[Row]) -> Survey:
         else:
             told = {name: row[name] for name in _TOLD}
             told["payload"] = bytes(row["payload"]) if row["payload"] is not None else None
+            # Spark gives rows the machine's own time, and does not say so.
+            told["committed_at"] = row["committed_at"].astimezone(UTC) if row["committed_at"] is not None else None
             watermarks.append(WatermarkRow(**told))
     watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
     return Survey(epochs, incarnations, watermarks, schemas, chunk_rows, log_rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from dblake.core.commits import committing
 from dblake.spark.conflicts import tried_again
 from dblake.spark.spelling import delta
 
@@ -32,14 +33,16 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
 @tried_again
 def compact(session: SparkSession, path: str) -> int:
     """Puts small files together; returns how many are gone from the table."""
-    found = DeltaTable.forPath(session, path).optimize().executeCompaction().first()
+    with committing(path):
+        found = DeltaTable.forPath(session, path).optimize().executeCompaction().first()
     return int(found["metrics"]["numFilesRemoved"]) if found else 0
 
 
 @tried_again
 def delete(session: SparkSession, path: str, condition: str) -> int:
     """Deletes rows of the table, which the condition may call ``t``; returns how many."""
-    return _affected(session.sql(f"DELETE FROM {delta(path)} t WHERE {condition}"))
+    with committing(path):
+        return _affected(session.sql(f"DELETE FROM {delta(path)} t WHERE {condition}"))
 
 
 @tried_again
@@ -47,7 +50,8 @@ def delete_these(session: SparkSession, path: str, rows: DataFrame, columns: tup
     """Deletes the rows that are equal in some columns, all of them ``within`` a condition; returns how many."""
     same = " AND ".join(f"t.{name} = s.{name}" for name in columns)
     table = DeltaTable.forPath(session, path).alias("t")
-    return _affected(table.merge(rows.alias("s"), f"{same} AND {within}").whenMatchedDelete().execute())
+    with committing(path):
+        return _affected(table.merge(rows.alias("s"), f"{same} AND {within}").whenMatchedDelete().execute())
 
 
 def vacuum(session: SparkSession, path: str, hours: float) -> None:
@@ -55,7 +59,8 @@ def vacuum(session: SparkSession, path: str, hours: float) -> None:
 
     Delta refuses fewer than the 168 that are its own retention.
     """
-    DeltaTable.forPath(session, path).vacuum(hours)
+    with committing(path):
+        DeltaTable.forPath(session, path).vacuum(hours)
 
 
 def _affected(metrics: DataFrame) -> int:

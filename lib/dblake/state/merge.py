@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
+from dblake.core.commits import committing
 from dblake.core.position import Position
 from dblake.spark.conflicts import tried_again
 from dblake.state.fold import fold, missing_sql
@@ -22,6 +23,8 @@ from dblake.spark.spelling import delta, identifier, literal, position, state_at
 from dblake.state.table import prepare, progress
 
 _SOURCE = "folded"
+
+
 @tried_again
 def merge(
     events: DataFrame, path: str, shape: Shape, *, app: str, batch: int, whole: bool, truncated_at: Position | None
@@ -73,10 +76,8 @@ def merge_sql(path: str, shape: Shape, truncated_at: Position | None) -> str:
 
 
 def _append(folded: DataFrame, path: str, app: str, batch: int) -> None:
-    (
-        folded.write.format("delta").mode("append")
-        .option("txnAppId", app).option("txnVersion", batch).save(path)
-    )
+    with committing(path):
+        folded.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch).save(path)
 
 
 def _merge(
@@ -84,7 +85,7 @@ def _merge(
 ) -> None:
     spark = folded.sparkSession
     folded.createOrReplaceTempView(_SOURCE)
-    with _transaction(spark, app, batch):
+    with _transaction(spark, app, batch), committing(path):
         spark.sql(merge_sql(path, shape, truncated_at))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached
 from pipelines.paths import Paths
 from pipelines.reconcile import reconcile_once
+from pipelines.stages import query
 from tests.model.dblog import ChunkRow, High, Low
 from tests.support.histories import play, random_steps, side_by_side
 from tests.support.landed import Change, Thing, land, landing_row, schema_row
@@ -68,6 +70,28 @@ def ledger(spark: SparkSession, paths: Paths) -> list[tuple[str | None, str, str
 
 WHOLE = [put(1, 10, "1", "a"), *chunk(2, "k", 20, 30, {"1": "a", "2": "b"}), put(3, 40, "2", "c", "u")]
 EXPECTED = [(10, 0, "c", "a"), (30, 0, "r", "a"), (30, 2, "r", "b"), (40, 0, "u", "c")]
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process's own time zone, which Spark gives collected times in, is another than UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_times_are_instants_whatever_the_machines_time_zone(spark: SparkSession, tmp_path: Path) -> None:
+    paths = lake(tmp_path, WHOLE)
+    reconcile_once(spark, paths)
+    landed = query(paths.landing, "SELECT lsn, committed_at FROM t WHERE kind IN ('row', 'high')")
+    at = {row["lsn"]: row["committed_at"] for row in landed}
+    told = query(paths.events, "SELECT lsn, committed_at FROM t")
+    assert len(told) == len(EXPECTED)
+    assert [row["committed_at"] for row in told] == [at[row["lsn"]] for row in told]
+    assert [row["closed_at"] for row in query(paths.windows, "SELECT closed_at FROM t")] == [at[30]]
 
 
 def test_a_second_run_and_a_lost_checkpoint_change_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from dblake.core.errors import Fenced
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.landing.columns import LANDING
-from dblake.landing.commits import committing
+from dblake.core.commits import committing
 from dblake.landing.table import Landing, Reached
 
 _UPKEEP = """
 import sys
-from dblake.landing.commits import committing
+from dblake.core.commits import committing
 with committing(sys.argv[1]):
     print("begun", flush=True)
     sys.stdin.readline()
