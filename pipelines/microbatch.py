@@ -19,13 +19,15 @@ from itertools import groupby
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StructType
 
 from dblake.core.errors import DecodedAgain, LandingGap
 from dblake.core.failpoints import failpoint
-from dblake.core.schema import Column, TableSchema
-from dblake.events.schema import EVENTS, SCHEMAS, WINDOWS
+from dblake.core.position import Position
+from dblake.core.schema import Column as TableColumn, TableSchema
+from dblake.decode.columns import OP, TRUNCATE as TRUNCATED
+from dblake.events.schema import EVENTS, POSITION, SCHEMAS, WINDOWS
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
 from dblake.reconcile.decode import chunk_keys, chunk_rows, log_keys, log_rows, touched
 from dblake.reconcile.dedupe import survivors, weights
@@ -77,7 +79,7 @@ class Reconciler:
             if behind < done:
                 append(read_survey(survey(self._batches(behind + 1, done)).collect()), behind, done)
         for row in self._schemas.held():
-            columns = tuple(Column(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
+            columns = tuple(TableColumn(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
             self._known[row["schema_id"]] = TableSchema(row["table"], columns)
 
     def reconcile(self, last: int) -> None:
@@ -183,10 +185,10 @@ class Reconciler:
         kept: list[DataFrame],
     ) -> DataFrame:
         """The events, and those that delete what was known before the dumps that end here, and they did not return."""
-        ends = self._spark.createDataFrame(dump_ends(ended))
         began = [ending.end.began.position for ending in ended if ending.end.began]
         tables = sorted({ending.row.table for ending in ended})
         of_them = F.col(TABLE).isin(tables)
+        ends = self._spark.createDataFrame(dump_ends(ended, self._truncates(new.where(of_them), of_them)))
         log, history = new.where(_LOG).where(of_them), known(self._events.rows().where(of_them))
         older = history.unionByName(log_keys(log.where(before(max(began))), self._known))
         if len(tables) < len(ended):
@@ -200,6 +202,15 @@ class Reconciler:
             log_keys(log.where(~before(min(began))), self._known)
         ).unionByName(returns)
         return events.unionByName(phantoms(kept[-1], since, ends, few=count <= _FEW))
+
+    def _truncates(self, new: DataFrame, of_them: Column) -> dict[str, list[Position]]:
+        """All truncates of some tables: in landing's new rows and in events."""
+        rows = new.where(F.col(KIND) == TRUNCATE).select(TABLE, *POSITION)
+        before = self._events.rows().where(of_them & (F.col(OP) == TRUNCATED)).select(TABLE, *POSITION)
+        found: dict[str, list[Position]] = {}
+        for table, *at in rows.unionByName(before).collect():
+            found.setdefault(table, []).append(Position(*at))
+        return found
 
     def _chunk_rows(self, new: DataFrame, found: Survey, closing: Sequence[Ending], done: int) -> DataFrame:
         """Landing's chunk rows for the windows that close, those of earlier batches included."""

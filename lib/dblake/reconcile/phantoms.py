@@ -10,14 +10,15 @@ What is known is given; which table it comes from is left to the pipeline, ``Dum
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
-from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, READ, TRUNCATE, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, READ, UNDECODED
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
 from dblake.landing.columns import (
     BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LANDING, LAST_IN_TXN, LSN, SCHEMA_ID, SEQ, TABLE, TXID,
@@ -29,23 +30,34 @@ _ENDS = pa.schema([
     pa.field("w_table", pa.string()), pa.field(CHUNK_ID, pa.string()), pa.field(SCHEMA_ID, pa.string()),
     pa.field("end", pa.struct([(name, pa.int64()) for name in POSITION])),
     pa.field("began", pa.struct([(name, pa.int64()) for name in POSITION])),
+    pa.field("truncated", pa.struct([(name, pa.int64()) for name in POSITION])), pa.field("emptied", pa.bool_()),
     pa.field("xmax", pa.int64()), pa.field("xip", pa.list_(pa.int64())),
     pa.field(BATCH, pa.int64()), pa.field(TXID, pa.int64()), LANDING.field(COMMITTED_AT),
 ])
 
 
-def dump_ends(closing: Iterable[Ending]) -> pa.Table:
-    """The ends of whole tables' dumps among closing windows, as rows; there may be none."""
+_BEGINNING = ("began", "xmax", "xip", "truncated", "emptied")
+
+
+def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Position]]) -> pa.Table:
+    """The ends of whole tables' dumps among closing windows, as rows; there may be none.
+
+    ``truncates`` are all known ones of these tables: ``truncated`` is the last one before a dump, and a table was
+    ``emptied`` if there was one while it was dumped.
+    """
     rows = []
     for ending in closing:
         row, window, began = ending.row, ending.window, ending.end.began
         if window is None or began is None:
             continue
         seen = Snapshot.parse(began.snapshot) if began.snapshot else None
+        end, ats = Position(row.incarnation, row.lsn, row.seq), truncates.get(row.table, ())
+        truncated = max((at for at in ats if at < began.position), default=None)
         rows.append({
             "w_table": row.table, CHUNK_ID: row.chunk_id, SCHEMA_ID: window.schema_id,
-            "end": {INCARNATION: row.incarnation, LSN: row.lsn, SEQ: row.seq},
-            "began": {INCARNATION: began.incarnation, LSN: began.lsn, SEQ: began.seq},
+            "end": asdict(end), "began": asdict(began.position),
+            "truncated": asdict(truncated) if truncated else None,
+            "emptied": any(began.position <= at < end for at in ats),
             "xmax": seen.xmax if seen else None, "xip": list(seen.xip) if seen else None,
             BATCH: row.batch, TXID: row.txid, COMMITTED_AT: row.committed_at,
         })
@@ -80,10 +92,8 @@ def left(older: DataFrame, ends: DataFrame) -> DataFrame:
 
     ``older`` are KNOWN rows, of which those count that are older than their table's dump.
     """
-    rows = _at_an_end(older, ends).where(F.col("at") < F.col("began"))
-    truncated = rows.where(F.col(OP) == TRUNCATE).groupBy("chunk").agg(F.max("at").alias("truncated"))
-    # Rows of before the table had a key are none that could be known again.
-    keyed = rows.where((F.col(OP) != TRUNCATE) & F.col(KEY_TEXT).isNotNull())
+    # Truncates have no key, and rows of before the table had one are none that could be known again.
+    keyed = _at_an_end(older, ends).where((F.col("at") < F.col("began")) & F.col(KEY_TEXT).isNotNull())
     newest = keyed.groupBy("chunk", KEY_TEXT).agg(
         F.max_by(F.struct(OP, TXID, KEY), "at").alias("last"), F.max("at").alias("at")
     )
@@ -91,9 +101,8 @@ def left(older: DataFrame, ends: DataFrame) -> DataFrame:
     # Transaction numbers of an earlier incarnation may be another server's, and its transactions are over.
     seen = seen | (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}"))
     return (
-        newest.join(F.broadcast(truncated), "chunk", "left")
-        .where(F.col("truncated").isNull() | (F.col("at") > F.col("truncated")))
-        .join(F.broadcast(ends.select(F.col(CHUNK_ID).alias("chunk"), "began", "xmax", "xip")), "chunk")
+        newest.join(F.broadcast(ends.select(F.col(CHUNK_ID).alias("chunk"), *_BEGINNING)), "chunk")
+        .where(~F.col("emptied") & (F.col("truncated").isNull() | (F.col("at") > F.col("truncated"))))
         .where((F.col(f"last.{OP}") != DELETE) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen))
         .select("chunk", KEY_TEXT, F.col(f"last.{KEY}").alias(KEY), F.col("at").alias("last_at"))
     )
@@ -106,12 +115,10 @@ def phantoms(left: DataFrame, since: DataFrame, ends: DataFrame, *, few: bool) -
     it ended. ``left`` are ``few`` if every task can hold them all.
     """
     told = _at_an_end(since, ends).where(F.col("at") >= F.col("began"))
-    emptied = told.where(F.col(OP) == TRUNCATE).select("chunk").distinct()
     keys = left.select("chunk", KEY_TEXT)
     # The other way round all that was told would be sent about, to find it among the few.
     there = told.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
-    gone = left.join(F.broadcast(emptied), "chunk", "left_anti")
-    gone = gone.join(there.distinct(), ["chunk", KEY_TEXT], "left_anti")
+    gone = left.join(there.distinct(), ["chunk", KEY_TEXT], "left_anti")
     gone = gone.join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, "chunk")), "chunk")
     # What an earlier dump's end has removed is not there for a later one to remove, unless it came back in between.
     removed = F.lag("end").over(Window.partitionBy("w_table", KEY_TEXT).orderBy("end"))
