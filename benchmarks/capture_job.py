@@ -14,22 +14,22 @@ from dblake.capture.progress import open_progress
 from dblake.capture.requests import queue_dump, status
 
 SOURCE, PASSWORD = "bench", "benchmark"
-_HOME = Path(__file__).parents[1]
-_ENVIRONMENT = {"PYTHONPATH": f"{_HOME / 'lib'}:{_HOME}"}
+HOME = Path(__file__).parents[1]
+ENVIRONMENT = {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"}
 
 
 def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> Ran:
     """One run until it has caught up. ``folder`` is the warehouse, and ``dump`` the tables to dump, if any."""
-    _configure(folder, configuration)
+    configure(folder, configuration)
     if dump:
         queue(folder, dump)
-    return run([*_command(folder), "--until-caught-up", "--json"], _ENVIRONMENT)
+    return run([*_command(folder), "--until-caught-up", "--json"], ENVIRONMENT)
 
 
 def begin_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
     """Capture that goes on until it is told to end."""
-    _configure(folder, configuration)
-    return subprocess.Popen(_command(folder), env={**os.environ, **_ENVIRONMENT}, stderr=subprocess.DEVNULL)
+    configure(folder, configuration)
+    return subprocess.Popen(_command(folder), env={**os.environ, **ENVIRONMENT}, stderr=subprocess.DEVNULL)
 
 
 def queue(folder: Path, tables: Sequence[str]) -> None:
@@ -54,11 +54,12 @@ def dump_seconds(folder: Path, rows: int) -> float:
     return (ended - began).total_seconds()
 
 
-def _configure(folder: Path, configuration: str) -> None:
+def configure(folder: Path, configuration: str) -> None:
+    """Puts the configuration of a run, and the password it names, into the run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "password").write_text(PASSWORD, encoding="ascii")
     (folder / "bench.yaml").write_text(configuration, encoding="utf-8")
 
 
 def _command(folder: Path) -> list[str]:
-    return [sys.executable, str(_HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml")]
+    return [sys.executable, str(HOME / "jobs" / "capture.py"), "--conf", str(folder / "bench.yaml")]
