@@ -164,11 +164,14 @@ need_spark() {
     has_jars || locked install_jars
 }
 
-# The code as one file, for executors on other machines; made anew only when something in it has changed.
+# The code as one file, for executors on other machines; named by what is in it, so that it is never that of before.
 code_zip() {
-    local zip=$venv/dblake.zip
-    if [[ ! -f $zip || -n $(find "$home/lib" "$home/pipelines" -name __pycache__ -prune -o -newer "$zip" -print -quit) ]]; then
-        "$python" - "$zip" "$home/lib" "$home" <<'PYTHON'
+    local zip sum
+    sum=$(cd "$home" && find lib pipelines -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
+    zip=$venv/dblake-${sum%% *}.zip
+    if [[ ! -f $zip ]]; then
+        find "$venv" -maxdepth 1 -name 'dblake*.zip' -mtime +7 -delete
+        "$python" - "$zip" "$home/lib" "$home" <<'PYTHON' || return
 import os, sys, zipfile
 from pathlib import Path
 
@@ -182,6 +185,10 @@ partial.replace(target)
 PYTHON
     fi
     printf '%s\n' "$zip"
+}
+
+packed() {
+    code_zip 2>/dev/null || fail 78 "the code cannot be packed into $venv. Next: ./spark-submit.sh setup, as its owner"
 }
 
 run_tests() {
@@ -267,6 +274,7 @@ setup)
     *) fail 64 "setup knows --dev and --airflow only" ;;
     esac
     need_spark
+    packed >/dev/null
     exit 0
     ;;
 tests) run_tests "$@" ;;
@@ -302,7 +310,8 @@ if [[ -z $plain ]]; then
     need_spark
     # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a
     # stop would end the JVM before the job. These are the options it is started with.
-    spark_options+=(--py-files "$(code_zip)" pyspark-shell)
+    zip=$(packed)
+    spark_options+=(--py-files "$zip" pyspark-shell)
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")
     export PYSPARK_SUBMIT_ARGS
 fi

@@ -164,9 +164,34 @@ def _ending(job: str, error: BaseException) -> int:
     if isinstance(error, DblakeError):
         _say(job, str(error))
         return error.exit_code
+    why = _passing(error)
+    if why:
+        _say(job, f"{why} ({type(error).__name__} {_place(error)}). Next: see to that, then run again")
+        return ExitCode.TRY_AGAIN
     _say(job, f"unexpected {type(error).__name__} {_place(error)}; this is a bug. "
               "Next: run again with --verbose and report what it shows")
     return ExitCode.BUG
+
+
+_AWAY = "the warehouse's storage does not answer, or Spark's machines do not"
+#: What is no bug of ours, though nobody expected it there: in words of the operating system, of Java and of Spark.
+_REASONS = {
+    "no space left on device": "a disk is full", "disk quota exceeded": "a disk is full",
+    "outofmemoryerror": "Spark ran out of memory", "executorlostfailure": "Spark lost an executor",
+    "answer from java side is empty": "Spark's JVM ended before the job: killed, for memory perhaps",
+    "while trying to connect to the java server": "Spark's JVM ended before the job: killed, for memory perhaps",
+    "connection refused": _AWAY, "connection reset": _AWAY, "timed out": _AWAY, "error sending request": _AWAY,
+    "unknownhostexception": _AWAY, "name resolution": _AWAY,
+}
+
+
+def _passing(error: BaseException) -> str | None:
+    """Why an error that is nobody's fault may be gone the next time; None if nothing says so."""
+    theirs = type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "deltalake", "_internal")
+    if not theirs and not isinstance(error, OSError):
+        return None
+    text = str(error).lower()
+    return next((reason for words, reason in _REASONS.items() if words in text), None)
 
 
 def _say(job: str, message: str) -> None:

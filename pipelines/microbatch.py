@@ -22,10 +22,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StructType
 
-from dblake.core.errors import DecodedAgain, LandingGap
+from dblake.core.commits import committing
+from dblake.core.errors import DecodedAgain, LandingGap, TableUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import Column as TableColumn, TableSchema
+from dblake.core.window import ChunkWindow
 from dblake.decode.columns import OP, TRUNCATE as TRUNCATED
 from dblake.events.schema import EVENTS, POSITION, SCHEMAS, WINDOWS
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, ROW, TABLE, TRUNCATE
@@ -77,7 +79,8 @@ class Reconciler:
         for table, append in ((self._schemas, self._append_schemas), (self._ledger, self._append_ledger)):
             behind = table.done()
             if behind < done:
-                append(read_survey(survey(self._batches(behind + 1, done)).collect()), behind, done)
+                with committing(table.path):
+                    append(read_survey(survey(self._batches(behind + 1, done)).collect()), behind, done)
         for row in self._schemas.held():
             columns = tuple(TableColumn(c["name"], c["type"], c["nullable"], c["key"]) for c in row["columns"])
             self._known[row["schema_id"]] = TableSchema(row["table"], columns)
@@ -96,12 +99,14 @@ class Reconciler:
                 next_step="bring landing back from a backup; if the batches are gone, remove this source's tables and "
                           "dump all again",
             )
-        self._append_schemas(found, done, last)
+        with committing(self._paths.schemas):
+            self._append_schemas(found, done, last)
         failpoint("reconcile.schemas_appended")
-        with self._beside_no_other(done + 1, last):
+        with committing(self._paths.events), self._beside_no_other(done + 1, last):
             self._append_events(new, found, done, last)
         failpoint("reconcile.events_appended")
-        self._append_ledger(found, done, last)
+        with committing(self._paths.windows):
+            self._append_ledger(found, done, last)
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
 
@@ -145,6 +150,14 @@ class Reconciler:
         self._schemas.append_held([_schema_row(row) for row in found.schemas if row.batch > new], last)
 
     def _append_events(self, new: DataFrame, found: Survey, done: int, last: int) -> None:
+        now = self.done()
+        if now >= last:
+            return
+        if now > done:
+            raise TableUnavailable(
+                f"another reconcile of this source has meanwhile appended events up to batch {now}",
+                next_step="run one at a time; this one may be started again",
+            )
         closing = [ending for ending in endings(found.watermarks) if ending.window]
         if not closing and not found.log_rows:
             self._events.append_held([], last)
@@ -174,7 +187,7 @@ class Reconciler:
             ended = [ending for ending in closing if ending.end.began]
             if ended:
                 returns = returned(chunk_keys(rows, self._known), windows)
-                events = self._with_phantoms(events, new, dumped, returns, ended, kept)
+                events = self._with_phantoms(events, new, dumped, returns, ended, spans, kept)
             self._events.append(in_order(events), last)
         finally:
             for frame in kept:
@@ -182,7 +195,7 @@ class Reconciler:
 
     def _with_phantoms(
         self, events: DataFrame, new: DataFrame, dumped: DataFrame, returns: DataFrame, ended: Sequence[Ending],
-        kept: list[DataFrame],
+        windows: Sequence[ChunkWindow], kept: list[DataFrame],
     ) -> DataFrame:
         """The events, and those that delete what was known before the dumps that end here, and they did not return."""
         began = [ending.end.began.position for ending in ended if ending.end.began]
@@ -191,7 +204,7 @@ class Reconciler:
         ends = self._spark.createDataFrame(dump_ends(ended, self._truncates(new.where(of_them), of_them)))
         log, history = new.where(_LOG).where(of_them), known(self._events.rows().where(of_them))
         older = history.unionByName(log_keys(log.where(before(max(began))), self._known))
-        if len(tables) < len(ended):
+        if any(w.table in tables and w.high < max(began) for w in windows):
             # What one dump of a table read is known from before to the next.
             older = older.unionByName(known(dumped.where(of_them)))
         kept.append(left(older, ends).persist())

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from dblake.core.commits import committing
 from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
@@ -77,6 +78,11 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
 @tried_again
 def _build(spark: SparkSession, paths: Paths, table: str, run: int) -> None:
     path = paths.state(*split_qualified(table))
+    with committing(path):
+        _replace(spark, paths, table, path, run)
+
+
+def _replace(spark: SparkSession, paths: Paths, table: str, path: str, run: int) -> None:
     now = progress(path, f"state/{paths.source}")
     assert now is not None and now.batch is not None, "it was there a moment ago"
     versions = [version for version in read_schemas(spark, paths).get(table, []) if version.batch <= now.batch]

@@ -178,6 +178,10 @@ class _StepRun:
 
     def fold_in(self, part: Slice) -> TableResult:
         """Brings one table up to the step's batch."""
+        with committing(_state_path(self.paths, part.table)):
+            return self._bring_up(part)
+
+    def _bring_up(self, part: Slice) -> TableResult:
         path, app = _state_path(self.paths, part.table), _app(self.paths)
         known = progress(path, app)
         done = known.batch or 0 if known else 0

@@ -1,7 +1,8 @@
 """Append-only Delta tables as reconcile's pipeline sees them: made once, appended to once for each landing batch.
 
 Every append carries the number of the newest landing batch in it, as a Delta transaction identifier. So a table
-itself says how far it is, whatever became of a stream checkpoint, and Delta refuses what was appended before.
+itself says how far it is, whatever became of a stream checkpoint, and Delta refuses what was appended before. Who
+appends holds the table (``core.commits``) from where it looks how far that is.
 
 Rows that the driver holds anyway go through delta-rs: for Spark a handful of them are several jobs.
 """
@@ -59,9 +60,7 @@ class AppendTable:
 
     def append(self, rows: DataFrame, batch: int) -> None:
         """Appends the rows that ``batch`` is the newest batch of; nothing happens if that was done before."""
-        write = rows.write.format("delta").mode("append").options(txnAppId=self.application, txnVersion=batch)
-        with committing(self.path):
-            write.save(self.path)
+        rows.write.format("delta").mode("append").options(txnAppId=self.application, txnVersion=batch).save(self.path)
 
     def append_held(self, rows: Sequence[Mapping[str, Any]], batch: int) -> None:
         """``append`` for the few rows that the driver holds; without any it is a commit without a file."""
@@ -94,24 +93,27 @@ def decoded_again(source: str) -> str:
 
 
 def note_batch(path: str, application: str, batch: int) -> None:
-    """Notes in a table's own log that an application has come to a landing batch: a commit without a file."""
-    _commit(path, application, batch, None)
+    """Notes in a table's own log that an application has come to a landing batch: a commit without a file.
+
+    Holds the table meanwhile.
+    """
+    with committing(path):
+        _commit(path, application, batch, None)
 
 
 def _commit(path: str, application: str, batch: int, rows: pa.Table | None) -> None:
     noted = CommitProperties(app_transactions=[Transaction(application, batch)])
-    with committing(path):
-        table = DeltaTable(path)
-        # Never backwards: delta-rs refuses the commit if anybody else moves this number on from here on.
-        if (table.transaction_version(application) or 0) >= batch:
-            return
-        try:
-            if rows is None:
-                table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
-            else:
-                write_deltalake(table, rows, mode="append", commit_properties=noted)
-        except CommitFailedError as error:
-            raise TableUnavailable(
-                f"another job of this source has committed to {os.path.basename(path)} in the same moment",
-                next_step="run this again",
-            ) from error
+    table = DeltaTable(path)
+    # Never backwards: delta-rs refuses the commit if anybody else moves this number on from here on.
+    if (table.transaction_version(application) or 0) >= batch:
+        return
+    try:
+        if rows is None:
+            table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+        else:
+            write_deltalake(table, rows, mode="append", commit_properties=noted)
+    except CommitFailedError as error:
+        raise TableUnavailable(
+            f"another job of this source has committed to {os.path.basename(path)} in the same moment",
+            next_step="run this again",
+        ) from error

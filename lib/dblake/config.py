@@ -9,6 +9,7 @@ database run without them. Whether this version can talk to a kind of database i
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,12 @@ from dblake.mask.rules import Rule
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+
+_BY_NAME = ("slot", "publication")
+"""Keys that are made from the source's name where they are null."""
+_NO_STORES = ("s3", "s3a", "s3n")
+"""What Spark's Delta writes to by looking first: only one driver may. delta-rs does otherwise, and they are several."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
 
 _LEAST_KEY_BYTES = 16
 
@@ -90,11 +97,11 @@ class SourceConfig(_Section):
         "pgoutput", description="PostgreSQL only: what the log is read through; wal2json where it has to be."
     )
     slot: str = Field(
-        "", pattern=r"^([a-z0-9_]{1,63})?$",
-        description="PostgreSQL only: the replication slot, dblake_<name> unless given.",
+        "", pattern=r"^[a-z0-9_]{1,63}$",
+        description="PostgreSQL only: the replication slot; dblake_<name> if null.",
     )
     publication: str = Field(
-        "", max_length=63, description="PostgreSQL only: the publication, dblake_<name> unless given."
+        "", min_length=1, max_length=63, description="PostgreSQL only: the publication; dblake_<name> if null."
     )
     log_ddl: bool = Field(
         False, description="PostgreSQL only, from 14 on: an event trigger tells the log of each change of a table."
@@ -109,9 +116,9 @@ class SourceConfig(_Section):
     def _fill_by_type(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        filled = dict(given)
+        filled = {key: value for key, value in given.items() if value is not None or key not in _BY_NAME}
         kind, name = given.get("type"), given.get("name")
-        if kind in _DEFAULT_PORTS:
+        if isinstance(kind, str) and kind in _DEFAULT_PORTS:
             filled.setdefault("port", _DEFAULT_PORTS[kind])
         if kind == "postgres" and isinstance(name, str):
             own = "dblake_" + name.replace("-", "_")
@@ -329,6 +336,14 @@ class Config(_Section):
     @classmethod
     def _absolute(cls, given: str, info: ValidationInfo) -> str:
         file = ConfigFile.of(info.context)
+        scheme, _, rest = given.partition(":")
+        if scheme in _NO_STORES and rest.startswith("//"):
+            raise ValueError(
+                "Delta's commits from Spark and from capture may overwrite one another on S3, and rows would be lost: "
+                "it is not supported; Azure, GCS and HDFS are"
+            )
+        if rest and not rest.startswith("//") and _SCHEME.fullmatch(scheme):
+            raise ValueError("must be a path, or a URL with // behind its colon")
         return given if "://" in given else file.beside(given)
 
     @field_validator("progress")

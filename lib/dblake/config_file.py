@@ -44,7 +44,10 @@ class ConfigFile:
 
     def beside(self, path: str) -> str:
         """An absolute path; a relative one starts at this file's folder."""
-        return os.path.abspath(self.path.parent / Path(path).expanduser())
+        try:
+            return os.path.abspath(self.path.parent / Path(path).expanduser())
+        except RuntimeError:
+            raise ValueError("there is no user of that name, whose home it would be") from None
 
 
 def _read(path: Path) -> ConfigFile:
@@ -70,8 +73,12 @@ def _read(path: Path) -> ConfigFile:
         # Neither str(error) nor its snippet: they quote the line, which may hold a secret.
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: not YAML: {error.problem}", next_step="mend that line") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: a value holds itself", next_step="write it out, without & and *") from None
     except (yaml.YAMLError, ValueError):
-        raise ConfigError(f"{path}: not YAML", next_step="look for control characters or a wrong encoding") from None
+        raise ConfigError(
+            f"{path}: not YAML", next_step="look for control characters, a wrong encoding and dates that there are not"
+        ) from None
     return ConfigFile(path, content, lines)
 
 

@@ -7,8 +7,10 @@ nothing that was stopped half-way counts as done. The lines themselves are made 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from airflow.providers.standard.operators.bash import BashOperator
@@ -55,7 +57,7 @@ class StateOperator(JobOperator):
     def execute(self, context: Any) -> dict[str, int]:
         """Returns the version of every table's state, which is what the next run compares with."""
         super().execute(context)
-        document = read_status(self.conf)
+        document = read_status(self.conf, self.get_env(context))
         # Versions, not what this run did: tables may have been merged by one that died before it could tell.
         now: dict[str, int] = document["tables"]
         # With map_indexes it is the newest one, without it all there are.
@@ -71,18 +73,20 @@ class LagSensor(BaseSensorOperator):
     """Waits until a stage holds all that was committed at the source up to ``seconds`` ago. Starts no JVM."""
 
     def __init__(
-        self, *, conf: str, seconds: float, stage: Literal["landing", "events", "state"] = "state", **arguments: Any
+        self, *, conf: str, seconds: float, stage: Literal["landing", "events", "state"] = "state",
+        env: Mapping[str, str] | None = None, **arguments: Any,
     ) -> None:
         # Between two looks its slot is free for the jobs it waits for.
         super().__init__(**({"mode": "reschedule"} | arguments))
         self.conf = conf
         self.seconds = seconds
         self.stage = stage
+        self.env = dict(env or {})
 
     def poke(self, context: Any) -> bool:  # noqa: ARG002
         """True once the lag is small enough."""
         try:
-            lag = read_status(self.conf)["stages"][self.stage]["lag_seconds"]
+            lag = read_status(self.conf, os.environ | self.env)["stages"][self.stage]["lag_seconds"]
         except AirflowFailException:
             raise
         except AirflowException as passing:
@@ -101,10 +105,14 @@ def judge(code: int) -> None:
         raise AirflowFailException(f"exit code {code}: somebody has to mend what the message above names")
 
 
-def read_status(conf: str) -> dict[str, Any]:
-    """What ``status --json`` says of the tables: without a JVM, and without the database's password."""
+def read_status(conf: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """What ``status --json`` says of the tables: without a JVM, and without the database's password.
+
+    ``env`` may hold what reaches the warehouse, and ZooKeeper's passwords.
+    """
     done = subprocess.run(
-        [str(SCRIPT), "status", "--conf", conf, "--json", "--offline"], capture_output=True, text=True, check=False
+        [str(SCRIPT), "status", "--conf", conf, "--json", "--offline"], capture_output=True, text=True, check=False,
+        env=env,
     )
     if done.returncode:
         said = " ".join(done.stderr.strip().splitlines()[-1:])

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from dblake.core.errors import PositionLost, PrerequisitesNotMet
+from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.source import Check, InitPlan
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.embedded import EmbeddedPostgres
@@ -252,6 +253,30 @@ def test_what_keeps_it_from_connecting(
     assert detail in check.detail
     assert fix in check.fix
     assert settings.password not in repr(check)
+
+
+@pytest.mark.parametrize(
+    ("now", "later"),
+    [
+        ("ALTER ROLE {user} CONNECTION LIMIT 0", "ALTER ROLE {user} CONNECTION LIMIT -1"),
+        ("ALTER DATABASE {database} CONNECTION LIMIT 0", "ALTER DATABASE {database} CONNECTION LIMIT -1"),
+        ("ALTER DATABASE {database} ALLOW_CONNECTIONS false", "ALTER DATABASE {database} ALLOW_CONNECTIONS true"),
+    ],
+    ids=["limit of the role", "limit of the database", "closed database"],
+)
+def test_what_keeps_it_from_connecting_for_a_while_is_worth_another_try(
+    settings: PostgresSettings, database: Database, now: str, later: str
+) -> None:
+    with closing(database.server.connect()) as conn, conn.cursor() as cur:
+        conn.autocommit = True
+        cur.execute(now.format(user=settings.user, database=database.name))
+        try:
+            with pytest.raises(SourceError) as told:
+                connect(settings, purpose="tables")
+        finally:
+            cur.execute(later.format(user=settings.user, database=database.name))
+    assert told.value.retryable
+    connect(settings, purpose="tables").close()
 
 
 def test_a_slot_of_another_kind_is_refused(settings: PostgresSettings, database: Database) -> None:

@@ -86,6 +86,27 @@ def test_endings(tmp_path: Path, body: str, code: int, line: str) -> None:
     assert (done.returncode, done.stderr) == (code, line.replace("{folder}", tmp_path.name))
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("__import__('deltalake').DeltaTable('az://container/table')",
+         "the warehouse's storage does not answer, or Spark's machines do not"),
+        ("__import__('os').write(__import__('os').open('/dev/full', 1), b'x')", "a disk is full"),
+        ("raise __import__('py4j.protocol').protocol.Py4JNetworkError('Answer from Java side is empty')",
+         "Spark's JVM ended before the job: killed, for memory perhaps"),
+        ("raise __import__('pyspark').errors.PySparkException('java.lang.OutOfMemoryError: Java heap space')",
+         "Spark ran out of memory"),
+    ],
+)  # fmt: skip
+def test_what_may_be_gone_the_next_time_is_worth_another_try(tmp_path: Path, body: str, told: str) -> None:
+    nobody_there = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": "http://127.0.0.1:1/",
+                    "AZURE_STORAGE_ACCOUNT_NAME": "x", "AZURE_STORAGE_ACCOUNT_KEY": "eA=="}
+    done = run(tmp_path, JOB.format(body=body), "--conf", CONF, **nobody_there)
+    assert done.returncode == 75
+    assert done.stderr.startswith(f"dblake probe: {told} (") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("Next: see to that, then run again\n")
+
+
 def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(body=f"raise ValueError('{SECRET}')"), "--conf", CONF, "--verbose")
     assert done.returncode == 70

@@ -63,7 +63,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "key", "expected"),
     [
-        ("warehouse: s3://bucket/lake", "warehouse", "s3://bucket/lake"),
+        ("warehouse: abfss://lake@store/x", "warehouse", "abfss://lake@store/x"),
         ("warehouse: /data/lake", "warehouse", "/data/lake"),
         ("progress: file:/data/progress", "progress", "file:/data/progress"),
         ("progress: zookeeper://a:2181,b:2181/dblake?session_timeout=5", "progress",
@@ -104,6 +104,14 @@ def test_commit_rate(capture: CaptureConfig, rate: float) -> None:
         ("progress: file:./progress", "progres: file:./progress", "2: progres is not a key, did you mean progress?"),
         ("host: 127.0.0.1", "host: 127", "6: source.host: Input should be a valid string"),
         ("host: 127.0.0.1", 'host: h\n  port: "5432"', "7: source.port: Input should be a valid integer"),
+        ("warehouse: ./warehouse", "warehouse: s3a://bucket/lake", "1: warehouse: Delta's commits from Spark and from"),
+        ("warehouse: ./warehouse", "warehouse: s3://bucket/lake", "1: warehouse: Delta's commits from Spark and from"),
+        ("warehouse: ./warehouse", "warehouse: file:./lake", "1: warehouse: must be a path, or a URL with //"),
+        ("warehouse: ./warehouse", "warehouse: ~nobody-at-all/lake", "1: warehouse: there is no user of that name"),
+        ("type: postgres", "type: [postgres]", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
+        ("user: dblake", 'user: dblake\n  slot: ""', "9: source.slot: String should match pattern"),
+        ("user: dblake", 'user: dblake\n  publication: ""', "9: source.publication: String should have at least 1"),
+        ("host: 127.0.0.1", "host: &a {x: *a}", "a value holds itself"),
         ("type: postgres", "type: oracle", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
         ("name: shop-eu", "name: ../shop", "4: source.name: String should match pattern"),
         ("name: shop-eu", "name: Shop", "4: source.name: String should match pattern"),

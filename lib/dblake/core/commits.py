@@ -3,8 +3,8 @@
 A Delta table takes commits of writers that do not know of each other if its store refuses a log entry that is there
 already. Object stores and HDFS do, and so does delta-rs on a local disk. Spark does not on a local disk: it looks, and
 then renames over whatever has come meanwhile, and another's commit would be gone. So on a local disk everybody who
-commits to a table of ours holds a lock of that table's meanwhile: for a moment where delta-rs commits, for as long as
-the whole statement takes where Spark does, which reads, writes and commits in one.
+commits to a table of ours holds a lock of that table's meanwhile, from where it looks how far the table is: Delta
+refuses a commit for what came while it was made, not for what came between that look and its beginning.
 
 Readers need no lock. Whether a commit that was refused is tried again is the caller's to know.
 """
@@ -35,19 +35,20 @@ def committing(path: str) -> Iterator[None]:
     if "://" in local:
         yield
         return
-    lock = _opened(local.rstrip("/"))
+    lock = _locked(local.rstrip("/"))
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
 
 
-def _opened(table: str) -> int:
+def _locked(table: str) -> int:
     folder, name = os.path.split(table)
     try:
         os.makedirs(os.path.join(folder, _LOCKS), exist_ok=True)
-        return os.open(os.path.join(folder, _LOCKS, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        lock = os.open(os.path.join(folder, _LOCKS, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
     except OSError as error:
         raise TableUnavailable(
             f"the table {name} under the warehouse cannot be locked for a commit: {error.strerror}",

@@ -99,9 +99,14 @@ class Landing:
             self._table = self._open()
             self.reached = self._last_reached()
         except (DeltaError, OSError) as error:
+            what = f"the landing table of source {source} cannot be opened or made under the warehouse"
+            reason = _reason(error)
+            if isinstance(error, OSError) and reason not in _LASTING:
+                raise LandingUnavailable(
+                    f"{what}: {reason}", next_step="see that the warehouse is there and not full; then run again"
+                ) from error
             raise LandingError(
-                f"the landing table of source {source} cannot be opened or made under the warehouse: {_reason(error)}",
-                next_step="see that `warehouse` names a place this user may write to",
+                f"{what}: {reason}", next_step="see that `warehouse` names a place this user may write to"
             ) from error
 
     def _open(self) -> DeltaTable:
@@ -160,12 +165,14 @@ class Landing:
         self.reached = reached
 
 
+_LASTING = ("permission denied", "not a directory", "read-only file system", "file exists")
+_PASSING = ("no space left", "file too large", "quota exceeded")
+
+
 def _reason(error: Exception) -> str:
     """What went wrong, without the paths and values an error may quote."""
     text = str(error).lower()
-    known = ("permission denied", "no space left", "file too large", "quota exceeded", "not a directory",
-             "read-only file system", "file exists")
-    for words in known:
+    for words in (*_LASTING, *_PASSING):
         if words in text:
             return words
     return type(error).__name__

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from dblake.core.commits import committing
 from dblake.core.position import Position
 from dblake.spark.conflicts import tried_again
 from dblake.state.fold import fold, missing_sql
@@ -32,8 +31,11 @@ def merge(
     """Folds ``events``, all of one table, up to landing batch ``batch``, into the state table at ``path``."""
     spark = events.sparkSession
     now = progress(path, app)
-    if now is not None and now.batch is not None and now.batch >= batch:
-        return
+    if now is not None and now.batch is not None:
+        if now.batch >= batch:
+            return
+        # A table without a key takes every row it is given.
+        events = events.where(f"batch > {now.batch}")
     shape = prepare(spark, path, shape)
     folded = fold(events, shape, whole=whole, truncated_at=truncated_at)
     if now is None or now.batch is None or not shape.primary_key:
@@ -76,8 +78,7 @@ def merge_sql(path: str, shape: Shape, truncated_at: Position | None) -> str:
 
 
 def _append(folded: DataFrame, path: str, app: str, batch: int) -> None:
-    with committing(path):
-        folded.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch).save(path)
+    folded.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch).save(path)
 
 
 def _merge(
@@ -85,7 +86,7 @@ def _merge(
 ) -> None:
     spark = folded.sparkSession
     folded.createOrReplaceTempView(_SOURCE)
-    with _transaction(spark, app, batch), committing(path):
+    with _transaction(spark, app, batch):
         spark.sql(merge_sql(path, shape, truncated_at))
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from dblake.core.commits import committing
 from dblake.state.shape import OWN, Shape, fitted, key_changed
 from dblake.spark.spelling import delta, identifier, literal
 
@@ -53,10 +52,10 @@ def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
     shape = fitted(shape, existing)
     missing = [c for c in shape.columns if c.name not in existing]
     if any(_ODD_NAME.search(c.name) for c in missing):
-        _alter(spark, path, f"SET TBLPROPERTIES ({_MAPPED})")
+        spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
     if missing:
         added = ", ".join(f"{identifier(c.name)} {c.type}" for c in missing)
-        _alter(spark, path, f"ADD COLUMNS ({added})")
+        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({added})")
     if any(existing.get(c.name, c.type) != c.type for c in shape.columns):
         _widen(spark, path, shape)
     return shape
@@ -68,14 +67,13 @@ def replace(rows: DataFrame, path: str, shape: Shape, *, app: str, batch: int) -
     if not DeltaTable.is_deltatable(path):
         _create(spark, path, shape)
     if any(_ODD_NAME.search(c.name) for c in shape.columns):
-        _alter(spark, path, f"SET TBLPROPERTIES ({_MAPPED})")
-    with committing(path):
-        (
-            rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-            .option("txnAppId", app).option("txnVersion", batch).save(path)
-        )
+        spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
+    (
+        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        .option("txnAppId", app).option("txnVersion", batch).save(path)
+    )
     # After the rows: with the old key said, a run that died in between is followed by one that does this again.
-    _alter(spark, path, f"SET TBLPROPERTIES ('{_KEY}' = {literal(_key_property(shape))})")
+    spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ('{_KEY}' = {literal(_key_property(shape))})")
 
 
 def _create(spark: SparkSession, path: str, shape: Shape) -> None:
@@ -83,17 +81,11 @@ def _create(spark: SparkSession, path: str, shape: Shape) -> None:
     properties = ["'delta.enableDeletionVectors' = 'false'", f"'{_KEY}' = {literal(_key_property(shape))}"]
     if any(_ODD_NAME.search(c.name) for c in shape.columns):
         properties.append(_MAPPED)
-    with committing(path):
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {delta(path)} "
-            f"({', '.join(f'{identifier(name)} {kind}' for name, kind in columns)}) USING delta "
-            f"TBLPROPERTIES ({', '.join(properties)})"
-        )
-
-
-def _alter(spark: SparkSession, path: str, how: str) -> None:
-    with committing(path):
-        spark.sql(f"ALTER TABLE {delta(path)} {how}")
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {delta(path)} "
+        f"({', '.join(f'{identifier(name)} {kind}' for name, kind in columns)}) USING delta "
+        f"TBLPROPERTIES ({', '.join(properties)})"
+    )
 
 
 def _key_property(shape: Shape) -> str:
@@ -104,8 +96,6 @@ def _widen(spark: SparkSession, path: str, shape: Shape) -> None:
     """Writes the table anew with the wider types: the source did the same, and few readers know Delta's own way."""
     types = {c.name: c.type for c in shape.columns}
     table = spark.read.format("delta").load(path)
-    wider = table.selectExpr(
+    table.selectExpr(
         *(f"CAST({identifier(n)} AS {types[n]}) AS {identifier(n)}" if n in types else n for n in table.columns)
-    )
-    with committing(path):
-        wider.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    ).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)

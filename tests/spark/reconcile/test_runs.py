@@ -153,6 +153,23 @@ def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp
     ]
 
 
+@pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
+def test_what_a_dump_of_keys_returned_is_known_to_a_whole_dump_after_it(
+    spark: SparkSession, tmp_path: Path, runs: int
+) -> None:
+    began = DumpStart(1, 40, 0)
+    # Between the two the row vanished without an event.
+    keys, whole = chunk(1, "keys", 20, 30, {"1": "a"}), chunk(2, "all", 40, 50, {}, dump_id="w", began=began)
+    if runs == 2:
+        reconcile_once(spark, lake(tmp_path, keys))
+        land(Paths(str(tmp_path), "shop").landing, "shop", whole, {T.table: T})
+        paths = Paths(str(tmp_path), "shop")
+    else:
+        paths = lake(tmp_path, [*keys, *whole])
+    reconcile_once(spark, paths)
+    assert events(spark, paths) == [(30, 0, "r", "a"), (50, 0, "d", None)]
+
+
 def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), put(2, 20, "2", "b")])
     assert reconcile_once(spark, paths) == 2

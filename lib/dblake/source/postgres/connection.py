@@ -37,6 +37,8 @@ _PINNED = {
     "idle_in_transaction_session_timeout": "0",
 }
 
+#: libpq's words for what may heal by itself, though the words after it are those of something that does not.
+_PASSING = ("Temporary failure in name resolution", "too many connections for", "not currently accepting connections")
 #: libpq's words for what only a person can mend; anything else may heal by itself.
 _PERMANENT = (
     ("password authentication failed", "wrong password", "correct source.password"),
@@ -119,7 +121,7 @@ def explained(settings: PostgresSettings) -> Iterator[None]:
         raise
     except psycopg2.Error as error:
         text = str(error)
-        for words, meaning, mend in _PERMANENT:
+        for words, meaning, mend in () if any(words in text for words in _PASSING) else _PERMANENT:
             if words in text:
                 raise PrerequisitesNotMet(f"source {settings.name}: {meaning}", next_step=mend) from error
         code = f" (SQLSTATE {error.pgcode})" if error.pgcode else ""

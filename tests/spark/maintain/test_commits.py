@@ -1,0 +1,202 @@
+"""On a local disk every job waits for whoever is committing to the table it wants to commit to, as capture does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.sql import SparkSession
+
+from dblake.config import MaintainConfig
+from dblake.core.errors import DecodedAgain
+from dblake.core.names import split_qualified
+from dblake.core.position import Position
+from dblake.core.schema import Column, TableSchema
+from dblake.landing.control import ChunkEnd
+from pipelines.again import decode_again
+from pipelines.check import run_check
+from pipelines.maintain import Upkeep
+from pipelines.paths import Paths
+from pipelines.reconcile import reconcile_once
+from pipelines.stages import newest_batch, query
+from pipelines.state import run_state
+from pipelines.tables import decoded_again
+from tests.model.dblog import High, Image, Low
+from tests.support.landed import Change, land
+
+HOME = Path(__file__).parents[3]
+T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
+HOLDER = """
+import sys
+from dblake.core.commits import committing
+with committing(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+class Shop:
+    """A source of one table, of which another batch can land at any time."""
+
+    def __init__(self, spark: SparkSession, folder: Path, schema: TableSchema = T) -> None:
+        self.spark, self.paths, self._schema = spark, Paths(str(folder), "shop"), schema
+        self._batches = count(1)
+        self.jobs: dict[str, Callable[[], object]] = {
+            "reconcile": lambda: reconcile_once(spark, self.paths),
+            "state": lambda: run_state(spark, self.paths),
+            "check": lambda: run_check(spark, self.paths, [], everything=True),
+            "again": lambda: decode_again(spark, self.paths, 1),
+        }
+
+    def land(self) -> None:
+        """A row that changed, and a chunk without rows."""
+        batch = next(self._batches)
+        lsn, name = 1000 * batch, f"chunk-{batch}"
+        table, schema_id = self._schema.table, self._schema.schema_id
+        end = ChunkEnd(dump_id="d", number=1, low_lsn=lsn, low_seq=0, schema_id=schema_id, rows=0, first_batch=batch)
+        key = (str(batch),) if self._schema.primary_key else None
+        row: Image = {"id": str(batch), "v": "x"}
+        changed = Change(batch, 1, Position(1, lsn + 10), batch, table, "c", key, row, last=True)
+        land(self.paths.landing, "shop", [
+            Low(batch, 1, table, name, Position(1, lsn)), changed,
+            High(batch, 1, table, name, Position(1, lsn + 20), batch, end),
+        ], {table: self._schema})
+
+    def path(self, table: str) -> str:
+        if table == "state":
+            return self.paths.state(*split_qualified(self._schema.table))
+        return str(getattr(self.paths, table))
+
+    def upkeep(self, name: str) -> Callable[[], object]:
+        return Upkeep(self.spark, self.paths, MaintainConfig()).runs()[name]
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """With something in every table."""
+    shop = Shop(spark, tmp_path_factory.mktemp("warehouse"))
+    shop.land()
+    for job in shop.jobs.values():
+        job()
+    return shop
+
+
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """Another process is committing to the table."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(HOME / "lib")},
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    try:
+        yield
+    finally:
+        holder.communicate(b"\n")
+
+
+def waits_for(path: str, job: Future[object], waiting: int = 1) -> bool:
+    """True as soon as the kernel says that so many wait for the table's lock; False if the job ends before."""
+    folder, name = os.path.split(path)
+    inode = f":{os.stat(os.path.join(folder, '_commits', f'{name}.lock')).st_ino} "
+    while not job.done():
+        locks = Path("/proc/locks").read_text("ascii").splitlines()
+        if sum("->" in line and inode in line for line in locks) >= waiting:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+CASES = [
+    *(("reconcile", table) for table in ("schemas", "events", "windows")),
+    ("state", "state"), ("state", "frontier"), ("check", "check_results"),
+    *(("again", table) for table in ("redecoded", "schemas", "windows", "events")),
+]
+KEPT = {
+    "landing": "landing", "events": "events", "state": "state public.t", "schemas": "schemas", "windows": "windows",
+    "frontier": "frontier", "check_results": "check results", "redecoded": "redecoded",
+}
+
+
+@pytest.mark.parametrize(("job", "table"), CASES)
+def test_a_job_waits_with_its_commit(shop: Shop, job: str, table: str) -> None:
+    shop.land()
+    if job != "reconcile":
+        shop.jobs["reconcile"]()
+    require_waiting(shop.path(table), shop.jobs[job])
+
+
+@pytest.mark.parametrize("table", KEPT)
+def test_upkeep_waits_with_its_commit(shop: Shop, table: str) -> None:
+    require_waiting(shop.path(table), shop.upkeep(KEPT[table]))
+
+
+def require_waiting(path: str, job: Callable[[], object]) -> None:
+    before = DeltaTable(path).version()
+    with ThreadPoolExecutor(1) as pool:
+        with held(path):
+            running = pool.submit(job)
+            assert waits_for(path, running), running.result()
+            assert DeltaTable(path).version() == before
+        running.result()
+    assert DeltaTable(path).version() > before
+
+
+def test_commits_to_different_tables_do_not_wait_for_each_other(shop: Shop) -> None:
+    shop.land()
+    with ThreadPoolExecutor(1) as pool, held(shop.path("landing")), held(shop.path("state")):
+        assert pool.submit(shop.jobs["reconcile"]).result(120)
+
+
+KEYLESS = TableSchema("public.k", (Column("id", "integer"), Column("v", "text")))
+
+
+@pytest.mark.parametrize("schema", [T, KEYLESS], ids=["with a key", "without"])
+def test_two_state_jobs_fold_each_event_once_into_a_new_table(
+    spark: SparkSession, tmp_path: Path, schema: TableSchema
+) -> None:
+    shop = Shop(spark, tmp_path, schema)
+    shop.land()
+    shop.jobs["reconcile"]()
+    path = shop.path("state")
+    with ThreadPoolExecutor(2) as pool:
+        with held(path):
+            first = pool.submit(shop.jobs["state"])
+            assert waits_for(path, first), first.result()
+            shop.land()
+            shop.jobs["reconcile"]()
+            # It finds more to fold, and waits as well.
+            second = pool.submit(shop.jobs["state"])
+            assert waits_for(path, second, waiting=2), second.result()
+        first.result()
+        second.result()
+    shop.jobs["state"]()
+    assert sorted(row["id"] for row in query(path, "SELECT id FROM t")) == [1, 2]
+
+
+def test_a_reconcile_that_waited_for_events_decoded_again_appends_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path)
+    shop.land()
+    shop.jobs["reconcile"]()
+    shop.land()
+    before, path = newest_batch(shop.path("events"), "reconcile/shop"), shop.path("events")
+    with ThreadPoolExecutor(1) as pool:
+        with held(path):
+            running = pool.submit(shop.jobs["reconcile"])
+            assert waits_for(path, running), running.result()
+            # What swapping events does, by whoever holds them.
+            noted = CommitProperties(app_transactions=[Transaction(decoded_again("shop"), 1)])
+            table = DeltaTable(path)
+            table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
+        with pytest.raises(DecodedAgain, match="while this reconcile ran"):
+            running.result()
+    assert newest_batch(path, "reconcile/shop") == before
