@@ -16,7 +16,7 @@ def facts(product: str, product_version: str, *drivers: str) -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _first("/proc/cpuinfo", "model name"),
         "memory": f"{int(_first('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.1f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "load before": f"{os.getloadavg()[0]:.2f}",
         product: product_version,
         "Python": platform.python_version(),

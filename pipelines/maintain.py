@@ -42,6 +42,8 @@ _VACUUM_EVERY = timedelta(hours=24)
 """Looking for files to remove lists all of a table's folder."""
 _COMMITS_LOOKED_AT = 1000
 _PAUSE = timedelta(days=1)
+_LOG_STAYS = timedelta(days=30)
+"""Landing's log, by the property capture gives the table."""
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class Upkeep:
     def _keep_landing(self, name: str, path: str) -> Kept:
         unread_hours = self._unread_hours()
         kept = self._keep(name, path, self._expire_landing, unread_hours)
-        if unread_hours == 0:
+        if timedelta(hours=unread_hours) < _LOG_STAYS / 2:
             self._clean_log(path)
         return kept
 

@@ -26,7 +26,6 @@ from pipelines.sources import open_source
 from pipelines.stages import Stage, frontier, read_stages
 from pipelines.verdict import newest_check
 
-_LATE_SECONDS = 120.0
 _LITTLE_ROOM = 0.2
 """Of all log that may be kept, or of the time it is kept for."""
 
@@ -49,8 +48,9 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
         "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "problems": [
-            *asked.problems, *_room(asked.log, stages["landing"]), *_late(stages), *_failed(dumps),
-            *_rewritten(rewritten(store), dumps), *_behind(reached.behind), *_checked(check),
+            *asked.problems, *_room(asked.log, stages["landing"]), *_idle(stages, paths),
+            *_late(stages, config.status.late_seconds), *_failed(dumps), *_rewritten(rewritten(store), dumps),
+            *_behind(reached.behind), *_checked(check),
         ],
     }
 
@@ -108,12 +108,28 @@ def _room(log: LogStanding | None, landing: Stage) -> list[dict[str, Any]]:
     return []
 
 
-def _late(stages: dict[str, Stage]) -> list[dict[str, Any]]:
-    jobs = {"landing": "capture", "events": "reconcile", "state": "state"}
+_JOBS = {"landing": "capture", "events": "reconcile", "state": "state"}
+
+
+def _idle(stages: dict[str, Stage], paths: Paths) -> list[dict[str, Any]]:
+    """The first stage that holds nothing, though there is something it could hold."""
+    for name, stage in stages.items():
+        if stage.position is None:
+            if name == "state" and not _has_files(paths.events):
+                break
+            return [_problem("late", None, f"{name} holds nothing yet", f"run {_JOBS[name]}")]
+    return []
+
+
+def _has_files(path: str) -> bool:
+    return DeltaTable.is_deltatable(path) and len(DeltaTable(path).file_uris()) > 0
+
+
+def _late(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
     return [
-        _problem("late", None, f"{name} holds nothing younger than {stage.lag_seconds:.0f} s", f"run {jobs[name]}")
+        _problem("late", None, f"{name} holds nothing younger than {stage.lag_seconds:.0f} s", f"run {_JOBS[name]}")
         for name, stage in stages.items()
-        if stage.lag_seconds is not None and stage.lag_seconds > _LATE_SECONDS
+        if stage.lag_seconds is not None and stage.lag_seconds > seconds
     ]
 
 

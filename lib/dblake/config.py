@@ -83,7 +83,8 @@ class SourceConfig(_Section):
         "verify", description="verify the server's certificate, require encryption only, or disable it."
     )
     tls_ca: str | None = Field(
-        None, min_length=1, description="A file of CAs to verify it by, in PEM; those this machine trusts if null."
+        None, min_length=1,
+        description="A file of CAs to verify it by, in PEM. If null: libpq's own (PostgreSQL), this machine's (MySQL).",
     )
     tables: tuple[str, ...] = Field(
         strict=False, min_length=1,
@@ -301,6 +302,15 @@ class AirflowConfig(_Section):
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each of them.")
 
 
+class StatusConfig(_Section):
+    """What ``status`` says of the stages."""
+
+    late_seconds: float = Field(
+        120.0, gt=0,
+        description="A stage is `late` that holds nothing younger: more than the time between two runs of its job.",
+    )
+
+
 class QualityConfig(_Section):
     """What ``check`` looks at beside its own invariants."""
 
@@ -330,6 +340,7 @@ class Config(_Section):
     state: StateConfig = StateConfig()
     maintain: MaintainConfig = MaintainConfig()
     airflow: AirflowConfig = AirflowConfig()
+    status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
 
     @field_validator("warehouse")

@@ -92,8 +92,31 @@ def test_nothing_landed_yet(conf: Path) -> None:
 
 def test_a_database_that_cannot_be_asked_is_a_problem_among_others(conf: Path) -> None:
     document = read_status(load_config(conf))
-    (problem,) = document["problems"]
-    assert (problem["code"], document["log"]) == ("source_unreachable", None)
+    assert [problem["code"] for problem in document["problems"]] == ["source_unreachable", "late"]
+    assert document["log"] is None
+
+
+def test_a_stage_that_has_yet_to_begin_is_late(conf: Path) -> None:
+    def late() -> list[str]:
+        found = read_status(load_config(conf), ask_source=False)["problems"]
+        return [problem["detail"] for problem in found if problem["code"] == "late"]
+
+    assert late() == ["landing holds nothing yet"]
+    paths = land(conf, 2, ago=1)
+    assert late() == ["events holds nothing yet"]
+    reconciled(paths, 2)
+    # There are no events, so there is nothing to fold.
+    assert late() == []
+    write_deltalake(paths.events, pa.table({"batch": [2]}), mode="append")
+    assert late() == ["state holds nothing yet"]
+
+
+def test_how_late_is_late_is_said_in_the_configuration(conf: Path) -> None:
+    reconciled(land(conf, 1, ago=300), 1)
+    codes = [problem["code"] for problem in read_status(load_config(conf), ask_source=False)["problems"]]
+    assert codes == ["late", "late"]
+    conf.write_text(conf.read_text() + "status: {late_seconds: 900}\n")
+    assert read_status(load_config(conf), ask_source=False)["problems"] == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Commits to one Delta table by several processes, kept apart where the file system does not do that.
 
 A Delta table takes commits of writers that do not know of each other if its store refuses a log entry that is there
-already. Object stores and HDFS do, and so does delta-rs on a local disk. Spark does not on a local disk: it looks, and
+already. Azure, GCS and HDFS do, and so does delta-rs on a local disk. Spark does not on a local disk: it looks, and
 then renames over whatever has come meanwhile, and another's commit would be gone. So on a local disk everybody who
 commits to a table of ours holds a lock of that table's meanwhile, from where it looks how far the table is: Delta
 refuses a commit for what came while it was made, not for what came between that look and its beginning.
