@@ -68,7 +68,7 @@ def backquoted(*names: str) -> str:
 def test_every_table_has_a_folder_of_its_own_and_nothing_lies_elsewhere(paths: Paths) -> None:
     root = Path(paths.root)
     assert {p.name for p in root.iterdir()} <= {
-        "landing", "schemas", "events", "windows", "frontier", "state", "checkpoints",
+        "landing", "schemas", "events", "windows", "frontier", "state", "checkpoints", "_commits",
     }
     tables = {str(log.parent.relative_to(root / "state")) for log in (root / "state").rglob("_delta_log")}
     assert tables == {name.folder for name in ALL} | {"public/wide", "public/parquet"}
