@@ -25,9 +25,9 @@ from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.events.retention import old, superseded
 from dblake.events.schema import POSITION
-from dblake.landing.columns import BATCH, HIGH, KIND, LEASE_EPOCH, LOW
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW
 from dblake.reconcile.survey import read_survey, survey
-from dblake.reconcile.windows import unanswered
+from dblake.reconcile.windows import endings, unanswered
 from dblake.spark.spelling import instant
 from dblake.spark.upkeep import SMALL_BYTES, compact, delete, delete_these, upkeep_session, vacuum
 from dblake.state.tombstones import expired
@@ -133,15 +133,23 @@ class Upkeep:
         return delete(self._spark, path, f"{BATCH} <= {last}")
 
     def _first_open(self, path: str) -> int:
-        """The batch in which the oldest chunk window began that may still close."""
+        """The batch in which the oldest chunk window began that reconcile has yet to close."""
         landing = self._spark.read.format("delta").load(path)
         newest = landing.agg(F.max(LEASE_EPOCH).alias(LEASE_EPOCH)).first()
         if newest is None or newest[LEASE_EPOCH] is None:
             return self._reconciled
-        marks = landing.where(F.col(KIND).isin(LOW, HIGH) & (F.col(LEASE_EPOCH) == newest[LEASE_EPOCH]))
-        found = read_survey(survey(marks).collect()).watermarks
+        found = read_survey(survey(landing.where(F.col(KIND).isin(LOW, HIGH))).collect()).watermarks
+        unread = [row for row in found if row.kind == HIGH and row.batch > self._reconciled]
+        began = [ending.end.first_batch for ending in endings(unread) if ending.window]
         answered = {row.chunk for row in found if row.kind == HIGH}
-        return min((row.batch for row in unanswered(found, answered)), default=self._reconciled)
+        # Those of earlier lease epochs are answered by now, or never will be.
+        going = [row for row in unanswered(found, answered) if row.lease_epoch == newest[LEASE_EPOCH]]
+        began += [row.batch for row in going]
+        if going:
+            chunks = landing.where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin([row.chunk_id for row in going]))
+            first = chunks.agg(F.min(BATCH).alias(BATCH)).first()
+            began += [first[BATCH]] if first and first[BATCH] is not None else []
+        return min([*began, self._reconciled])
 
     def _expire_events(self, path: str) -> int:
         if self._settings.events_days is None:

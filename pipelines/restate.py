@@ -9,7 +9,7 @@ dropped at the source is what the events left still tell. Folding on from there 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
@@ -44,8 +44,11 @@ class Restated:
     error: StateError | None = None
 
 
-def restate(spark: SparkSession, paths: Paths) -> list[Restated]:
-    """Builds anew what stands on events that are there no more."""
+def restate(spark: SparkSession, paths: Paths, frontier: int, behind: Container[str]) -> list[Restated]:
+    """Builds anew what stands on events that are there no more.
+
+    A table that is not ``behind`` stands at the ``frontier``, though it may have had no events for long.
+    """
     application, restated = decoded_again(paths.source), []
     for table, runs in sorted(changes(paths).items()):
         path = paths.state(*split_qualified(table))
@@ -53,13 +56,14 @@ def restate(spark: SparkSession, paths: Paths) -> list[Restated]:
         since = [batch for run, batch in runs.items() if run > newest_batch(path, application)]
         if now is None or now.batch is None or not since:
             continue
-        if min(since) > now.batch:
+        batch = now.batch if table in behind else max(now.batch, frontier)
+        if min(since) > batch:
             note_batch(path, application, max(runs))
             continue
         logger.warning("table %s is built anew: its events were decoded again", table)
         error = None
         try:
-            _build(spark, paths, table, max(runs))
+            _build(spark, paths, table, max(runs), batch)
         except StateError as failure:
             logger.error("%s", failure)
             error = failure
@@ -76,20 +80,21 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
 
 
 @tried_again
-def _build(spark: SparkSession, paths: Paths, table: str, run: int) -> None:
+def _build(spark: SparkSession, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with committing(path):
-        _replace(spark, paths, table, path, run)
+        now = progress(path, f"state/{paths.source}")
+        assert now is not None and now.batch is not None, "it was there a moment ago"
+        # Another state job may have brought it further meanwhile.
+        _replace(spark, paths, table, path, run, max(batch, now.batch))
 
 
-def _replace(spark: SparkSession, paths: Paths, table: str, path: str, run: int) -> None:
-    now = progress(path, f"state/{paths.source}")
-    assert now is not None and now.batch is not None, "it was there a moment ago"
-    versions = [version for version in read_schemas(spark, paths).get(table, []) if version.batch <= now.batch]
+def _replace(spark: SparkSession, paths: Paths, table: str, path: str, run: int, batch: int) -> None:
+    versions = [version for version in read_schemas(spark, paths).get(table, []) if version.batch <= batch]
     whole = versions[unbroken([version.schema for version in versions]):] if versions else []
-    since = _since(spark, paths, table, versions, whole, now.batch)
+    since = _since(spark, paths, table, versions, whole, batch)
     events = spark.read.format("delta").load(paths.events)
-    events = events.where((events["table"] == table) & (events["batch"] <= now.batch))
+    events = events.where((events["table"] == table) & (events["batch"] <= batch))
     fields = spark.read.format("delta").load(path).schema
     existing = {field.name: field.dataType.simpleString().upper() for field in fields}
     rebuild(events, path, [version.schema for version in whole], since, app=f"{decoded_again(paths.source)}/built",
@@ -109,7 +114,7 @@ def _since(
     if len(whole) == len(versions):
         return Position(1, 0, 0)
     windows = spark.read.format("delta").load(paths.windows).where(f"batch <= {batch}")
-    began = dumped_in(windows, table, [version.schema for version in whole])
+    began = dumped_in(windows, table, [version.schema for version in whole], whole[0].since)
     if began is None:
         raise BrokenShape(
             f"table {table}: its events were decoded again, and its shape changed since it was last dumped whole",

@@ -28,8 +28,10 @@ from dblake.state.merge import merge
 from dblake.state.rebuild import dumped_in, rebuild
 from dblake.state.shape import require_one_key, shape_of, unbroken
 from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
+from dblake.spark.spelling import EVENT_AT
 from dblake.state.table import progress
 from pipelines.paths import Paths
+from pipelines.redecoded import changes
 from pipelines.restate import Restated, restate, settle
 from pipelines.schemas import SchemaVersion, read_schemas
 from pipelines.stages import newest_batch
@@ -121,14 +123,15 @@ def _advance(
     spark: SparkSession, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
 ) -> Iterator[list[TableResult]]:
     frontier = read_frontier(spark, paths)
-    restated = restate(spark, paths)
+    restated = restate(spark, paths, frontier.batch, frontier.behind)
     frontier = _note_restated(spark, paths, frontier, restated)
     settle(paths, restated)
     yield [TableResult(each.table, each.batch, 0) for each in restated if not each.error]
     # Before events are looked at, so that none of a window known by then is missing among them.
     closed = newest_batch(paths.windows, f"reconcile/{paths.source}")
-    # Who removes a state table's folder wants it rebuilt.
-    gone = {t: 0 for t in frontier.versions if not DeltaTable.is_deltatable(_state_path(paths, t))}
+    # Who removes a state table's folder wants it rebuilt; and decoding again may have found the first events of one.
+    meant = {*frontier.versions, *frontier.behind, *changes(paths)}
+    gone = {t: 0 for t in meant if not DeltaTable.is_deltatable(_state_path(paths, t))}
     behind = {**frontier.behind, **gone}
     events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
     if until_batch is not None:
@@ -193,19 +196,24 @@ class _StepRun:
         events = events.where(
             (events["table"] == part.table) & (events["batch"] > done) & (events["batch"] <= self.batch)
         )
+        if part.table in self.behind:
+            # The slice was summed up from where the table was thought to be, and the table itself may be further back.
+            truncate = events.where("op = 't'").selectExpr(f"max({EVENT_AT}) AS at").first()
+            at = Position(*truncate["at"]) if truncate and truncate["at"] else None
+            part = replace(part, whole=False, truncated_at=at)
         try:
-            self._fold(part, events, path, app, fresh=known is None)
+            self._fold(part, events, path, app, done)
         except StateError as error:
             logger.error("%s", error)
             return TableResult(part.table, done, 0, error)
         return TableResult(part.table, self.batch, part.events)
 
-    def _fold(self, part: Slice, events: DataFrame, path: str, app: str, *, fresh: bool) -> None:
+    def _fold(self, part: Slice, events: DataFrame, path: str, app: str, done: int) -> None:
         versions = self._versions(part.table)
         schemas = [v.schema for v in versions]
         try:
-            if fresh:
-                require_one_key(schemas)
+            # Also of those in between: a table may have had no key for a while, or another one.
+            require_one_key([v.schema for v in versions if v.batch > done] + schemas[-1:])
             merge(events, path, shape_of(schemas), app=app, batch=self.batch, whole=part.whole,
                   truncated_at=part.truncated_at)
         except BrokenShape:
@@ -236,7 +244,8 @@ class _StepRun:
         if not DeltaTable.is_deltatable(self.paths.windows):
             return False
         windows = session.read.format("delta").load(self.paths.windows)
-        began = dumped_in(windows.where(f"batch <= {max(self.batch, self.closed)}"), table, schemas)
+        known = windows.where(f"batch <= {max(self.batch, self.closed)}")
+        began = dumped_in(known, table, schemas, whole[0].since)
         if began is None:
             return False
         logger.warning("table %s is built anew from its dump: its shape changed", table)

@@ -70,7 +70,10 @@ class AppendTable:
 
     def rows(self) -> DataFrame:
         """The table as it is now."""
-        own = self.spark.read.format("delta").load(self.path)
+        # Of what is known to be empty Spark leaves all out that is built on it; of a table without files it does not.
+        own = self.spark.createDataFrame([], self.columns)
+        if self.done():
+            own = self.spark.read.format("delta").load(self.path)
         if self.earlier is None:
             return own
         path, batch = self.earlier

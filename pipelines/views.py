@@ -136,14 +136,25 @@ class Views:
     def _state(self, table: str, shape: Shape, *, strict: bool) -> tuple[Shape, str, int]:
         """The shape state has, state as a relation, and the batch it holds."""
         path = self._paths.state(*split_qualified(table))
+        if self._at and table in self._at.behind:
+            raise UsageError(
+                f"table {table} was behind at that point: its state stood at landing batch {self._at.behind[table]}",
+                next_step="ask for another point, or leave out --at",
+            )
         if self._at and table not in self._at.versions:
             return shape, state_rows(shape, None, set()), 0
         now = progress(path, f"state/{self._paths.source}")
         if now is None:
             return shape, state_rows(shape, None, set()), 0
-        relation = delta(path, self._at.versions[table] if self._at else now.version)
+        version = now.version
+        if self._at and (now.batch or 0) > self._at.batch:
+            # Else nothing was folded in since: the newest version has the same rows, and all its files.
+            version = self._at.versions[table]
+        relation = delta(path, version)
         fields = self._spark.sql(f"SELECT * FROM {relation} LIMIT 0").schema
         existing = {f.name: f.dataType.simpleString().upper() for f in fields}
+        if strict:
+            now.require_key(shape)
         try:
             shape = fitted(shape, existing)
         except StateError:

@@ -347,3 +347,28 @@ def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake,
     assert ops_of_a_dump_with_every_row_updated_in_every_window(backend, lake, schemas, size) == {
         (schema.table, "u") for schema in schemas
     }
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(backend: PostgresBackend, lake: Lake) -> None:
+    backend.run("CREATE EXTENSION vector")
+    backend.create(TableSchema(T, (Column("k", "public.vector(2)", False, 1), Column("v", "text"))))
+    source = backend.source("public.*")
+    lake.dump(T)
+    with backend.begin() as transaction:
+        transaction.insert(T, {"k": "[1,2]", "v": "a"})
+    lake.capture(source)
+    (dump,) = lake.dumps()
+    assert (dump["state"], dump["rows"]) == ("failed", 0)
+    assert dump["error"].startswith("table public.t: its key has column k, of a type that an extension brought")
+    assert lake.state(T) == {("[1,2]",): {"k": "[1,2]", "v": "a"}}
+
+
+@pytest.mark.parametrize("backend", ["postgres", "mariadb"], indirect=True)
+def test_a_key_with_other_columns_than_the_dump_began_with_fails_the_dump_alone(backend: Backend, lake: Lake) -> None:
+    filled(backend, 3)
+    source = backend.source("public.*")
+    lake.dump(T, keys=[("1", "2")])
+    lake.capture(source)
+    (dump,) = lake.dumps()
+    assert dump["state"] == "failed" and dump["error"].startswith("table public.t")

@@ -7,10 +7,16 @@ import itertools
 import pyarrow as pa
 import pytest
 
+from dblake.capture import loop
 from dblake.capture.loop import Until
-from dblake.core.errors import LandingUnavailable
+from dblake.core.errors import LandingUnavailable, SourceError
+from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
+from dblake.core.source import LogPiece
 from dblake.landing.table import Landing, Reached
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.log import MemoryLogStream
+from dblake.source.memory.source import MemorySource
 from tests.conformance.script import said
 from tests.support.backends import Backend
 from tests.support.lake import Lake
@@ -184,3 +190,30 @@ def test_a_transaction_cut_right_after_its_first_row_keeps_it(backend: Backend, 
         lake.capture(source, open_landing=lambda: FailingLanding(lake.paths.landing, 1), max_bytes=1024)
     lake.capture(source, max_bytes=1024)
     assert flags(lake) == [(T, "1", False), (T, "2", True)]
+
+
+class FailingLog(MemorySource):
+    """Its log opens, and fails as soon as it is read."""
+
+    opened = 0
+
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
+        stream = super().open_log(resume, incarnation)
+        self.opened += 1
+
+        def read(**_: object) -> LogPiece | None:
+            raise SourceError("the server stumbles over a row")
+
+        stream.read = read  # type: ignore[method-assign]
+        return stream
+
+
+def test_a_log_that_opens_and_then_fails_each_time_is_given_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_MOST_FAILURES", 3)
+    database = MemoryDatabase()
+    database.create_table(schema(T))
+    database.make_slot("shop")
+    source = FailingLog(database, name="shop", patterns=["public.*"])
+    with pytest.raises(SourceError, match="stumbles over a row"):
+        lake.capture(source, until=Until())
+    assert source.opened == 4

@@ -100,7 +100,7 @@ class Reshaped:
 
     def change(self, change: Change) -> None:
         """The change, with rows written before and after it."""
-        self.run(INSERT.format(20), UPDATE.format(2), *change.on[self.kind])
+        self.run(INSERT.format(20), UPDATE.format(2), "DELETE FROM public.t WHERE id = 5", *change.on[self.kind])
         self.grant()
         self.run(change.insert.format(21), change.update.format(3), change.update.format(21))
 

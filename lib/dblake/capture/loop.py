@@ -39,6 +39,8 @@ from dblake.landing.columns import SCHEMA
 from dblake.landing.table import Landing
 
 _CHECK_SECONDS = 0.05
+_MOST_FAILURES = 12
+"""So often the log may fail right after it was opened: more than half a minute."""
 _BRIEF_SECONDS = 0.01
 """While dumps fill batches without the log saying anything, or somebody waits for the end of what there is."""
 _GRACE_SECONDS = 30.0
@@ -126,6 +128,7 @@ class Loop:
         logger.info("capture of %s starts: lease epoch %d", source.name, epoch)
         self._pulse = Pulse(source, settings.heartbeat_seconds)
         self._began = time.monotonic()
+        self._failures = 0
         self._fence: str | None = None
         self._fence_landed = False
 
@@ -185,9 +188,11 @@ class Loop:
 
     def _read(self, seconds: float) -> LogPiece | None:
         try:
-            return self._stream.read(
+            piece = self._stream.read(
                 max_bytes=self._settings.max_bytes, max_rows=self._settings.max_rows, seconds=seconds
             )
+            self._failures = 0
+            return piece
         except SourceError as error:
             if error.retryable:
                 self._reconnect(error)
@@ -199,6 +204,12 @@ class Loop:
     def _reconnect(self, error: SourceError) -> None:
         logger.warning("%s; connecting again", error.what)
         self._stream.close()
+        # What opens and then fails each time would be tried without end, many times a second.
+        self._failures += 1
+        if self._failures > _MOST_FAILURES:
+            raise error
+        if self._failures > 1:
+            self._stop.wait(min(0.05 * 2**self._failures, 10.0))
         again = self._retrying(self._settings.reconnect_seconds)
         self._stream = again(self._open_log, self._batches.resume)
 
@@ -264,7 +275,9 @@ class Loop:
         With ``at_once`` nothing more is to be had that could share the commit, so it does not wait for its turn.
         """
         while self._commits.busy and self._batches.full:
-            self._stream.keep_alive()
+            # A connection that is lost is made again where the log is read.
+            with suppress(SourceError):
+                self._stream.keep_alive()
             self._after_commit(wait_seconds=1.0)
         if not self._batches.rows or self._commits.busy:
             return
@@ -321,7 +334,7 @@ class Loop:
         """True once no dump is queued and a heartbeat written after that has landed."""
         if not self._dumps.idle:
             self._fence = None
-        elif self._fence is None:
+        elif self._fence is None and not self._pulse.rests:
             self._fence, self._fence_landed = self._pulse.beat(), False
         return self._fence is not None and self._fence_landed
 

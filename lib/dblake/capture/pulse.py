@@ -23,11 +23,17 @@ class Pulse:
         self._source, self._every = source, every_seconds
         self._connection: ChunkReader | None = None
         self._next = 0.0
+        self._answered = True
 
     @property
     def due(self) -> bool:
         """True if the last beat was long enough ago."""
         return time.monotonic() >= self._next
+
+    @property
+    def rests(self) -> bool:
+        """True if the server did not answer the last beat, until the next one is due."""
+        return not self._answered and not self.due
 
     def beat(self) -> str | None:
         """Updates the row; returns the value to look out for, or None if the server did not answer."""
@@ -42,7 +48,9 @@ class Pulse:
                 raise
             logger.warning("no heartbeat: %s", error.what)
             self.close()
+            self._answered = False
             return None
+        self._answered = True
         return value
 
     def close(self) -> None:

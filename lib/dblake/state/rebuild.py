@@ -21,11 +21,17 @@ from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
 
 
-def dumped_in(windows: DataFrame, table: str, versions: Sequence[TableSchema]) -> Position | None:
-    """Where the newest dump of the whole table began that is done, and all of whose chunks were read under these."""
+def dumped_in(
+    windows: DataFrame, table: str, versions: Sequence[TableSchema], broken_at: Position
+) -> Position | None:
+    """Where the newest dump of the whole table began that is done, and all of whose chunks were read under these.
+
+    One that had ended before the break was of rows that have changed since, though its shape may be that of now again.
+    """
+    ended = f"max(struct(incarnation, high_lsn)) >= struct({broken_at.incarnation}L, {broken_at.lsn}L)"
     dump = (
         windows.where(f"`table` = {literal(table)} AND status = 'closed'").groupBy("dump_id")
-        .agg(expr(f"bool_and(schema_id IN ({_ids(versions)})) AS fits"), expr("max(began) AS began"))
+        .agg(expr(f"bool_and(schema_id IN ({_ids(versions)})) AND {ended} AS fits"), expr("max(began) AS began"))
         .where("fits AND began IS NOT NULL").agg(expr("max(began) AS began")).first()
     )
     return Position(*dump["began"]) if dump and dump["began"] else None

@@ -23,10 +23,16 @@ _KEY = "dblake.key"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A state table's newest version, and the landing batch folded in up to it; None before the first."""
+    """A state table's newest version, the landing batch folded in up to it (None before the first), and its key."""
 
     version: int
     batch: int | None
+    key: str | None
+
+    def require_key(self, shape: Shape) -> None:
+        """Raises BrokenShape if the table's rows go by another key than the shape's."""
+        if self.key is not None and self.key != _key_property(shape):
+            raise key_changed(shape.table)
 
 
 def progress(path: str, app: str) -> Progress | None:
@@ -34,7 +40,7 @@ def progress(path: str, app: str) -> Progress | None:
     if not DeltaTable.is_deltatable(path):
         return None
     table = DeltaTable(path)
-    return Progress(table.version(), table.transaction_version(app))
+    return Progress(table.version(), table.transaction_version(app), table.metadata().configuration.get(_KEY))
 
 
 def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:

@@ -82,8 +82,10 @@ def high(batch: int, chunk: str, first: int) -> High:
         (5, [(9, [put(1)]), (9, [put(2)]), (9, [put(3)]), (9, [put(4)])], 2, [2, 3, 4]),
         (5, [(9, [put(1)]), (9, [put(2), low(2, "a")]), (9, [put(3)]), (9, [put(4)])], 4, [2, 3, 4]),
         (5, [(9, [put(1)]), (9, [put(2), low(2, "a")]), (9, [put(3), high(3, "a", 2)]), (9, [put(4)])], 4, [4]),
+        (5, [(9, [put(1)]), (9, [put(2), low(2, "a")]), (9, [put(3)]), (9, [put(4), high(4, "a", 2)])], 3, [2, 3, 4]),
     ],
-    ids=["kept for ever", "old", "young", "not reconciled", "in an open window", "in a closed window"],
+    ids=["kept for ever", "old", "young", "not reconciled", "in an open window", "in a closed window",
+         "in a window that reconcile has yet to close"],
 )
 def test_landing_goes_as_far_as_nobody_needs_it(
     lake: Lake, days: int | None, landed: list[tuple[int, list[Thing]]], reconciled_to: int, left: list[int]

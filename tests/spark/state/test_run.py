@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import duckdb
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from dblake.core.errors import StateError
+from dblake.core.errors import StateError, UsageError
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
+from dblake.events.schema import WINDOWS
 from dblake.spark.types import read_sql
+from dblake.state.rebuild import dumped_in
+from pipelines.sql import query
 from pipelines.state import TableResult, read_frontier
 from tests.spark.state.conftest import Lake, table_schema
 
@@ -228,3 +235,52 @@ def test_nothing_new_is_nothing_done(lake: Lake) -> None:
     results = lake.fold()
     assert {r.table for r in results} == {"public.twins", "public.ours", "public.changes", "public.rekeyed"}
     assert read_frontier(lake.spark, lake.paths).versions == before.versions
+
+
+def test_a_table_behind_whose_folder_is_removed_is_made_of_all_its_events(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path)
+    number, text = CHANGES
+    lake.schema(number)
+    lake.land(number, 1, (10, "c", "1", {"id": "1", "n": "5"}), (11, "c", "2", {"id": "2", "n": "6"}))
+    lake.land(number, 2, (20, "t", None, None), (21, "c", "3", {"id": "3", "n": "7"}))
+    lake.fold()
+    lake.schema(text, lsn=30, batch=3)
+    lake.land(text, 3, (30, "c", "4", {"id": "4", "n": "x"}))
+    assert [result.error is None for result in lake.fold()] == [False]
+    at = read_frontier(spark, lake.paths)
+    with pytest.raises(UsageError, match=r"table public\.changes was behind at that point"):
+        query(spark, lake.paths, "SELECT * FROM changes", at)
+    shutil.rmtree(lake.paths.state("public", "changes"))
+    lake.fold()
+    there = lake.state("public", "changes").where("NOT _deleted").collect()
+    assert {row["_key"]: row["n"] for row in there} == {"3": "7", "4": "x"}
+
+
+def test_a_dump_from_before_a_change_does_not_heal_what_changed_back(spark: SparkSession) -> None:
+    number, _ = CHANGES
+
+    def windows(high_lsn: int) -> DataFrame:
+        row = {"dump_id": "d", "table": number.table, "status": "closed", "schema_id": number.schema_id,
+               "incarnation": 1, "high_lsn": high_lsn, "began": (1, 5, 0)}
+        return spark.createDataFrame([row], StructType([field for field in WINDOWS if field.name in row]))
+
+    assert dumped_in(windows(10), number.table, [number], Position(1, 50)) is None
+    assert dumped_in(windows(60), number.table, [number], Position(1, 50)) == Position(1, 5)
+
+
+def test_a_table_that_had_no_key_for_a_while_is_not_folded_by_the_one_it_has_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path)
+    keyed = table_schema("public.k", "id integer key", "n integer")
+    keyless = table_schema("public.k", "id integer", "n integer")
+    lake.schema(keyed)
+    lake.land(keyed, 1, (10, "c", "1", {"id": "1", "n": "5"}))
+    lake.fold()
+    lake.schema(keyless, lsn=20, batch=2)
+    lake.land(keyless, 2, (20, "c", None, {"id": "2", "n": "6"}))
+    lake.schema(keyed, lsn=30, batch=3)
+    lake.land(keyed, 3, (30, "c", "3", {"id": "3", "n": "7"}))
+    (result,) = lake.fold()
+    assert result.error is not None and "its primary key changed" in str(result.error)
+    assert [row["_key"] for row in lake.state("public", "k").collect()] == ["1"]

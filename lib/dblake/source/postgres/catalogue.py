@@ -33,7 +33,9 @@ SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
        array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum), c.relkind,
        EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''
                AND g.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])),
-       format_type(a.atttypid, a.atttypmod), {{files}}
+       format_type(a.atttypid, a.atttypmod), {{files}},
+       EXISTS (SELECT FROM pg_type o WHERE o.oid = coalesce(base.type, a.atttypid) AND o.typtype = 'b'
+               AND o.typcategory <> 'A' AND o.typnamespace <> 'pg_catalog'::regnamespace)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -68,6 +70,8 @@ class CatalogueTable:
     """True if the primary key has generated columns: what is left of it without them identifies no row."""
     declared: tuple[str, ...]
     """The type of each column as it was declared: a domain by its own name."""
+    own_order: tuple[str, ...]
+    """Columns of the primary key whose type came with an extension, and with it an order of its own."""
     files: tuple[int, ...] = ()
     """The files that hold the rows, those of partitions included: others once it has been rewritten. Of one table
     asked for by number only."""
@@ -124,6 +128,7 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogueTable]:
             partitioned=group[0][9] == "p",
             key_generated=group[0][10],
             declared=tuple(r[11] for r in group),
+            own_order=tuple(r[3] for r in group if r[8] is not None and r[13]),
             files=tuple(group[0][12] or ()),
         )
         for oid, group in by_oid.items()

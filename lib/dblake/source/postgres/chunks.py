@@ -19,7 +19,7 @@ from psycopg2 import sql
 from psycopg2.extensions import connection, cursor
 
 from dblake.core.errors import SourceError, UnsupportedByName
-from dblake.core.names import split_qualified
+from dblake.core.names import named, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
@@ -148,6 +148,12 @@ class PgChunkReader:
         types = {c.name: sql.SQL(c.type) for c in table.schema.columns}
 
         def row(values: Sequence[str]) -> sql.Composable:
+            if len(values) != len(table.schema.primary_key):
+                raise UnsupportedByName(
+                    f"table {request.table}: its key has {len(table.schema.primary_key)} columns, and had"
+                    f" {len(values)} when this dump began",
+                    next_step="start another dump of the table",
+                )
             parts = [
                 sql.SQL("CAST({} AS {})").format(sql.Literal(value), types[name])
                 for name, value in zip(table.schema.primary_key, values, strict=True)
@@ -177,6 +183,12 @@ def _dumpable(name: str, table: catalogue.CatalogueTable | None) -> catalogue.Ca
         raise UnsupportedByName(
             f"table {name} has no primary key, so it cannot be dumped",
             next_step="add a primary key; its changes are followed from the log meanwhile",
+        )
+    if table.own_order:
+        raise UnsupportedByName(
+            f"table {name}: its key has column {named(table.own_order)}, of a type that an extension brought, and rows"
+            " are not compared by such a type as they are ordered by it, so it cannot be dumped",
+            next_step="give it a key of a built-in type; its changes are followed from the log meanwhile",
         )
     return table
 

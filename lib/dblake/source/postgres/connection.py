@@ -72,10 +72,14 @@ def connect(settings: PostgresSettings, *, purpose: str) -> psycopg2.extensions.
 
 @contextmanager
 def asking(settings: PostgresSettings, *, purpose: str) -> Iterator[psycopg2.extensions.cursor]:
-    """A cursor on a connection that is there for these few statements only."""
+    """A cursor on a connection that is there for these few statements only.
+
+    They may look into tables that somebody has locked: who asks does not wait long, for the log has to be read.
+    """
     conn = connect(settings, purpose=purpose)
     try:
         with explained(settings), conn.cursor() as cur:
+            cur.execute("SET lock_timeout = '1s'")
             yield cur
     finally:
         conn.close()

@@ -87,7 +87,7 @@ class Relations:
             return Captured(None)
         found = catalogue.table_by_oid(self._cursor, relation.oid)
         said = [(c.name, c.type, c.modifier) for c in relation.columns]
-        if found and [(n, *t) for n, t in zip(found.schema.names, found.types, strict=True)] == said:
+        if found and _columns(found) == said and not _had_another_key(relation, found):
             table = TableSchema(qualified(relation.schema_name, relation.table_name), found.schema.columns)
         else:
             table = self._from_log(relation, found)
@@ -122,3 +122,13 @@ class Relations:
                 " updated and deleted rows cannot be identified",
                 next_step=f"ALTER TABLE {table.table} REPLICA IDENTITY DEFAULT",
             )
+
+
+def _columns(table: catalogue.CatalogueTable) -> list[tuple[str, int, int]]:
+    return [(name, *kind) for name, kind in zip(table.schema.names, table.types, strict=True)]
+
+
+def _had_another_key(relation: Relation, found: catalogue.CatalogueTable) -> bool:
+    """True if the log's rows go by another key than the catalogue has by now, though their columns are the same."""
+    identity = {c.name for c in relation.columns if c.identity}
+    return relation.replica_identity == "d" and bool(identity) and identity != set(found.schema.primary_key)
