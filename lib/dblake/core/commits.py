@@ -24,10 +24,11 @@ and no table's name: those of ours do not begin like this."""
 
 
 @contextmanager
-def committing(path: str) -> Iterator[None]:
+def committing(path: str, *, together: bool = False) -> Iterator[None]:
     """Nobody else commits to the table at ``path`` within the block, if that is on a local disk.
 
-    Raises TableUnavailable if the lock cannot be had.
+    ``together``: but those who say so as well. Of them the second is refused (delta-rs), and none waits for one that
+    stands still. Raises TableUnavailable if the lock cannot be had.
 
     Not to be held twice: whoever holds it waits for himself.
     """
@@ -35,19 +36,19 @@ def committing(path: str) -> Iterator[None]:
     if "://" in local:
         yield
         return
-    lock = _locked(local.rstrip("/"))
+    lock = _locked(local.rstrip("/"), fcntl.LOCK_SH if together else fcntl.LOCK_EX)
     try:
         yield
     finally:
         os.close(lock)
 
 
-def _locked(table: str) -> int:
+def _locked(table: str, how: int) -> int:
     folder, name = os.path.split(table)
     try:
         os.makedirs(os.path.join(folder, _LOCKS), exist_ok=True)
         lock = os.open(os.path.join(folder, _LOCKS, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, how)
         return lock
     except OSError as error:
         raise TableUnavailable(

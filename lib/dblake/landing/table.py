@@ -142,7 +142,7 @@ class Landing:
         process must end; the next one finds out from the table.
         """
         try:
-            with committing(self._path):
+            with committing(self._path, together=True):
                 write_deltalake(
                     self._table, rows, mode="append", target_file_size=_ONE_FILE,
                     writer_properties=_FILE,

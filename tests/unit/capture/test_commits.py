@@ -75,6 +75,14 @@ def test_nothing_lands_while_upkeep_works_on_landing(path: str) -> None:
     commits.close()
 
 
+def test_one_capture_does_not_wait_for_another_that_stands_still(path: str) -> None:
+    commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
+    with committing(path, together=True):
+        commits.submit(batch(1))
+        assert commits.landed(wait_seconds=20) is not None
+    commits.close()
+
+
 def test_a_warehouse_behind_a_url_keeps_writers_apart_by_itself() -> None:
     with committing("s3://bucket/landing"), committing("s3://bucket/landing"):
         pass
