@@ -146,11 +146,7 @@ class Views:
         now = progress(path, f"state/{self._paths.source}")
         if now is None:
             return shape, state_rows(shape, None, set()), 0
-        version = now.version
-        if self._at and (now.batch or 0) > self._at.batch:
-            # Else nothing was folded in since: the newest version has the same rows, and all its files.
-            version = self._at.versions[table]
-        relation = delta(path, version)
+        relation = delta(path, self._at.versions[table] if self._at else now.version)
         fields = self._spark.sql(f"SELECT * FROM {relation} LIMIT 0").schema
         existing = {f.name: f.dataType.simpleString().upper() for f in fields}
         if strict:
