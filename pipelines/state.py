@@ -24,11 +24,11 @@ from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
+from dblake.state.fold import last_truncate
 from dblake.state.merge import merge
 from dblake.state.rebuild import dumped_in, rebuild
 from dblake.state.shape import require_one_key, shape_of, unbroken
 from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
-from dblake.spark.spelling import EVENT_AT
 from dblake.state.table import progress
 from pipelines.paths import Paths
 from pipelines.redecoded import changes
@@ -198,9 +198,7 @@ class _StepRun:
         )
         if part.table in self.behind:
             # The slice was summed up from where the table was thought to be, and the table itself may be further back.
-            truncate = events.where("op = 't'").selectExpr(f"max({EVENT_AT}) AS at").first()
-            at = Position(*truncate["at"]) if truncate and truncate["at"] else None
-            part = replace(part, whole=False, truncated_at=at)
+            part = replace(part, whole=False, truncated_at=last_truncate(events))
         try:
             self._fold(part, events, path, app, done)
         except StateError as error:

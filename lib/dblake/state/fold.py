@@ -49,6 +49,12 @@ def fold(events: DataFrame, shape: Shape, *, whole: bool, truncated_at: Position
         events.sparkSession.catalog.dropTempView(name)
 
 
+def last_truncate(events: DataFrame) -> Position | None:
+    """Where the newest truncate among the events of one table is, if there is one."""
+    row = events.where("op = 't'").selectExpr(f"max({EVENT_AT}) AS at").first()
+    return Position(*row["at"]) if row and row["at"] else None
+
+
 def fold_sql(shape: Shape, events: str, *, whole: bool, truncated_at: str | None) -> str:
     """The fold as a SELECT from the relation ``events``; ``truncated_at`` is SQL for a position, which may be NULL."""
     if not shape.primary_key:

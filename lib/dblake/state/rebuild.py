@@ -15,7 +15,7 @@ from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.state.fold import fold, missing_sql
+from dblake.state.fold import fold, last_truncate, missing_sql
 from dblake.state.shape import fitted, shape_of
 from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
@@ -51,9 +51,7 @@ def rebuild(
     later = events.where(
         f"{EVENT_AT} >= {position(since)} AND (op = 't' OR (schema_id IN ({_ids(versions)}){keyed}))"
     )
-    row = later.where("op = 't'").agg(expr(f"max({EVENT_AT}) AS at")).first()
-    truncated_at = Position(*row["at"]) if row and row["at"] else None
-    folded = fold(later, shape, whole=False, truncated_at=truncated_at)
+    folded = fold(later, shape, whole=False, truncated_at=last_truncate(later))
     first = expr(missing_sql(shape, "array_union(_missing, _unknown)"))
     replace(folded.withColumn("_missing", first).drop("_unknown"), path, shape, app=app, batch=batch)
 

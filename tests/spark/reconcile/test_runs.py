@@ -56,6 +56,18 @@ def lake(folder: Path, things: Sequence[Thing]) -> Paths:
     return paths
 
 
+def reconciled_in(
+    runs: int, spark: SparkSession, folder: Path, first: Sequence[Thing], then: Sequence[Thing]
+) -> Paths:
+    """A warehouse with all of it reconciled: in two runs the first ones are before the others land."""
+    paths = lake(folder, first)
+    if runs == 2:
+        reconcile_once(spark, paths)
+    land(paths.landing, "shop", then, {T.table: T})
+    reconcile_once(spark, paths)
+    return paths
+
+
 def events(spark: SparkSession, paths: Paths) -> list[Row]:
     """Position, letter and the value of ``v``, in order."""
     rows = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq").collect()
@@ -134,13 +146,7 @@ def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp
         Change(2, 2, Position(2, 8), None, T.table, "u", ("3",), {"id": "3", "v": "d"}),
         High(2, 2, T.table, "last", Position(2, 9), None, last),
     ]
-    if runs == 2:
-        reconcile_once(spark, lake(tmp_path, before))
-        land(Paths(str(tmp_path), "shop").landing, "shop", behind, {T.table: T})
-        paths = Paths(str(tmp_path), "shop")
-    else:
-        paths = lake(tmp_path, [*before, *behind])
-    reconcile_once(spark, paths)
+    paths = reconciled_in(runs, spark, tmp_path, before, behind)
     assert events(spark, paths) == [
         (10, 0, "c", "a"), (20, 0, "c", "b"), (30, 0, "c", "c"), (6, 0, "r", "a"), (8, 0, "u", "d"), (9, 0, "d", None),
     ]
@@ -160,13 +166,7 @@ def test_what_a_dump_of_keys_returned_is_known_to_a_whole_dump_after_it(
     began = DumpStart(1, 40, 0)
     # Between the two the row vanished without an event.
     keys, whole = chunk(1, "keys", 20, 30, {"1": "a"}), chunk(2, "all", 40, 50, {}, dump_id="w", began=began)
-    if runs == 2:
-        reconcile_once(spark, lake(tmp_path, keys))
-        land(Paths(str(tmp_path), "shop").landing, "shop", whole, {T.table: T})
-        paths = Paths(str(tmp_path), "shop")
-    else:
-        paths = lake(tmp_path, [*keys, *whole])
-    reconcile_once(spark, paths)
+    paths = reconciled_in(runs, spark, tmp_path, keys, whole)
     assert events(spark, paths) == [(30, 0, "r", "a"), (50, 0, "d", None)]
 
 

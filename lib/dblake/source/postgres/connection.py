@@ -125,8 +125,9 @@ def explained(settings: PostgresSettings) -> Iterator[None]:
         raise
     except psycopg2.Error as error:
         text = str(error)
-        for words, meaning, mend in () if any(words in text for words in _PASSING) else _PERMANENT:
-            if words in text:
+        passing = any(words in text for words in _PASSING)
+        for words, meaning, mend in _PERMANENT:
+            if words in text and not passing:
                 raise PrerequisitesNotMet(f"source {settings.name}: {meaning}", next_step=mend) from error
         code = f" (SQLSTATE {error.pgcode})" if error.pgcode else ""
         raise SourceError(
