@@ -28,7 +28,7 @@ from dblake.events.schema import EVENTS
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd
-from dblake.reconcile.microbatch import Reconciler
+from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.redecode.preconditions import require_landing
 from dblake.redecode.run import decode_again
