@@ -57,7 +57,8 @@ class Runner:
         """Return what ``decode`` makes of all parts as a frame with these columns."""
         if _size(parts) <= _SMALL_BYTES:
             rows = pa.Table.from_batches(decode(parts), columns)
-            return self.spark.createDataFrame(rows, from_arrow_schema(columns))
+            # Spark optimizes a frame that is known to be empty away.
+            return self.spark.createDataFrame(rows if rows.num_rows else [], from_arrow_schema(columns))
         tasks = self._tasks(parts)
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
