@@ -54,7 +54,7 @@ class MicroBatch:
         self._landing, self._events, self._runner, self._known_keys = landing, events, runner, known_keys
 
     def reconcile(self) -> Reconciled:
-        """Write the events of these batches. Raises WindowInvariantBroken for a window that contradicts itself."""
+        """Write the events of these batches. Raises WindowInvariantViolated for a window that contradicts itself."""
         closing = [ending for ending in endings(self._found.watermarks) if ending.window]   # steps 2, 4: watermarks
         plan = Plan(self._first, self._last, self._schemas, closing_windows(closing))
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows

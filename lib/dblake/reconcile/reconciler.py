@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from dblake.core.errors import DecodedAgain, LandingGap, TableUnavailable
+from dblake.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -133,14 +133,14 @@ class Reconciler:
     def _commit(self, written: Reconciled, done: int, last: int) -> None:
         """Make all event files visible, in one commit that is rejected if another one has come in between.
 
-        Raises TableUnavailable beside another reconcile, and DecodedAgain beside a redecode: its decoder may be a newer
+        Raises TableUnavailable beside another reconcile, and SupersededByRedecode beside a redecode: its decoder may be a newer
         one. A redecode's swap records reconcile's batch again, which rejects every commit prepared before it.
         """
         with commit_lock(self._paths.events):
             table = DeltaTable(self._paths.events)
             now = table.transaction_version(Application.reconcile(self._paths.source)) or 0
             if (table.transaction_version(Application.redecode(self._paths.source)) or 0) != self._run:
-                raise _decoded_again()
+                raise _superseded()
             if now != done:
                 raise TableUnavailable(
                     f"another reconcile of this source has appended events up to batch {now}",
@@ -150,7 +150,7 @@ class Reconciler:
                 commit_files(table, Application.reconcile(self._paths.source), last, written.files)
             except TableUnavailable:
                 if self._newest_run() != self._run:
-                    raise _decoded_again() from None
+                    raise _superseded() from None
                 raise
 
     def _append_ledger(self, found: Survey, written: Written, done: int, last: int) -> None:
@@ -208,8 +208,8 @@ def ranges(numbers: Iterable[int]) -> str:
     return f"{'batches' if plural else 'batch'} {', '.join(spans)}"
 
 
-def _decoded_again() -> DecodedAgain:
-    return DecodedAgain("events were decoded again while this reconcile ran", next_step="start it again")
+def _superseded() -> SupersededByRedecode:
+    return SupersededByRedecode("events were decoded again while this reconcile ran", next_step="start it again")
 
 
 def _by_chunk(counts: ChunkCounts) -> Written:

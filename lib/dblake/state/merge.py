@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
-from dblake.spark.conflicts import tried_again
+from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.sql_literals import delta, identifier, literal, position, state_at
 from dblake.state.fold import fold, missing_sql
 from dblake.state.shape import OWN, Shape
@@ -24,7 +24,7 @@ from dblake.state.table import prepare, progress
 _SOURCE = "folded"
 
 
-@tried_again
+@retry_on_conflict
 def merge(
     events: DataFrame, path: str, shape: Shape, *, app: str, batch: int, whole: bool, truncated_at: Position | None
 ) -> None:

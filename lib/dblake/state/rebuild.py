@@ -3,7 +3,7 @@
 A key that became another one, a type that does not hold the values of the one before: the events from before such a
 break say nothing that a table of the new shape could take. What does is a dump of the whole table that began after it,
 with all events from the break on. So until such a dump is done the table stays as it is, and behind; then it is
-replaced in one commit. Finding the break is ``shape.unbroken``'s business, finding the dump the caller's.
+replaced in one commit. Finding the break is ``shape.first_compatible_version``'s business, finding the dump the caller's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.spark.sql_literals import EVENT_AT, literal, position
 from dblake.state.fold import fold, last_truncate, missing_sql
-from dblake.state.shape import fitted, shape_of
+from dblake.state.shape import shape_of, widened_to_fit
 from dblake.state.table import replace
 
 
@@ -45,7 +45,7 @@ def rebuild(
 
     ``existing`` are the columns and types that the table is to keep, where it has some that fit.
     """
-    shape = fitted(shape_of(versions), existing or {})
+    shape = widened_to_fit(shape_of(versions), existing or {})
     # Keys of the old shape stand beside the new ones while the log is behind the chunks that were read.
     keyed = "".join(f" AND map_contains_key(key, {literal(name)})" for name in shape.primary_key)
     later = events.where(

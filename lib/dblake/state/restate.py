@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblake.core.errors import BrokenShape, StateError
+from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
@@ -24,9 +24,9 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.redecode.ledger import changes
-from dblake.spark.conflicts import tried_again
+from dblake.spark.conflicts import retry_on_conflict
 from dblake.state.rebuild import dumped_in, rebuild
-from dblake.state.shape import REBUILD, unbroken
+from dblake.state.shape import REBUILD, first_compatible_version
 from dblake.state.table import progress
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
             record_batch(paths.state(*split_qualified(each.table)), Application.redecode(paths.source), each.run)
 
 
-@tried_again
+@retry_on_conflict
 def _build(spark: SparkSession, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with commit_lock(path):
@@ -90,7 +90,7 @@ def _build(spark: SparkSession, paths: Paths, table: str, run: int, batch: int) 
 
 def _replace(spark: SparkSession, paths: Paths, table: str, path: str, run: int, batch: int) -> None:
     versions = [version for version in read_schemas(paths).get(table, []) if version.batch <= batch]
-    whole = versions[unbroken([version.schema for version in versions]):] if versions else []
+    whole = versions[first_compatible_version([version.schema for version in versions]):] if versions else []
     since = _since(spark, paths, table, versions, whole, batch)
     events = spark.read.format("delta").load(paths.events)
     events = events.where((events["table"] == table) & (events["batch"] <= batch))
@@ -115,7 +115,7 @@ def _since(
     windows = spark.read.format("delta").load(paths.windows).where(f"batch <= {batch}")
     began = dumped_in(windows, table, [version.schema for version in whole], whole[0].since)
     if began is None:
-        raise BrokenShape(
+        raise IncompatibleSchemaChange(
             f"table {table}: its events were decoded again, and its shape changed since it was last dumped whole",
             next_step=REBUILD.format(table=table),
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from dblake.core.errors import BrokenShape, StateError
+from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.lake.frontier import Frontier, append_frontier, read_frontier
@@ -30,7 +30,7 @@ from dblake.state.fold import last_truncate
 from dblake.state.merge import merge
 from dblake.state.rebuild import dumped_in, rebuild
 from dblake.state.restate import Restated, restate, settle
-from dblake.state.shape import require_one_key, shape_of, unbroken
+from dblake.state.shape import first_compatible_version, require_one_key, shape_of
 from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
 from dblake.state.table import progress
 
@@ -67,7 +67,7 @@ def events_version(paths: Paths) -> int | None:
     return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
 
 
-def fold_as_they_come(
+def run_continuously(
     stop: threading.Event, paths: Paths, fold: Callable[[], list[TableResult]], interval: float
 ) -> None:
     """Folds whenever events have come, until asked to stop.
@@ -178,7 +178,7 @@ class _StepRun:
             require_one_key([v.schema for v in versions if v.batch > done] + schemas[-1:])
             merge(events, path, shape_of(schemas), app=app, batch=self.batch, whole=part.whole,
                   truncated_at=part.truncated_at)
-        except BrokenShape:
+        except IncompatibleSchemaChange:
             if not self._rebuilt(events.sparkSession, versions, path, app):
                 raise
 
@@ -201,7 +201,7 @@ class _StepRun:
 
     def _rebuilt(self, session: SparkSession, versions: list[SchemaVersion], path: str, app: str) -> bool:
         """Builds a table anew whose shape is broken, if a dump has returned its rows in the new one since."""
-        whole = versions[unbroken([v.schema for v in versions]):]
+        whole = versions[first_compatible_version([v.schema for v in versions]):]
         table, schemas = whole[0].schema.table, [v.schema for v in whole]
         if not DeltaTable.is_deltatable(self.paths.windows):
             return False

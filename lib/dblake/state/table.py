@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.spark.sql_literals import delta, identifier, literal
-from dblake.state.shape import OWN, Shape, fitted, key_changed
+from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
@@ -30,7 +30,7 @@ class Progress:
     key: str | None
 
     def require_key(self, shape: Shape) -> None:
-        """Raises BrokenShape if the table's rows go by another key than the shape's."""
+        """Raises IncompatibleSchemaChange if the table's rows go by another key than the shape's."""
         if self.key is not None and self.key != _key_property(shape):
             raise key_changed(shape.table)
 
@@ -47,7 +47,7 @@ def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
     """Makes the table, or lets it grow, so that it can take rows of the shape; returns the shape it then has.
 
     Every step leaves a table that is right as it is, so dying between two of them costs nothing. A shape the table
-    cannot grow to is a BrokenShape.
+    cannot grow to is a IncompatibleSchemaChange.
     """
     if not DeltaTable.is_deltatable(path):
         _create(spark, path, shape)
@@ -55,7 +55,7 @@ def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
     if key is not None and key["value"] != _key_property(shape):
         raise key_changed(shape.table)
     existing = {f.name: f.dataType.simpleString().upper() for f in spark.read.format("delta").load(path).schema}
-    shape = fitted(shape, existing)
+    shape = widened_to_fit(shape, existing)
     missing = [c for c in shape.columns if c.name not in existing]
     if any(_ODD_NAME.search(c.name) for c in missing):
         spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
