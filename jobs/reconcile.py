@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from rich.console import Console
@@ -32,21 +33,23 @@ _WIDE, _SHOWN = 160, 50
 def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> None:
     """Turn what has landed into ordered events: each change and each dumped row once."""
     paths = Paths(config.warehouse, config.source.name)
+    # A JVM takes longer to start than a small micro-batch takes, and most of those need none.
+    spark = partial(spark_session, "dblake reconcile")
     size = config.reconcile.max_bytes_per_trigger
     if first is not None:
         if mode != "once":
             raise UsageError("--from ends by itself", next_step="give it without --continuous")
-        rounds = decode_again(spark_session("dblake reconcile"), paths, first, max_bytes_per_trigger=size)
+        rounds = decode_again(spark(), paths, first, max_bytes_per_trigger=size)
         _tell(rounds, as_json)
         return
     if as_json:
         raise UsageError("--json tells what --from found", next_step="give it with --from BATCH")
     if mode == "once":
-        done = reconcile_once(spark_session("dblake reconcile"), paths, max_bytes_per_trigger=size)
+        done = reconcile_once(spark, paths, max_bytes_per_trigger=size)
     else:
         with stop_requested() as stop:
             done = reconcile_until(
-                stop, spark_session("dblake reconcile"), paths, every=config.reconcile.trigger_seconds,
+                stop, spark, paths, every=config.reconcile.trigger_seconds,
                 max_bytes_per_trigger=size,
             )
     click.echo(f"events reach batch {done}")

@@ -221,7 +221,9 @@ class ReconcileConfig(_Section):
     max_bytes_per_trigger: str = Field(
         "256m", pattern=r"^[1-9][0-9]*[kmg]$", description="About this much of landing is one micro-batch."
     )
-    trigger_seconds: float = Field(5.0, ge=0, description="With --continuous: seconds between two micro-batches.")
+    trigger_seconds: float = Field(
+        1.0, ge=0, description="With --continuous: least seconds from the beginning of a micro-batch to the next one's."
+    )
 
 
 class StateConfig(_Section):

@@ -56,7 +56,7 @@ class SchemaRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some row groups of a landing file: what a task reads. ``size`` is in bytes, compressed."""
+    """Some row groups of a landing file: what a task reads. ``size`` is in bytes, uncompressed."""
 
     path: str
     groups: tuple[int, ...]
@@ -242,10 +242,5 @@ def _add_control_rows(
 
 def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> Part:
     numbers = tuple(groups)
-    rows = parquet.metadata
-    size = sum(
-        rows.row_group(n).column(c).total_compressed_size
-        for n in numbers for c in range(rows.num_columns)
-    )
-    return Part(path, numbers, size)
+    return Part(path, numbers, sum(parquet.metadata.row_group(number).total_byte_size for number in numbers))
 

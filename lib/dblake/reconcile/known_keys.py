@@ -73,9 +73,8 @@ class KnownKeys:
         if states:
             paths = {path: (state.schema.table, state.schema.primary_key)
                      for state in states.values() for path in state.files}
-            known = known.unionByName(
-                self._runner.frame(file_parts(paths), KNOWN, partial(state_keys, tables=paths))
-            )
+            of_state = self._runner.frame(file_parts(paths), KNOWN, partial(state_keys, tables=paths))
+            known = known.unionByName(of_state) if of_state else known
         return known, _positions(unfolded.where(F.col(OP) == TRUNCATE).select(TABLE, *POSITION))
 
 

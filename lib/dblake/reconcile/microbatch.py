@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 
@@ -58,16 +58,10 @@ class MicroBatch:
         closing = [ending for ending in endings(self._found.watermarks) if ending.window]   # steps 2, 4: watermarks
         plan = Plan(self._first, self._last, self._schemas, closing_windows(closing))
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
-        if closing:
-            in_window = self._keys_in_windows(plan).persist()                                # step 5: low < e ≤ high
-            try:
-                touched = {int(row[CHUNK_ID]): row[TRUNCATED] for row in touched_windows(in_window).collect()}
-                plan = plan.with_truncated(number for number, truncated in touched.items() if truncated)
-                keys = self._chunk_keys(chunks, plan, touched.keys() - plan.truncated)
-                plan = plan.with_evictions(evicted_keys(keys, in_window).toArrow())          # step 6: remove e.key
-            finally:
-                in_window.unpersist()
-            written += self._phantoms(chunks, plan, [ending for ending in closing if ending.end.began])
+        if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
+            plan = self._evicting(chunks, in_window, plan)                                   # step 6: remove e.key
+        if ended := [ending for ending in closing if ending.end.began]:
+            written += self._phantoms(chunks, plan, ended)
         written += self._runner.write(joined(chunks, self._found.parts), plan, self._events)  # step 7: append
         files = [file for result in written for file in result.files]
         return Reconciled(files, sum((result.written for result in written), Counter()))
@@ -85,27 +79,35 @@ class MicroBatch:
         require_rows(closing, counts)
         return joined(parts, self._found.chunk_parts)
 
-    def _keys_in_windows(self, plan: Plan) -> DataFrame:
-        """Return the keys of log events in the windows, as IN_WINDOW: in batches of before, too."""
+    def _keys_in_windows(self, plan: Plan) -> DataFrame | None:
+        """Return the keys of log events in the windows, as IN_WINDOW, from any batch; None if there are none."""
+        if not plan.windows:
+            return None
         files = self._landing.files_in_windows([closing.window for closing in plan.windows], plan.last)
         parts = file_parts(file.path for file in files)
         return self._runner.frame(parts, IN_WINDOW, partial(in_window_keys, plan=plan))
 
-    def _chunk_keys(self, chunks: Sequence[Part], plan: Plan, windows: set[int]) -> DataFrame:
-        """Return the keys of some windows' chunks, as CHUNK_KEYS."""
-        decode = partial(chunk_keys, plan=plan, windows=windows)
-        return self._runner.frame(chunks if windows else [], CHUNK_KEYS, decode)
+    def _evicting(self, chunks: Sequence[Part], in_window: DataFrame, plan: Plan) -> Plan:
+        """Return a plan that evicts the chunk rows of the keys in their windows; decodes the keys of those chunks only.
+        """
+        in_window = in_window.persist()
+        try:
+            touched = {int(row[CHUNK_ID]): row[TRUNCATED] for row in touched_windows(in_window).collect()}
+            plan = plan.with_truncated(number for number, truncated in touched.items() if truncated)
+            decode = partial(chunk_keys, plan=plan, windows=touched.keys() - plan.truncated)
+            keys = self._runner.frame(chunks, CHUNK_KEYS, decode)
+            return plan.with_evictions(evicted_keys(keys, in_window).toArrow()) if keys else plan
+        finally:
+            in_window.unpersist()
 
     def _phantoms(self, chunks: Sequence[Part], plan: Plan, ended: Sequence[Ending]) -> list[TaskResult]:
         """Write the events that delete what was known before the dumps that end here and they did not return."""
-        if not ended:
-            return []
         tables = {ending.row.table for ending in ended}
         windows = {number for number, closing in enumerate(plan.windows) if closing.window.table in tables}
         known, truncates = self._known_keys.of_tables(ended, plan.schemas)
         log = self._runner.frame(self._found.parts, KNOWN, partial(log_keys, plan=plan, tables=tables))
         returned = self._runner.frame(chunks, KNOWN, partial(returned_keys, plan=plan, windows=windows))
-        known = known.unionByName(log).unionByName(returned)
+        known = reduce(DataFrame.unionByName, [rows for rows in (known, log, returned) if rows is not None])
         ends = self._runner.spark.createDataFrame(dump_ends(ended, self._with_new(truncates)))
         candidates = candidate_phantoms(known, ends).persist()
         try:

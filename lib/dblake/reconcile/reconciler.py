@@ -85,6 +85,7 @@ class Reconciler:
         done = self.done()
         if last <= done:
             return
+        self.landing.refresh()
         found = self._survey(done + 1, last)
         missing = set(range(done + 1, last + 1)) - found.epochs.keys()
         if missing:
@@ -133,8 +134,8 @@ class Reconciler:
     def _commit(self, written: Reconciled, done: int, last: int) -> None:
         """Make all event files visible, in one commit that is rejected if another one has come in between.
 
-        Raises TableUnavailable beside another reconcile, and SupersededByRedecode beside a redecode: its decoder may be a newer
-        one. A redecode's swap records reconcile's batch again, which rejects every commit prepared before it.
+        Raises TableUnavailable beside another reconcile, and SupersededByRedecode beside a redecode, whose decoder may
+        be a newer one: its swap records reconcile's batch again, which rejects every commit prepared before it.
         """
         with commit_lock(self._paths.events):
             table = DeltaTable(self._paths.events)
@@ -170,8 +171,7 @@ class Reconciler:
         return _by_chunk(counted)
 
     def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
-        """Low watermarks whose lease epoch ended in these batches before a high one arrived, with the batch it did in.
-        """
+        """Return low watermarks whose lease epoch ended in these batches without a high one, each with that batch."""
         if not found.epochs:
             return {}
         before, newest = self._epoch_and_incarnation(done)[0], max(found.epochs.values())

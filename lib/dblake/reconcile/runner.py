@@ -19,9 +19,9 @@ from dblake.reconcile.batch_summary import Part, divided
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
 
-_SMALL_BYTES = 4 << 20
-"""Landing up to this size is decoded in the driver: a Spark job would take longer to start."""
-_TASK_BYTES = 24 << 20
+_SMALL_BYTES = 8 << 20
+"""Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
+_TASK_BYTES = 64 << 20
 
 Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
 Session = Callable[[], SparkSession]
@@ -53,12 +53,11 @@ class Runner:
         finally:
             shared.destroy()
 
-    def frame(self, parts: Sequence[Part], columns: pa.Schema, decode: Decode) -> DataFrame:
-        """Return what ``decode`` makes of all parts as a frame with these columns."""
+    def frame(self, parts: Sequence[Part], columns: pa.Schema, decode: Decode) -> DataFrame | None:
+        """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
         if _size(parts) <= _SMALL_BYTES:
             rows = pa.Table.from_batches(decode(parts), columns)
-            # Spark optimizes a frame that is known to be empty away.
-            return self.spark.createDataFrame(rows if rows.num_rows else [], from_arrow_schema(columns))
+            return self.spark.createDataFrame(rows, from_arrow_schema(columns)) if rows.num_rows else None
         tasks = self._tasks(parts)
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

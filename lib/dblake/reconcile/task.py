@@ -119,12 +119,16 @@ def landed_rows(parts: Iterable[Part], columns: Sequence[str] = COLUMNS) -> Iter
     """Read row groups of landing, so many rows at a time that a batch stays small."""
     for part in parts:
         found, inside = filesystem(part.path)
-        with pq.ParquetFile(inside, filesystem=found, read_dictionary=_REPEATED) as parquet:
+        with pq.ParquetFile(inside, filesystem=found, read_dictionary=_repeated_of(columns)) as parquet:
             for group in part.groups:
                 of_group = parquet.metadata.row_group(group)
                 width = of_group.total_byte_size // max(of_group.num_rows, 1) + 1
                 rows = max(min(4 * _DECODED_ROWS, _DECODED_BYTES // width), 1)
                 yield from parquet.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False)
+
+
+def _repeated_of(columns: Sequence[str]) -> list[str]:
+    return [name for name in _REPEATED if name in columns]
 
 
 def log_rows(rows: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
