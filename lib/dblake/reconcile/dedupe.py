@@ -17,25 +17,40 @@ from dblake.decode.columns import DELETE, OP, TRUNCATE
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.landing.columns import CHUNK_ID
 
-TRUNCATED = "truncated"
+EVENTS, PARTIAL, TRUNCATED = "events", "partial", "truncated"
 
 
 def touched_windows(in_window: DataFrame) -> DataFrame:
-    """Return the windows that hold events: ``chunk_id``, and ``truncated`` if a truncate is among them.
+    """Return the windows that hold events: ``chunk_id``, how many ``events`` and ``partial`` images, ``truncated``.
 
-    ``in_window`` has ``chunk_id`` and ``op``.
+    ``in_window`` has ``chunk_id, op, carried``.
     """
-    return in_window.groupBy(CHUNK_ID).agg(F.bool_or(F.col(OP) == TRUNCATE).alias(TRUNCATED))
+    return in_window.groupBy(CHUNK_ID).agg(
+        F.count("*").alias(EVENTS), F.count(CARRIED).alias(PARTIAL),
+        F.bool_or(F.col(OP) == TRUNCATE).alias(TRUNCATED),
+    )
 
 
-def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame) -> DataFrame:
+def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame, *, few: bool, partial: bool) -> DataFrame:
     """Return the keys of chunk rows that events in their window touched: all other chunk rows survive as they are.
 
     ``chunk_keys`` has ``chunk_id, key_text``, ``in_window`` also ``op, carried``. Returns ``chunk_id, key_text,
-    whole, carried``: without ``whole``, all events of the key were partial images, which carried these columns.
+    whole, carried``: without ``whole``, all events of the key were partial images, which carried these columns. The
+    events are ``few`` if every task can hold their keys; else both sides are shuffled. Without ``partial`` images among
+    them every touched key is evicted.
     """
+    keys = [CHUNK_ID, KEY_TEXT]
+    events = in_window.where(F.col(KEY_TEXT).isNotNull())
+    if not partial:
+        touched = chunk_keys.join(_shipped(events.select(keys), few), keys, "left_semi")
+        return touched.withColumns({WHOLE: F.lit(True), CARRIED: F.lit(None).cast("array<string>")})
     whole = (F.col(OP) == DELETE) | F.col(CARRIED).isNull()
-    events = in_window.where(F.col(KEY_TEXT).isNotNull()).groupBy(CHUNK_ID, KEY_TEXT).agg(
+    by_key = events.groupBy(keys).agg(
         F.max(whole).alias(WHOLE), F.array_distinct(F.flatten(F.collect_list(CARRIED))).alias(CARRIED)
     )
-    return events.join(chunk_keys, [CHUNK_ID, KEY_TEXT], "left_semi")
+    # A chunk returns a key once.
+    return chunk_keys.join(_shipped(by_key, few), keys, "inner")
+
+
+def _shipped(rows: DataFrame, few: bool) -> DataFrame:
+    return F.broadcast(rows) if few else rows

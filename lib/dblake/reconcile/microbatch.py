@@ -21,7 +21,7 @@ from dblake.decode.columns import DELETE
 from dblake.events.files import EventFile
 from dblake.landing.columns import CHUNK_ID
 from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined
-from dblake.reconcile.dedupe import TRUNCATED, evicted_keys, touched_windows
+from dblake.reconcile.dedupe import EVENTS, PARTIAL, TRUNCATED, evicted_keys, touched_windows
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, KNOWN, chunk_keys, in_window_keys, log_keys, returned_keys
 from dblake.reconcile.known_keys import KnownKeys
 from dblake.reconcile.landing_files import LandingFiles
@@ -92,11 +92,14 @@ class MicroBatch:
         """
         in_window = in_window.persist()
         try:
-            touched = {int(row[CHUNK_ID]): row[TRUNCATED] for row in touched_windows(in_window).collect()}
-            plan = plan.with_truncated(number for number, truncated in touched.items() if truncated)
-            decode = partial(chunk_keys, plan=plan, windows=touched.keys() - plan.truncated)
-            keys = self._runner.frame(chunks, CHUNK_KEYS, decode)
-            return plan.with_evictions(evicted_keys(keys, in_window).toArrow()) if keys else plan
+            touched = touched_windows(in_window).collect()
+            plan = plan.with_truncated(int(row[CHUNK_ID]) for row in touched if row[TRUNCATED])
+            windows = {int(row[CHUNK_ID]) for row in touched} - plan.truncated
+            keys = self._runner.frame(chunks, CHUNK_KEYS, partial(chunk_keys, plan=plan, windows=windows))
+            if keys is None:
+                return plan
+            few, partial_images = sum(row[EVENTS] for row in touched) <= _FEW, any(row[PARTIAL] for row in touched)
+            return plan.with_evictions(evicted_keys(keys, in_window, few=few, partial=partial_images).toArrow())
         finally:
             in_window.unpersist()
 
