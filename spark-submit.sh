@@ -8,6 +8,7 @@
 # --conf is the job's: dblake's configuration file.
 #
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
+#   ./spark-submit.sh lint                 checks code style, types and language
 #   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
 #   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
 #   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
@@ -76,8 +77,8 @@ find_python() {
     fail 78 "no Python 3.11 or newer with its venv module. Next: apt-get install python3 python3-venv, or https://www.python.org/downloads/"
 }
 
-# $1 is the requirements file. The stamp holds what was installed, so that a changed file is noticed.
-wanted_packages() { cat "$home/requirements.txt" "$home/$1" | cksum; }
+# $1 is a lock file: every package with its version and hashes. The stamp records which contents were installed.
+wanted_packages() { cksum <"$home/$1"; }
 
 has_packages() { [[ -x $python && -f $venv/$1.installed && $(<"$venv/$1.installed") == "$(wanted_packages "$1")" ]]; }
 
@@ -87,7 +88,7 @@ install_packages() {
     base=$(find_python)
     say "installing $1 into $venv; this takes a few minutes, once"
     [[ -x $python ]] || "$base" -m venv "$venv"
-    "$python" -m pip install --quiet --disable-pip-version-check -r "$home/$1" >&2 ||
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$home/$1" >&2 ||
         fail 75 "packages could not be installed. Next: see pip's message above, then start again"
     wanted_packages "$1" >"$venv/$1.installed"
 }
@@ -190,14 +191,24 @@ packed() {
     code_zip 2>/dev/null || fail 78 "the code cannot be packed into $venv. Next: ./spark-submit.sh setup, as its owner"
 }
 
-run_tests() {
-    need_packages requirements-dev.txt
-    need_spark
-    cd "$home"
-    # All three are told whatever the others say, and pytest's closing line comes last.
+# Runs every check that needs no test, whatever the others find.
+run_lint() {
     local code=0
+    need_packages requirements-dev.lock
+    cd "$home"
     "$python" -m ruff check . || code=$?
     "$python" -m mypy || code=$?
+    "$python" -m tools.language || code=$?
+    return "$code"
+}
+
+run_tests() {
+    need_packages requirements-dev.lock
+    need_spark
+    cd "$home"
+    # pytest's closing line comes last.
+    local code=0
+    run_lint || code=$?
     if [[ $# -gt 0 ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"
@@ -216,10 +227,10 @@ run_tests() {
 run_benchmark() {
     # MariaDB and MySQL are the tests' own servers, and are measured without a JVM.
     case " $* " in
-    *" --mysql "*) need_packages requirements-dev.txt ;;
-    *" --help "*) need_packages requirements.txt ;;
+    *" --mysql "*) need_packages requirements-dev.lock ;;
+    *" --help "*) need_packages requirements.lock ;;
     *)
-        need_packages requirements.txt
+        need_packages requirements.lock
         need_spark
         ;;
     esac
@@ -229,7 +240,7 @@ run_benchmark() {
 
 run_stress() {
     # Its databases are the tests' own servers.
-    need_packages requirements-dev.txt
+    need_packages requirements-dev.lock
     [[ " $* " == *" --help "* ]] || need_spark
     cd "$home"
     exec "$python" -m benchmarks.stress "$@"
@@ -238,11 +249,11 @@ run_stress() {
 # The same as for our own environment, in another place.
 need_airflow() {
     local venv=$airflow_venv python=$airflow_venv/bin/python
-    need_packages requirements-airflow.txt
+    need_packages requirements-airflow.lock
 }
 
 run_airflow() {
-    need_packages requirements.txt
+    need_packages requirements.lock
     if [[ " $* " != *" --help "* ]]; then
         need_spark
         need_airflow
@@ -264,8 +275,8 @@ case $job in
     ;;
 setup)
     case ${1:-} in
-    "") need_packages requirements.txt ;;
-    --dev) need_packages requirements-dev.txt ;;
+    "") need_packages requirements.lock ;;
+    --dev) need_packages requirements-dev.lock ;;
     --airflow)
         need_airflow
         exit 0
@@ -275,6 +286,10 @@ setup)
     need_spark
     packed >/dev/null
     exit 0
+    ;;
+lint)
+    run_lint
+    exit
     ;;
 tests) run_tests "$@" ;;
 benchmark) run_benchmark "$@" ;;
@@ -304,7 +319,7 @@ while [[ $# -gt 0 ]]; do
     shift
 done
 
-need_packages requirements.txt
+need_packages requirements.lock
 if [[ -z $plain ]]; then
     need_spark
     # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a
