@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
@@ -22,6 +23,9 @@ from dblake.landing.columns import BATCH
 from pipelines.microbatch import Reconciler, ranges
 from pipelines.paths import Paths
 from pipelines.stages import newest_batch
+
+_FINISH_SECONDS = 30.0
+"""How long a micro-batch may take to end once the job is asked to stop."""
 
 # How Python's own words for an error of the decoder look inside what Spark makes of them.
 _DECODERS_WORDS = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
@@ -48,7 +52,8 @@ def reconcile_until(
     while not stop.is_set() and not run.wait(1):
         pass
     # A micro-batch cut short is harmless, but what it has done is then done again.
-    while query.isActive and query.status["isTriggerActive"]:
+    deadline = time.monotonic() + _FINISH_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         run.wait(1)
     query.stop()
     return run.reconciler.done()
