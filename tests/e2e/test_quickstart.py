@@ -40,7 +40,7 @@ def submit(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[s
     )
 
 
-def submit_in_background(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[str]:
+def submit_in_background(*arguments: str, seconds: int = 1200) -> subprocess.CompletedProcess[str]:
     """Run a job as `&` in a script or a CI runner does: SIGINT ignored, no terminal, nothing on stdin."""
     return subprocess.run(
         [str(HOME / "spark-submit.sh"), *arguments], capture_output=True, text=True, timeout=seconds, check=False,
