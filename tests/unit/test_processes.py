@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.processes import end_with_parent, stop_process
+from dblake.core.processes import defer_signals, end_with_parent, stop_process
 
 _IGNORES = """
 import signal, sys, time
@@ -80,6 +80,19 @@ def test_end_with_parent_ends_child_of_killed_parent() -> None:
     parent.kill()
     parent.wait(10)
     assert _ended(child)
+
+
+def test_defer_signals_handles_signal_after_block() -> None:
+    events: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: events.append("handled"))
+    try:
+        with defer_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+            events.append("block ends")
+        assert events == ["block ends", "handled"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _ended(pid: int) -> bool:

@@ -10,8 +10,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 STOP_SECONDS = 10.0
 """How long a process may take to end after each signal."""
@@ -48,3 +50,30 @@ def end_with_parent(number: signal.Signals = signal.SIGTERM) -> list[str]:
     if shutil.which("setpriv") is None:
         return []
     return ["setpriv", f"--pdeathsig={number.name.removeprefix('SIG')}"]
+
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Handle SIGTERM and SIGINT after the block, for a start of a child that must not be interrupted half-way.
+
+    Does nothing outside the main thread, which handles no signals, and for a signal that is ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def keep(number: int, _: FrameType | None) -> None:
+        pending.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    deferred = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in deferred:
+        signal.signal(number, keep)
+    try:
+        yield
+    finally:
+        for number, handler in deferred.items():
+            signal.signal(number, handler)
+        for received in dict.fromkeys(pending):
+            signal.raise_signal(received)
