@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from dblake.core.ports import free_port
 
 HOME = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(1500)
 _CONF = """
 warehouse: ./lake/warehouse
 progress: file:./lake/progress
