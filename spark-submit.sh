@@ -56,7 +56,7 @@ locked() {
     mkdir -p "$venv"
     if command -v flock >/dev/null; then
         (
-            flock 9
+            flock -w 3600 9 || fail 75 "another process has worked on $venv for an hour. Next: stop it, then start again"
             "$@"
         ) 9>"$venv/.lock"
     else

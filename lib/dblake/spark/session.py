@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from dblake.core.processes import defer_signals
 from dblake.installation import application_home, import_paths
 
 _LAUNCH = "PYSPARK_SUBMIT_ARGS"
@@ -51,7 +52,9 @@ def _launch(settings: dict[str, str]) -> dict[str, str]:
         jars = shlex.join(_jar_options())
         os.environ[_LAUNCH] = f"{jars} {os.environ.get(_LAUNCH, 'pyspark-shell')}"
     # There is no public way to start the JVM before a context; afterwards SparkConf() shows what it was started with.
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
+    with defer_signals():
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     return dict(SparkConf().getAll()) | settings
 
 
