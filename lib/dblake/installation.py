@@ -1,4 +1,4 @@
-"""Where the parts around the library are: ``jobs``, ``pipelines`` and ``conf``, in a checkout or in an installed package.
+"""Locate ``jobs``, ``pipelines`` and ``conf``, which surround the library, in a checkout or in an installed package.
 
 A checkout has them beside ``lib/``; ``pip install`` puts them into ``dblake/_application``, so that no package called
 ``jobs`` appears among the user's own. Nothing here imports them.
