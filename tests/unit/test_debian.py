@@ -82,4 +82,4 @@ def test_wrap_program_runs_with_tree_loader(tmp_path: Path) -> None:
     root = root.rename(tmp_path / "moved")
     maps = subprocess.run([root / "bin/cat", "/proc/self/maps"], check=True, capture_output=True, text=True).stdout
     loaded = {Path(line.split(maxsplit=5)[5]) for line in maps.splitlines() if ".so" in line}
-    assert loaded == {path for path in (root / "usr/lib" / loader.parent.name).iterdir()}
+    assert loaded == set((root / "usr/lib" / loader.parent.name).iterdir())
