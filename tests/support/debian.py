@@ -215,8 +215,9 @@ def _mirror() -> str:
     lines = _run("apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(SITE)", "Created-By: Packages")
     targets = [line.rsplit(" ", 1) for line in lines.splitlines() if "://" in line]
     known = [site for origin, site in targets if origin == "Debian Debian"]
-    # Before the first apt-get update, their origin is not known.
-    likely = [site for _, site in targets if site.rstrip("/").endswith("/debian")]
+    # The origin is known after an update only.
+    planned = _run("apt-get", "update", "--print-uris", "-o", "Debug::NoLocking=1")
+    likely = re.findall(r"^'(\S+/debian)/dists/", planned, re.MULTILINE)
     return next(iter([*known, *likely]), _MIRROR)
 
 
