@@ -196,6 +196,8 @@ run_tests() {
     cd "$home"
     # All three are told whatever the others say, and pytest's closing line comes last.
     local code=0
+    # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
+    "$python" -m tests.support.debian || code=$?
     "$python" -m ruff check . || code=$?
     "$python" -m mypy || code=$?
     if [[ $# -gt 0 ]]; then
@@ -205,8 +207,8 @@ run_tests() {
     # In two halves at once: more than half of the time goes by in waiting for databases, JVMs and time-outs.
     local half folders=(tests/spark tests/e2e)
     half=$(mktemp)
-    "$python" -m pytest --durations=20 "${folders[@]}" >"$half" 2>&1 &
-    "$python" -m pytest --durations=20 tests "${folders[@]/#/--ignore=}" || code=$?
+    "$python" -m pytest --by-area "${folders[@]}" >"$half" 2>&1 &
+    "$python" -m pytest --by-area tests "${folders[@]/#/--ignore=}" || code=$?
     wait $! || code=$?
     cat "$half"
     rm -f "$half"
