@@ -14,6 +14,7 @@ import threading
 import time
 
 from deltalake import DeltaTable
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,6 +24,8 @@ from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.runner import Session
 
 _POLL_SECONDS = 0.1
+_FINISH_SECONDS = 30.0
+"""How long a micro-batch may take to end once the job is asked to stop."""
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # An error of the decoder in a worker of Spark's, as its text appears in the message of Spark's own error.
 _DECODER_ERROR = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
@@ -45,14 +48,32 @@ def reconcile_until(
     """Reconcile what lands until ``stop`` is set; return the newest batch in events.
 
     A micro-batch begins as soon as something has landed, but not before ``every`` seconds after the last one began.
+    One that runs when ``stop`` is set has ``_FINISH_SECONDS`` to end, then its Spark jobs are cancelled.
     """
-    run = _Run(spark, paths, max_bytes_per_trigger)
-    while not stop.is_set():
-        began = time.monotonic()
-        run.advance(stop)
-        while not stop.wait(_POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
-            pass
+    run, ended = _Run(spark, paths, max_bytes_per_trigger), threading.Event()
+    threading.Thread(target=_cancel_late_jobs, args=(stop, ended), daemon=True).start()
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            run.advance(stop)
+            while not stop.wait(_POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
+                pass
+    except PySparkException:
+        # What was cancelled has changed nothing, and is done by the next run.
+        if not stop.is_set():
+            raise
+    finally:
+        ended.set()
     return run.reconciler.done()
+
+
+def _cancel_late_jobs(stop: threading.Event, ended: threading.Event) -> None:
+    """Cancel Spark's jobs if a micro-batch does not end in time once ``stop`` is set."""
+    while not ended.is_set() and not stop.wait(1):
+        pass
+    context = SparkContext._active_spark_context
+    if not ended.wait(_FINISH_SECONDS) and context is not None:
+        context.cancelAllJobs()
 
 
 class _Run:
