@@ -36,7 +36,7 @@ from dblake.landing.columns import (
 
 ORIGIN = "origin"
 
-#: The columns of the events table, as Arrow has them; ``events.schema.EVENTS`` says the same to Spark.
+#: The columns of the events table, as Arrow has them; ``events.schema.EVENTS`` is the same for Spark.
 EVENT_COLUMNS = pa.schema(
     [
         *(DECODED.field(name) for name in (
@@ -73,14 +73,13 @@ def write_event_file(table: str, batches: Iterable[pa.RecordBatch]) -> EventFile
     rows = pa.Table.from_batches(merged(batches), EVENT_COLUMNS)
     name = f"part-{uuid.uuid4()}.zstd.parquet"
     found, folder = filesystem(table)
-    with found.open_output_stream(f"{folder.rstrip('/')}/{name}") as sink:
-        with pq.ParquetWriter(
-            sink, EVENT_COLUMNS, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES,
-            write_statistics=[*PRUNED_BY, SEQ],
-        ) as writer:
-            writer.write_table(rows, row_group_size=_ROW_GROUP)
-        size = sink.tell()
-    return EventFile(name, size, rows.num_rows, _statistics(rows))
+    path = f"{folder.rstrip('/')}/{name}"
+    with pq.ParquetWriter(
+        path, EVENT_COLUMNS, filesystem=found, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES,
+        write_statistics=[*PRUNED_BY, SEQ],
+    ) as writer:
+        writer.write_table(rows, row_group_size=_ROW_GROUP)
+    return EventFile(name, found.get_file_info(path).size, rows.num_rows, _statistics(rows))
 
 
 def sorted_by_position(events: pa.RecordBatch) -> pa.RecordBatch:

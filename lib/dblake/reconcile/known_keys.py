@@ -1,4 +1,4 @@
-"""What is known of tables' keys when their dumps end: from state where it can tell, else from all events.
+"""What is known of tables' keys when their dumps end: from state where it is complete, else from all events.
 
 State holds the newest event of every key, so a table's own size bounds what the end of its dump reads: state's keys,
 and the events that state has not folded in yet. A state table is used if it records how far it is, has the dumped
@@ -41,7 +41,7 @@ FindState = Callable[[TableSchema], "FoldedState | None"]
 
 @dataclass(frozen=True, slots=True)
 class FoldedState:
-    """A state table that can tell its keys: its files, and the batch up to which it holds all events."""
+    """A state table whose keys can be used: its files, and the batch up to which it holds all events."""
 
     schema: TableSchema
     files: tuple[str, ...]
@@ -83,7 +83,7 @@ def no_state(_: TableSchema) -> None:
 
 
 def find_state(paths: Paths, schema: TableSchema) -> FoldedState | None:
-    """Return a table's state if it can tell the keys of the events that the events table holds now."""
+    """Return a table's state if it has the keys of the events that the events table holds now."""
     # Before the table is opened, so that it is at least as far.
     frontier = read_frontier(paths)
     path = paths.state(*split_qualified(schema.table))

@@ -93,8 +93,8 @@ def as_known_keys(events: DataFrame) -> DataFrame:
 def candidate_phantoms(known: DataFrame, ends: DataFrame) -> DataFrame:
     """Return the keys that had a row before each dump began: ``chunk, key_text, key, last_at``.
 
-    ``known`` are KNOWN rows, of which those older than their table's dump count; a null ``op`` says that a chunk
-    returned the key, and that the row was evicted. ``ends`` are those of ``dump_ends``.
+    ``known`` are KNOWN rows, of which those older than their table's dump count; a null ``op`` means that a
+    chunk returned the key, and that the row was evicted. ``ends`` are those of ``dump_ends``.
     """
     # Truncates have no key; nor have rows from before the table had one, which cannot be recognized again.
     is_row = F.col(KEY_TEXT).isNotNull() & F.col(OP).isNotNull()

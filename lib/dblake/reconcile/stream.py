@@ -1,10 +1,10 @@
 """Landing → events: which batches make a micro-batch, and when it runs.
 
 Both triggers, ``reconcile_once`` for schedulers and ``reconcile_until``, go by landing batch numbers in the newest
-version of landing's Delta log, and by the batch that the events table records; nothing else says how far reconcile is.
+version of landing's Delta log, and by the batch that the events table records; nothing else records how far reconcile is.
 So no file of an old version is ever needed, and nothing but the tables can be lost (decision 7).
 
-Promises that after ``reconcile_once`` all that had landed when it began is in events, or an error says what is not.
+Promises that after ``reconcile_once`` all that had landed when it began is in events, or an error names what is not.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def as_session(spark: SparkSession | Session) -> Session:
 
 
 def size_in_bytes(text: str) -> int:
-    """Return the bytes that a size like ``256m`` stands for."""
+    """Return the bytes of a size like ``256m``."""
     return int(text[:-1]) * _UNITS[text[-1]]
 
 

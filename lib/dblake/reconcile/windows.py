@@ -51,7 +51,7 @@ class WatermarkRow:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A high watermark with what capture says of its chunk; ``window`` is None if the chunk was discarded."""
+    """A high watermark with its payload; ``window`` is None if the chunk was discarded."""
 
     row: WatermarkRow
     end: ChunkEnd
@@ -59,7 +59,7 @@ class Ending:
 
 
 def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
-    """What the ``high`` rows among these say. Raises WindowInvariantViolated for one that contradicts itself."""
+    """Parse the ``high`` rows among these. Raises WindowInvariantViolated for one that contradicts itself."""
     found: dict[ChunkName, Ending] = {}
     for row in (r for r in rows if r.kind == HIGH):
         if row.chunk in found:
@@ -68,7 +68,7 @@ def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
         window = None
         if end.status == CLOSED:
             if end.first_batch > row.batch:
-                raise _broken(row, f"says it began in batch {end.first_batch}, after its high watermark")
+                raise _broken(row, f"has a first batch, {end.first_batch}, after its high watermark")
             try:
                 high = Position(row.incarnation, row.lsn, row.seq)
                 window = end.window(chunk_id=row.chunk_id, table=row.table, lease_epoch=row.lease_epoch, high=high)

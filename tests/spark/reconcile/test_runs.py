@@ -187,7 +187,7 @@ def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSes
         ("fewer rows than were read", chunk(2, "k", 20, 30, {"1": "a"}, rows=2), "read 2 rows"),
         ("more rows than were read", chunk(2, "k", 20, 30, {"1": "a", "2": "b"}, rows=1), "read 1 rows"),
         ("high before low", chunk(2, "k", 30, 20, {"1": "a"}), "inside out"),
-        ("began after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "began in batch 3"),
+        ("began after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "first batch, 3"),
         ("two high watermarks", [*chunk(2, "k", 20, 30, {"1": "a"}), *chunk(2, "k", 20, 40, {})[-1:]], "two high"),
     ],
 )
@@ -391,6 +391,29 @@ def test_end_of_dump_removes_the_same_keys_with_state_as_from_events(
         removed.append([dict(row["key"]) for row in gone])
     keys = ["1", "2"] if snapshot else ["1", "2", "4"]
     assert removed == 2 * [[{"id": key, "v": "x"} if composite else {"id": key} for key in keys]]
+
+
+def test_histories_with_state_folded_in_between_give_the_specified_events(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Dumps of these histories end, and remove keys, after state has folded in the first batches."""
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in (40, 153, 264, 291, 299, 312)]
+    schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
+    paths = Paths(str(tmp_path), "shop")
+    # State folds up to the end of a transaction; histories do not mark it.
+    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in side_by_side(worlds)]
+    land(paths.landing, "shop", landed, schemas)
+    reconciler = Reconciler(lambda: spark, paths)
+    reconciler.reconcile(2)
+    run_state(spark, paths)
+    assert DeltaTable.is_deltatable(paths.state("h153", "plain"))
+    for batch in range(3, reconciler.landing.newest_batch + 1):
+        reconciler.reconcile(batch)
+    expected = [event for world in worlds for event in reconcile(for_model(world.landing))[0]]
+    assert sum(event.op == "d" and event.chunk_id is not None for event in expected) >= 6
+    assert [row[:4] for row in rows_of(spark, paths)] == sorted(
+        (e.position.lsn, e.position.seq, e.table, e.op) for e in expected
+    )
 
 
 def rows_of(spark: SparkSession, paths: Paths) -> list[tuple[Any, ...]]:
