@@ -32,9 +32,10 @@ _FILLER = " " * 84
 
 
 class Rows:
-    """Writes landing rows in order, a commit for every 200,000."""
+    """Writes landing rows in order, a commit for every so many."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, batch_rows: int = _BATCH) -> None:
+        self._batch_rows = batch_rows
         self._landing = Landing(path, SOURCE)
         self._rows: list[dict[str, Any]] = []
         self._lsn, self._draw = 0, random.Random(1)
@@ -83,7 +84,7 @@ class Rows:
             "schema_id": TABLE.schema_id, "committed_at": 1_700_000_000_000_000 + self._lsn,
         })
         self.count += 1
-        if len(self._rows) >= _BATCH:
+        if len(self._rows) >= self._batch_rows:
             self.commit()
 
 
@@ -95,9 +96,9 @@ def land_changes(path: str, changes: int) -> int:
     return rows.count
 
 
-def land_dump(path: str, dumped: int, changes: int) -> int:
+def land_dump(path: str, dumped: int, changes: int, batch_rows: int = _BATCH) -> int:
     """Land a dump with half of the changes in its windows, the others after it; return how many rows that are."""
-    rows = Rows(path)
+    rows = Rows(path, batch_rows)
     rows.dump(dumped, changes // 2)
     rows.change(changes - changes // 2, dumped)
     rows.commit()

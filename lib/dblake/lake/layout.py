@@ -73,10 +73,6 @@ class Paths:
         """The pages of the newest run of ``check``."""
         return f"{self.root}/quality/docs"
 
-    def stream_checkpoint(self, stage: str) -> str:
-        """Spark's own checkpoint of a stage's stream; may be deleted, the tables know how far they are."""
-        return f"{self.root}/checkpoints/{stage}"
-
 
 @dataclass(frozen=True, slots=True)
 class Beside(Paths):

@@ -85,7 +85,6 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def paths(folded: Path, tmp_path: Path) -> Paths:
     """A copy of it."""
     shutil.copytree(folded, tmp_path, dirs_exist_ok=True)
-    # The stream's checkpoint knows the table by its id, not by its place.
     return Paths(str(tmp_path), "shop")
 
 
