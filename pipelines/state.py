@@ -24,7 +24,7 @@ from dblake.core.errors import BrokenShape, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
-from dblake.state.fold import last_truncate
+from dblake.state.fold_sql import last_truncate
 from dblake.state.merge import merge
 from dblake.state.rebuild import dumped_in, rebuild
 from dblake.state.shape import require_one_key, shape_of, unbroken

@@ -9,7 +9,7 @@ mean here what they mean there.
 from __future__ import annotations
 
 from dblake.core.errors import StateError
-from dblake.state.fold import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
+from dblake.state.fold_sql import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
 from dblake.state.shape import OWN, Shape
 from dblake.spark.spelling import EVENT_AT, identifier, literal, state_at
 

@@ -15,7 +15,7 @@ from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.state.fold import fold, last_truncate, missing_sql
+from dblake.state.fold_sql import fold, last_truncate, missing_sql
 from dblake.state.shape import fitted, shape_of
 from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
