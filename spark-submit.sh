@@ -167,20 +167,19 @@ need_spark() {
 # The code as one file, for executors on other machines; named by what is in it, so that it is never that of before.
 code_zip() {
     local zip sum
-    sum=$(cd "$home" && find lib pipelines -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
+    sum=$(cd "$home" && find lib -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
     zip=$venv/dblake-${sum%% *}.zip
     if [[ ! -f $zip ]]; then
         find "$venv" -maxdepth 1 -name 'dblake*.zip' -mtime +7 -delete
-        "$python" - "$zip" "$home/lib" "$home" <<'PYTHON' || return
+        "$python" - "$zip" "$home/lib" <<'PYTHON' || return
 import os, sys, zipfile
 from pathlib import Path
 
-target, lib, home = map(Path, sys.argv[1:])
+target, lib = map(Path, sys.argv[1:])
 partial = target.with_name(f"{target.name}.{os.getpid()}")
 with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-    for root, package in (lib, lib / "dblake"), (home, home / "pipelines"):
-        for file in sorted(package.rglob("*.py")):
-            archive.write(file, file.relative_to(root))
+    for file in sorted(lib.rglob("*.py")):
+        archive.write(file, file.relative_to(lib))
 partial.replace(target)
 PYTHON
     fi
@@ -249,7 +248,7 @@ run_airflow() {
         need_airflow
     fi
     export DBLAKE_AIRFLOW_VENV=$airflow_venv
-    exec "$python" -m pipelines.airflow.trial "$@"
+    exec "$python" -m trials.airflow.trial "$@"
 }
 
 job=${1:-}

@@ -19,9 +19,9 @@ from benchmarks.capture_job import ENVIRONMENT, HOME, SOURCE, configure
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
 from benchmarks.process import run
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
 from dblake.spark.session import spark_session
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
 
 _ALL_AT_ONCE = "100g"
 _MOST = 2.5

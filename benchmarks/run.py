@@ -32,7 +32,7 @@ from benchmarks.progress import Progress
 from dblake.landing.table import Landing
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
-from pipelines.cli import run_job, verbose_option
+from jobs.cli.frame import run_job, verbose_option
 
 Flavour = Literal["mariadb", "mysql"]
 

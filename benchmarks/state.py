@@ -12,13 +12,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
-from benchmarks.comparison import Comparison, Side
 from benchmarks.capture_job import SOURCE
+from benchmarks.comparison import Comparison, Side
 from benchmarks.database import TABLE
 from benchmarks.reconcile import seconds
 from dblake.core.names import split_qualified
-from pipelines.paths import Paths
-from pipelines.state import run_state
+from dblake.lake.layout import Paths
+from dblake.state.run import run_state
 
 _ONE_STEP = 1_000_000
 

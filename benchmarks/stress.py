@@ -23,7 +23,7 @@ from benchmarks import machine
 from dblake.core.errors import ExitCode
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
-from pipelines.cli import run_job, verbose_option
+from jobs.cli.frame import run_job, verbose_option
 from tests.support.clean import clean_runs
 from tests.support.mysql import MysqlServer
 from tests.support.rig import PACE, rig_at

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from dblake.capture.loop import Until
 from dblake.config import Config
+from jobs.cli.frame import job_options, run_job, stop_requested
 from pipelines.capture import run_capture
-from pipelines.cli import job_options, run_job, stop_requested
 
 
 @click.command("capture")

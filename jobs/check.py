@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dblake.config import Config
-from dblake.quality.own import read_suites
+from dblake.lake.layout import Paths
 from dblake.quality.results import Outcome
+from dblake.quality.run import Report, run_check
 from dblake.quality.suite import Suite
+from dblake.quality.user_suite import read_suites
 from dblake.spark.session import spark_session
-from pipelines.check import Report, run_check
-from pipelines.cli import job_options, run_job
-from pipelines.paths import Paths
-from pipelines.sql import quiet
+from dblake.sql.query import quiet
+from jobs.cli.frame import job_options, run_job
 
 _WIDE = 200
 

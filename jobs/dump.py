@@ -17,9 +17,16 @@ from rich.text import Text
 from dblake.capture.requests import Control, Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
-from pipelines.cli import job_options, run_job
+from jobs.cli.frame import job_options, run_job
 from pipelines.dump import (
-    Entry, dump_status, end_throttle, slow_down, start_all, start_tables, steer, wait_for,
+    Entry,
+    dump_status,
+    end_throttle,
+    slow_down,
+    start_all,
+    start_tables,
+    steer,
+    wait_for,
 )
 
 

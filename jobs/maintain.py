@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dblake.config import Config
+from dblake.lake.layout import Paths
+from dblake.maintenance.run import maintain as keep
 from dblake.spark.session import spark_session
-from pipelines.cli import job_options, run_job
-from pipelines.maintain import maintain as keep
-from pipelines.paths import Paths
+from jobs.cli.frame import job_options, run_job
 
 
 @click.command("maintain")

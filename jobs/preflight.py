@@ -14,7 +14,7 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.core.errors import ExitCode, UsageError
 from dblake.core.source import Check, InitPlan
-from pipelines.cli import job_options, run_job
+from jobs.cli.frame import job_options, run_job
 from pipelines.preflight import check_source, init_source, plan_source
 
 

@@ -10,8 +10,8 @@ from rich.table import Column, Table
 
 from dblake.config import load_config
 from dblake.core.errors import ExitCode
-from pipelines.answers import show
-from pipelines.cli import run_job, verbose_option
+from jobs.cli.frame import run_job, verbose_option
+from jobs.cli.sql_output import show
 from pipelines.quickstart import Quickstart
 
 _CONF = Path(__file__).parents[1] / "conf" / "quickstart.yaml"

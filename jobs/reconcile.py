@@ -12,12 +12,12 @@ from rich.text import Text
 
 from dblake.config import Config
 from dblake.core.errors import UsageError
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once, reconcile_until
+from dblake.redecode.ledger import Run
+from dblake.redecode.run import decode_again
 from dblake.spark.session import spark_session
-from pipelines.again import decode_again
-from pipelines.cli import job_options, run_job, stop_requested
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once, reconcile_until
-from pipelines.redecoded import Run
+from jobs.cli.frame import job_options, run_job, stop_requested
 
 _WIDE, _SHOWN = 160, 50
 

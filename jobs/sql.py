@@ -11,11 +11,11 @@ import click
 
 from dblake.config import Config
 from dblake.core.errors import DblakeError
+from dblake.lake.layout import Paths
 from dblake.spark.session import spark_session
-from pipelines.answers import show
-from pipelines.cli import job_options, run_job
-from pipelines.paths import Paths
-from pipelines.sql import frontier_at, query, quiet
+from dblake.sql.query import frontier_at, query, quiet
+from jobs.cli.frame import job_options, run_job
+from jobs.cli.sql_output import show
 
 
 @click.command("sql")
@@ -33,7 +33,7 @@ def sql(config: Config, statement: str | None, at: str | None, form: str | None)
     spark = spark_session("dblake sql")
     quiet(spark)
     paths = Paths(config.warehouse, config.source.name)
-    point = frontier_at(spark, paths, at) if at else None
+    point = frontier_at(paths, at) if at else None
     if statement is not None:
         show(query(spark, paths, statement.strip().rstrip(";"), point), form)
         return

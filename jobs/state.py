@@ -8,10 +8,10 @@ import click
 
 from dblake.config import Config
 from dblake.core.errors import StateError
+from dblake.lake.layout import Paths
 from dblake.spark.session import spark_session
-from pipelines.cli import job_options, run_job, stop_requested
-from pipelines.paths import Paths
-from pipelines.state import TableResult, fold_as_they_come, run_state
+from dblake.state.run import TableResult, fold_as_they_come, run_state
+from jobs.cli.frame import job_options, run_job, stop_requested
 
 
 @click.command("state")

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from dblake.config import Config
-from pipelines.cli import job_options, run_job
-from pipelines.metrics import write_metrics
+from dblake.status.metrics import write_metrics
+from jobs.cli.frame import job_options, run_job
 from pipelines.status import read_status
 
 

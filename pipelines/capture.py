@@ -10,8 +10,8 @@ from dblake.capture.progress import open_progress
 from dblake.capture.run import Capture
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.config import Config
+from dblake.lake.layout import Paths
 from dblake.landing.table import Landing
-from pipelines.paths import Paths
 from pipelines.sources import open_source
 
 

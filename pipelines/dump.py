@@ -16,7 +16,7 @@ from typing import Any
 from dblake.capture import requests
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.requests import Control, Key, State, Throttle
-from dblake.capture.rewritten import answered
+from dblake.capture.stale_tables import answered
 from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, UnsupportedByName, UsageError
 from dblake.core.names import qualified, split_qualified

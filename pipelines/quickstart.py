@@ -28,18 +28,18 @@ from dblake.config import Config
 from dblake.core.errors import ConfigError, SourceError, StateError
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
 from dblake.source.postgres.digest import digests
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.source import PostgresSource
 from dblake.spark.session import spark_session
+from dblake.spark.sql_literals import delta, identifier
+from dblake.sql.query import query
 from dblake.state.digest import digest_sql
-from dblake.spark.spelling import delta, identifier
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
+from dblake.state.run import run_state
 from pipelines.sources import postgres_settings
-from pipelines.sql import query
-from pipelines.state import run_state
 
 _MARKER = "made-by-dblake-quickstart"
 _HOME = Path(__file__).parents[1]

@@ -1,172 +1,35 @@
-"""The document ``status`` prints: how far each stage is, how the source's log and dumps stand, what needs somebody.
-
-The tables and the progress store are asked without a JVM. The database is asked for what it alone knows, how much log
-waits and how long it is kept; one that does not answer is a problem among others. What a figure means is told where it
-is made: ``pipelines.stages``, ``core.source.LogStanding``.
-"""
+"""Compose ``status``: read the tables and the progress store, and ask the configured database about its log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable
 
-from dblake.capture.progress import open_progress
-from dblake.capture.requests import State, status as dump_status
-from dblake.capture.rewritten import Rewritten, rewritten
+from dblake.capture.progress import ProgressStore, open_progress
+from dblake.capture.requests import State
+from dblake.capture.requests import status as dump_status
 from dblake.config import Config
 from dblake.core.errors import DblakeError
-from dblake.core.source import LogStanding
+from dblake.lake.layout import Paths
 from dblake.landing.table import Landing
-from pipelines.paths import Paths
+from dblake.status.report import SourceReport, build_status
 from pipelines.sources import open_source
-from pipelines.stages import Stage, frontier, read_stages
-from pipelines.verdict import newest_check
-
-_LITTLE_ROOM = 0.2
-"""Of all log that may be kept, or of the time it is kept for."""
 
 
 def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
-    """The document ``status --json`` prints; ``log`` is null if the database was not asked, or gave no answer."""
+    """Return the document that ``status --json`` prints; without ``ask_source`` the database is not contacted."""
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
-    dumps = dump_status(store)
-    asked = _ask(config, paths, dumps) if ask_source else _Answer()
-    reached = frontier(paths)
-    stages = read_stages(paths, reached.batch, asked.log.behind if asked.log else None)
-    check = newest_check(paths)
-    return {
-        "source": config.source.name,
-        "position": stages["landing"].position,
-        "stages": {name: asdict(stage) for name, stage in stages.items()},
-        "log": asdict(asked.log) if asked.log else None,
-        "tables": reached.versions,
-        "dumps": [dump | _pace(dump, asked.rows.get(dump["table"])) for dump in dumps],
-        "check": check,
-        "problems": [
-            *asked.problems, *_room(asked.log, stages["landing"]), *_idle(stages, paths),
-            *_late(stages, config.status.late_seconds), *_failed(dumps), *_rewritten(rewritten(store), dumps),
-            *_behind(reached.behind), *_checked(check),
-        ],
-    }
+    source = _ask_source(config, paths, store) if ask_source else SourceReport()
+    return build_status(paths, store, source, late_seconds=config.status.late_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the database said: of its log, and about how many rows the tables of dumps under way have."""
-
-    log: LogStanding | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)
-    problems: tuple[dict[str, Any], ...] = ()
-
-
-def _ask(config: Config, paths: Paths, dumps: list[dict[str, Any]]) -> _Answer:
+def _ask_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
     reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
-    tables = sorted({dump["table"] for dump in dumps if not State(dump["state"]).final})
+    tables = sorted({dump["table"] for dump in dump_status(store) if not State(dump["state"]).final})
     try:
         source = open_source(config)
-        return _Answer(source.log_standing(reached.resume if reached else None), source.row_estimates(tables))
+        return SourceReport(source.log_standing(reached.resume if reached else None), source.row_estimates(tables))
     except DblakeError as error:
-        return _Answer(problems=(_problem("source_unreachable", None, error.what, error.next_step),))
-
-
-def _pace(dump: Mapping[str, Any], rows: int | None) -> dict[str, Any]:
-    """How fast a dump goes and how long it will take, where that can be told; given keys are never estimated."""
-    began, ended = (_time(dump[name]) for name in ("started_at", "finished_at"))
-    took = ((ended or datetime.now(UTC)) - began).total_seconds() if began else 0.0
-    rate = round(dump["rows"] / took, 1) if took > 0 and dump["rows"] else None
-    going = dump["state"] == "running" and rate and rows is not None
-    left = round(max(rows - dump["rows"], 0) / rate, 1) if going and rate and rows is not None else None
-    return {"rows_per_second": rate, "rows_expected": rows, "seconds_left": left}
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
-def _problem(code: str, table: str | None, detail: str, next_step: str) -> dict[str, Any]:
-    return {"code": code, "table": table, "detail": detail, "next": next_step}
-
-
-def _room(log: LogStanding | None, landing: Stage) -> list[dict[str, Any]]:
-    if log is None or landing.position is None:
-        return []
-    if log.lost:
-        return [_problem("gap", None, "the database no longer has the log after what has landed: a gap",
-                         "capture --accept-gap")]
-    if log.room is not None and log.room < _LITTLE_ROOM * (log.room + (log.kept or 0)):
-        return [_problem("log_room", None, f"after {log.room:,} more bytes of log the slot is lost",
-                         "run capture, or raise max_slot_wal_keep_size")]
-    late = landing.lag_seconds or 0.0
-    if log.seconds is not None and log.behind and late > (1 - _LITTLE_ROOM) * log.seconds:
-        return [_problem("log_room", None, f"the server removes log after {log.seconds:,.0f} s, and capture is "
-                                           f"{late:,.0f} s behind", "run capture, or let the server keep log longer")]
-    return []
-
-
-_JOBS = {"landing": "capture", "events": "reconcile", "state": "state"}
-
-
-def _idle(stages: dict[str, Stage], paths: Paths) -> list[dict[str, Any]]:
-    """The first stage that holds nothing, though there is something it could hold."""
-    for name, stage in stages.items():
-        if stage.position is None:
-            if name == "state" and not _has_files(paths.events):
-                break
-            return [_problem("late", None, f"{name} holds nothing yet", f"run {_JOBS[name]}")]
-    return []
-
-
-def _has_files(path: str) -> bool:
-    return DeltaTable.is_deltatable(path) and len(DeltaTable(path).file_uris()) > 0
-
-
-def _late(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
-    return [
-        _problem("late", None, f"{name} holds nothing younger than {stage.lag_seconds:.0f} s", f"run {_JOBS[name]}")
-        for name, stage in stages.items()
-        if stage.lag_seconds is not None and stage.lag_seconds > seconds
-    ]
-
-
-def _failed(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        _problem("dump_failed", d["table"], d["error"] or "", f"mend that, then dump start --table '{d['table']}'")
-        for d in dumps if d["state"] == "failed"
-    ]
-
-
-def _rewritten(found: list[Rewritten], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
-    problems = []
-    for each in found:
-        state = states.get((each.dump_id or "", each.table))
-        if state == "done":
-            continue
-        coming = state in ("queued", "running")
-        then = f"run capture until dump {each.dump_id} is done" if coming else f"dump start --table '{each.table}'"
-        problems.append(_problem("rewritten", each.table, f"it changed without row events: {each.why}", then))
-    return problems
-
-
-def _checked(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    problems = []
-    for failed in check["failed"] if check else ():
-        column = f"({failed['column']})" if failed["column"] else ""
-        found = failed["fault"] or "does not hold"
-        if failed["unexpected"] is not None:
-            found = f"{failed['unexpected']:,} rows"
-        problems.append(_problem("check_failed", failed["table"], f"{failed['expectation']}{column}: {found}",
-                                 "check, which says more"))
-    return problems
-
-
-def _behind(behind: Mapping[str, int]) -> list[dict[str, Any]]:
-    return [
-        _problem("state_behind", table, f"its state stands at landing batch {batch}", "run state, which says why")
-        for table, batch in behind.items()
-    ]
+        return SourceReport(error=error)

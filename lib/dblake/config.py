@@ -15,14 +15,21 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
-    BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
 )
 
-from dblake.capture.place import ZookeeperPlace
 from dblake.config_file import ConfigFile
 from dblake.core.errors import ConfigError
 from dblake.core.names import TableFilter
 from dblake.core.secret import Reference
+from dblake.core.zookeeper_url import ZookeeperPlace
 from dblake.mask.rules import Rule
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}

@@ -22,7 +22,7 @@ from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend, mysql_backend
 from tests.support.postgres import fresh_database
 from tests.support.proxy import Proxy
-from tests.support.rig import Job, T, Rig, rig_at, rig_on
+from tests.support.rig import Job, Rig, T, rig_at, rig_on
 
 TABLE = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
 SqlBackend = PostgresBackend | MysqlBackend

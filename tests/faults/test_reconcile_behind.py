@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.core.schema import Column, TableSchema
+from dblake.reconcile.stream import reconcile_once
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
-from pipelines.reconcile import reconcile_once
 from tests.support.lake import Lake
 
 T = "public.t"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
 from tests.support.histories import Step, World, play, random_steps, side_by_side
 from tests.support.landed import for_model, land

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dblake.landing.control import CLOSED
 from tests.model.dblog import ChunkRow, Event, High, Landed, fold, orphans, reconcile, survivors

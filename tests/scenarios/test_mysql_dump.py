@@ -13,7 +13,8 @@ import pytest
 from dblake.core.errors import PrerequisitesNotMet, SourceError, UnsupportedByName
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
-from dblake.source.mysql import catalogue, chunks
+from dblake.source.mysql import catalog as catalogue
+from dblake.source.mysql import chunks
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.result_rows import ResultRows, values

@@ -21,7 +21,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import LogPiece, WatermarkSeen
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODER_INPUT
-from dblake.source.mysql import catalogue
+from dblake.source.mysql import catalog as catalogue
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.log import MysqlLogStream
 from dblake.source.mysql.resume import Place

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import LogPiece
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.pgoutput import lsn_number
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
 from tests.model.dblog import High, Landed, fold, reconcile
 from tests.support.backends import PostgresBackend, Row
 from tests.support.lake import Lake

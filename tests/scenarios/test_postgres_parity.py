@@ -16,7 +16,6 @@ from tests.support.lake import Lake
 from tests.support.parity import TABLE, TWIN, columns, rows
 from tests.support.postgres import Database
 
-
 BARE_NUMBERS = ("numeric", "real", "double precision")
 NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 

@@ -16,12 +16,12 @@ import pytest
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.source import Check, InitPlan
+from dblake.source.postgres.catalog_facts import survey
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import plan_init, run_init
 from dblake.source.postgres.preflight import findings, preflight
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import survey
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from tests.model.dblog import Event
 from tests.support.backends import Row
 from tests.support.lake import Lake
 from tests.support.postgres import Database
-from tests.support.reshaped import T, Reshaped, reshaped
+from tests.support.reshaped import Reshaped, T, reshaped
 
 ROOT = {
     "postgres": (

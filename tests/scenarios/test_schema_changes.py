@@ -13,14 +13,14 @@ from typing import Any, Literal
 import pytest
 from psycopg2.extensions import cursor
 
-from dblake.capture.redump import Known, changed
-from dblake.capture.rewritten import Rewritten, answered, rewritten
+from dblake.capture.stale_detector import Known, changed
+from dblake.capture.stale_tables import Rewritten, answered, rewritten
 from dblake.core.schema import TableSchema
 from dblake.source.postgres import standing
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, INSERT, T, UPDATE, Change, Reshaped, misplaced, reshaped, t
+from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, misplaced, reshaped, t
 
 
 @pytest.fixture(params=["database", "wal2json_database", "mariadb", "mysql"])

@@ -13,10 +13,10 @@ import pytest
 from dblake.core.errors import ExitCode, PrerequisitesNotMet, UnsupportedByName
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, Source
+from dblake.source.postgres.catalog_facts import survey
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.preflight import output_plugin, preflight
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import survey
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database, debian_server

@@ -18,10 +18,10 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipelines.check import Report, run_check
-from pipelines.reconcile import reconcile_once
-from pipelines.stages import newest_batch
-from pipelines.state import run_state
+from dblake.lake.log import newest_batch
+from dblake.quality.run import Report, run_check
+from dblake.reconcile.stream import reconcile_once
+from dblake.state.run import run_state
 from tests.support.rig import Rig, T, kill
 
 _DUMP_EVERY = 5.0

@@ -20,12 +20,12 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import Source
 from dblake.decode.batch import decode
+from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
-from pipelines.paths import Paths
 from tests.model.dblog import ChunkRow, Closed, Event, High, Low, fold, reconcile
 from tests.model.dblog import Landed as Thing
-from tests.support.steps import Steps, Stepped
+from tests.support.steps import Stepped, Steps
 
 
 class Lake:

@@ -19,7 +19,12 @@ from dblake.core.source import ServerIdentity
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from dblake.source.memory.encode import (
-    UNCHANGED, copy_line, pgoutput_delete, pgoutput_insert, pgoutput_truncate, pgoutput_update,
+    UNCHANGED,
+    copy_line,
+    pgoutput_delete,
+    pgoutput_insert,
+    pgoutput_truncate,
+    pgoutput_update,
 )
 from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
 

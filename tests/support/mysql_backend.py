@@ -20,7 +20,7 @@ from dblake.core.source import LogStream, Source
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.source import MysqlSource
-from dblake.source.mysql.spelling import identifier, string
+from dblake.source.mysql.sql_literals import identifier, string
 from tests.support.backends import Row, Transaction
 from tests.support.mysql import MysqlServer
 

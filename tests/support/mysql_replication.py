@@ -11,7 +11,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from pymysqlreplication.table import Table
 
 from dblake.core.schema import TableSchema
-from dblake.landing.mysql_types import parse, wire
+from dblake.formats.mysql_types import parse, wire
 from tests.support.binlog_encode import TABLE_ID
 
 _EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dblake.source.mysql.spelling import string
+from dblake.source.mysql.sql_literals import string
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.parity import TABLE, Case, Value, columns, inserts
 

@@ -15,7 +15,15 @@ import pyarrow as pa
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    HEARTBEAT_ROW, Check, ChunkRead, ChunkReader, ChunkRequest, LogStanding, LogStream, ServerIdentity, Source,
+    HEARTBEAT_ROW,
+    Check,
+    ChunkRead,
+    ChunkReader,
+    ChunkRequest,
+    LogStanding,
+    LogStream,
+    ServerIdentity,
+    Source,
     Standing,
 )
 

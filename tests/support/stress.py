@@ -19,7 +19,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from pipelines.stages import newest_batch
+from dblake.lake.log import newest_batch
 from tests.support.oracle import Step, Told, Writers
 from tests.support.rig import Rig, T, events_of, kill, told
 

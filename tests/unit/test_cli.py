@@ -17,7 +17,7 @@ SECRET = "row-value-4711"
 JOB = """\
 import click
 from dblake.core import errors
-from pipelines.cli import job_options, run_job, stop_requested
+from jobs.cli.frame import job_options, run_job, stop_requested
 
 @click.command("probe")
 @job_options
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 GROUP = """\
 import click
-from pipelines.cli import job_options, run_job
+from jobs.cli.frame import job_options, run_job
 
 @click.group("probe")
 @job_options

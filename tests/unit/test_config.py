@@ -9,10 +9,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from dblake.reference import markdown
 from dblake.config import AirflowConfig, CaptureConfig, Config, load_airflow, load_config
 from dblake.core.errors import ConfigError, ExitCode
 from dblake.mask.rules import Rule
+from tools.reference import markdown
 
 CONF = Path(__file__).parents[2] / "conf"
 SECRET = "hunter2-very-secret"
@@ -295,4 +295,4 @@ def test_every_key_is_described() -> None:
 
 def test_the_reference_is_that_of_the_models() -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert page.read_text(encoding="utf-8") == markdown(), "python -m dblake.reference > docs/configuration.md"
+    assert page.read_text(encoding="utf-8") == markdown(), "python -m tools.reference > docs/configuration.md"

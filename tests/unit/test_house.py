@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2]
-FOLDERS = ("jobs", "pipelines", "lib", "conf", "tests", "benchmarks", "docs", ".ci")
+FOLDERS = ("jobs", "pipelines", "lib", "trials", "tools", "conf", "tests", "benchmarks", "docs", ".ci")
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".conf", ".properties", ".sh", ".sql", ""}
 
 FILES = sorted(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblake.core.names import TableFilter, folder, qualified, split_qualified
-from pipelines.paths import Paths
+from dblake.lake.layout import Paths
 
 
 @pytest.mark.parametrize(

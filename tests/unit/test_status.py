@@ -15,17 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import pending, queue_dump, save_progress
-from dblake.capture.rewritten import Rewritten, keep
+from dblake.capture.stale_tables import Rewritten, keep
 from dblake.config import load_config
-from dblake.core.position import ResumePoint
+from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogStanding, ServerIdentity
+from dblake.lake.frontier import Frontier, append_frontier
+from dblake.lake.layout import Paths
+from dblake.lake.log import record_batch
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
+from dblake.status.lag import Stage
+from dblake.status.report import _pace, _room
 from jobs.status import status
-from pipelines.paths import Paths
-from pipelines.stages import Stage
-from pipelines.status import _pace, _room, read_status
-from pipelines.tables import note_batch
+from pipelines.status import read_status
 
 T = "public.t"
 NOW = datetime.now(UTC)
@@ -59,7 +61,7 @@ def land(conf: Path, batches: int, *, ago: float) -> Paths:
 
 def reconciled(paths: Paths, batch: int) -> None:
     DeltaTable.create(paths.events, pa.schema([("batch", pa.int64())]), mode="ignore")
-    note_batch(paths.events, "reconcile/shop", batch)
+    record_batch(paths.events, "reconcile/shop", batch)
 
 
 def stages(conf: Path) -> dict[str, Any]:
@@ -206,9 +208,7 @@ def test_the_version_of_every_table_is_told(conf: Path) -> None:
     """Of the newest step: schedulers see by it which tables have changed."""
     config = load_config(conf)
     assert read_status(config, ask_source=False)["tables"] == {}
-    counts = pa.map_(pa.string(), pa.int64())
+    paths = Paths(config.warehouse, "shop")
     for batch, versions in ((7, {T: 2, "public.u": 0}), (9, {T: 3, "public.u": 0})):
-        row = {"at": [NOW], "batch": [batch], "versions": pa.array([versions], counts),
-               "behind": pa.array([{}], counts)}
-        write_deltalake(Paths(config.warehouse, "shop").frontier, pa.table(row), mode="append")
+        append_frontier(paths, Frontier(batch, Position(1, batch, 0), versions))
     assert read_status(config, ask_source=False)["tables"] == {T: 3, "public.u": 0}

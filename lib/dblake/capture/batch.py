@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.capture.windows import OpenChunk
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.capture.windows import OpenChunk
 from dblake.landing.columns import CHUNK, FRAMES, JSON, LANDING, SCHEMA
 
 

@@ -14,12 +14,12 @@ from typing import TypeVar
 import pyarrow as pa
 
 from dblake.capture.batch import BatchBuilder, Closed
-from dblake.capture.pace import Pace
-from dblake.capture.patience import patiently
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import Key, throttle
+from dblake.capture.retry import patiently
 from dblake.capture.schedule import Lane, Schedule
 from dblake.capture.settings import DumpSettings
+from dblake.capture.throttle import Pace
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import UnsupportedByName
 from dblake.core.failpoints import failpoint

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError, Fenced
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 ZOOKEEPER = "zookeeper://"
 

@@ -22,15 +22,20 @@ from tenacity import Retrying
 from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
+from dblake.capture.heartbeat import Pulse
 from dblake.capture.lease import Lease
-from dblake.capture.patience import patiently, told
 from dblake.capture.progress import ProgressStore
-from dblake.capture.pulse import Pulse
-from dblake.capture.redump import Redumps
+from dblake.capture.retry import patiently, told
 from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.capture.stale_detector import Redumps
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import (
-    Fenced, GapAhead, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName,
+    Fenced,
+    GapAhead,
+    PositionLost,
+    PrerequisitesNotMet,
+    SourceError,
+    UnsupportedByName,
 )
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position, ResumePoint

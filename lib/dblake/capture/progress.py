@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
-from dblake.capture.lease import Lease, ZOOKEEPER
-from dblake.capture.place import ZookeeperPlace
+from dblake.capture.lease import ZOOKEEPER, Lease
 from dblake.core.errors import ConfigError, LandingUnavailable
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 
 class ProgressStore(Protocol):

@@ -14,9 +14,9 @@ from tenacity import Retrying
 
 from dblake.capture.lease import Lease
 from dblake.capture.loop import START_SECONDS, AnotherAnswers, Begin, Landed, Loop, Until
-from dblake.capture.patience import patiently, told
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import pending, queue_dump
+from dblake.capture.retry import patiently, told
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.core.errors import GapAhead, PositionLost, WrongServer
 from dblake.core.source import ServerIdentity, Source

@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 from dblake.core.schema import TableSchema
 from dblake.decode import binlog_rows, copy_text, mysql_rows, pgoutput, wal2json
 from dblake.decode.columns import (
-    AFTER, BEFORE, DECODED, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED,
+    AFTER,
+    BEFORE,
+    DECODED,
+    DECODER_INPUT,
+    IMAGE,
+    KEY,
+    OP,
+    PARTIAL,
+    TRUNCATE,
+    UNDECODED,
 )
 from dblake.decode.payloads import Changes, Decoder, Payloads, refusal
 from dblake.landing import columns as landing

@@ -1,6 +1,6 @@
 """For each MySQL type how the binlog stores its values, and who reads them.
 
-Asked by ``binlog_rows`` once a column. Promises that a spelling ``landing.mysql_types`` knows is either read to its
+Asked by ``binlog_rows`` once a column. Promises that a spelling ``formats.mysql_types`` knows is either read to its
 canonical text or refused by name. Layout: MySQL's source, ``Field::pack`` and ``calc_field_size``.
 """
 
@@ -21,7 +21,7 @@ from dblake.decode import mysql_times as times
 from dblake.decode.mysql_cells import Cells, Text, fixed
 from dblake.decode.mysql_json import json_text
 from dblake.decode.mysql_text import hexed, padded, transcoded
-from dblake.landing.mysql_types import FIXED, MysqlType, parse, set_bytes
+from dblake.formats.mysql_types import FIXED, MysqlType, parse, set_bytes
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _LONG = {"tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4, "tinyblob": 1, "blob": 2, "mediumblob": 3,

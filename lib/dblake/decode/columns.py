@@ -12,8 +12,20 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dblake.landing.columns import (
-    BATCH, CHUNK_ID, COMMITTED_AT, FORMAT, INCARNATION, KIND, LANDING, LAST_IN_TXN, LSN, PAYLOAD, SCHEMA_ID, SEQ,
-    TABLE, TXID,
+    BATCH,
+    CHUNK_ID,
+    COMMITTED_AT,
+    FORMAT,
+    INCARNATION,
+    KIND,
+    LANDING,
+    LAST_IN_TXN,
+    LSN,
+    PAYLOAD,
+    SCHEMA_ID,
+    SEQ,
+    TABLE,
+    TXID,
 )
 
 OP, KEY, BEFORE, AFTER, PARTIAL, UNDECODED = "op", "key", "before", "after", "partial", "undecoded"

@@ -21,7 +21,7 @@ from dblake.decode.grid import undecoded_names, with_nulls
 from dblake.decode.mysql_cells import PAD, Cells, Text, grid_of
 from dblake.decode.mysql_text import content, hexed, padded, transcoded
 from dblake.decode.payloads import Bytes, Changes, Index, Payloads
-from dblake.landing.mysql_types import parse
+from dblake.formats.mysql_types import parse
 
 # First bytes that are no length: NULL, and lengths of two, three and eight bytes behind them.
 _NULL = 251

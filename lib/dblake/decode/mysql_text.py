@@ -2,7 +2,7 @@
 
 Called for ``binlog_rows`` and ``mysql_rows`` alike, which both get a column's raw bytes: so one value is one text,
 whichever way it came. Promises that bytes which are no text in the column's character set stand as ``\\x`` and hex
-and are marked. Which character sets there are is ``landing.mysql_charsets``'.
+and are marked. Which character sets there are is ``formats.mysql_charsets``'.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dblake.decode.grid import text_or_hex
 from dblake.decode.mysql_cells import Cells, Text, of_lengths
 from dblake.decode.payloads import Bytes, Index, Mask
-from dblake.landing.mysql_charsets import CHARSETS, Charset
+from dblake.formats.mysql_charsets import CHARSETS, Charset
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _WITHOUT_ASCII = ("utf-16-be", "utf-16-le", "utf-32-be")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dblake.decode.carried import carried_over
 from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
+from dblake.decode.toast import carried_over
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _KEY, _OLD = b"NKO"

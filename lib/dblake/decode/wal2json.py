@@ -1,7 +1,7 @@
 """wal2json's objects (format 2) to changes: inserts, updates and deletes of one schema.
 
 Called by ``batch`` for landing rows of kind ``row``. Where columns and values lie is found over the whole buffer
-(``landing.wal2json``); which column of the schema a name means is asked once for each name and type that occurs.
+(``formats.wal2json``); which column of the schema a name means is asked once for each name and type that occurs.
 Promises the text that pgoutput would send for a value, that a column which was not sent is absent, never NULL, and
 that an object is either understood or refused. Strings are JSON's, as PostgreSQL escapes it; a ``bytea`` is hex
 without its prefix, unless a domain is over it. Versions up to 2.5 send numbers bare, and NaN and infinity as null:
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dblake.decode.carried import carried_over
 from dblake.decode.escapes import announcing, without
 from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
-from dblake.landing import wal2json as layout
+from dblake.decode.toast import carried_over
+from dblake.formats import wal2json as layout
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _QUOTE, _BACKSLASH, _NULL, _TRUE, _FALSE = b'"\\ntf'

@@ -10,7 +10,14 @@ chunk · 2, ``batch`` the landing batch that holds the high watermark.
 from __future__ import annotations
 
 from pyspark.sql.types import (
-    ArrayType, BooleanType, LongType, MapType, StringType, StructField, StructType, TimestampType,
+    ArrayType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
 )
 
 ORIGIN, LOG, DUMP = "origin", "log", "dump"
@@ -37,32 +44,6 @@ EVENTS = StructType(
         StructField("batch", LongType()),
         StructField("partial", BooleanType()),
         StructField("undecoded", ArrayType(StringType())),
-    ]
-)
-
-#: Every version of every table's schema, from the position on at which the log first showed it.
-SCHEMAS = StructType(
-    [
-        StructField("schema_id", StringType()),
-        StructField("table", StringType()),
-        StructField("incarnation", LongType()),
-        StructField("lsn", LongType()),
-        StructField("seq", LongType()),
-        StructField(
-            "columns",
-            ArrayType(
-                StructType(
-                    [
-                        StructField("name", StringType()),
-                        StructField("type", StringType()),
-                        StructField("nullable", BooleanType()),
-                        StructField("key", LongType()),
-                    ]
-                )
-            ),
-        ),
-        StructField("primary_key", ArrayType(StringType())),
-        StructField("batch", LongType()),
     ]
 )
 

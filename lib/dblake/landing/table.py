@@ -27,6 +27,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.lake.locks import commit_lock
+from dblake.lake.log import Application
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,
@@ -41,7 +43,6 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
-from dblake.core.commits import committing
 
 _METADATA = "dblake"
 _ONE_FILE = 1 << 40
@@ -94,7 +95,7 @@ class Landing:
 
     def __init__(self, path: str, source: str) -> None:
         self._path = path
-        self._application = f"capture/{source}"
+        self._application = Application.capture(source)
         try:
             self._table = self._open()
             self.reached = self._last_reached()
@@ -142,7 +143,7 @@ class Landing:
         process must end; the next one finds out from the table.
         """
         try:
-            with committing(self._path, together=True):
+            with commit_lock(self._path, shared=True):
                 write_deltalake(
                     self._table, rows, mode="append", target_file_size=_ONE_FILE,
                     writer_properties=_FILE,

@@ -20,7 +20,18 @@ from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, BEFORE, CREATE, DECODED, DECODER_INPUT, DELETE, OP, UNDECODED
 from dblake.landing.columns import (
-    CHUNK, CHUNK_ID, FORMAT, FRAMES, KIND, LSN, PAYLOAD, PGOUTPUT, ROW, SCHEMA_ID, SEQ, TABLE,
+    CHUNK,
+    CHUNK_ID,
+    FORMAT,
+    FRAMES,
+    KIND,
+    LSN,
+    PAYLOAD,
+    PGOUTPUT,
+    ROW,
+    SCHEMA_ID,
+    SEQ,
+    TABLE,
 )
 from dblake.mask.rules import Masking
 

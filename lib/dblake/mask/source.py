@@ -17,12 +17,21 @@ from dblake.core.errors import SourceError
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    Check, ChunkRead, ChunkReader, ChunkRequest, LogPiece, LogStanding, LogStream, ServerIdentity, Source, Standing,
+    Check,
+    ChunkRead,
+    ChunkReader,
+    ChunkRequest,
+    LogPiece,
+    LogStanding,
+    LogStream,
+    ServerIdentity,
+    Source,
+    Standing,
 )
 from dblake.landing.columns import COPY, KIND, PAYLOAD, ROW, SCHEMA, SCHEMA_ID
 from dblake.mask.rows import in_order, masked_lines, masked_log
 from dblake.mask.rules import Masking, Masks, key_is_masked
-from dblake.source.asked import require_met
+from dblake.source.checks import require_met
 
 
 class MaskedSource:

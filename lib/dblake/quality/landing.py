@@ -7,11 +7,24 @@ that what retention has removed is not missed.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window, functions as F
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 from dblake.events.schema import POSITION
 from dblake.landing.columns import (
-    BATCH, CHUNK, DDL, HEARTBEAT, HIGH, KIND, LANDED_AT, LEASE_EPOCH, LOW, MESSAGE, ROW, SCHEMA, TRUNCATE,
+    BATCH,
+    CHUNK,
+    DDL,
+    HEARTBEAT,
+    HIGH,
+    KIND,
+    LANDED_AT,
+    LEASE_EPOCH,
+    LOW,
+    MESSAGE,
+    ROW,
+    SCHEMA,
+    TRUNCATE,
 )
 from dblake.quality.suite import Expectation, never, not_null, one_of
 

@@ -16,8 +16,8 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.quality.events import required
 from dblake.quality.suite import Expectation, never, not_null, unique
+from dblake.spark.sql_literals import identifier, literal, position, state_at
 from dblake.state.shape import OWN
-from dblake.spark.spelling import identifier, literal, position, state_at
 
 _KEY = "_key"
 _PLACE = ("_incarnation", "_lsn", "_seq")

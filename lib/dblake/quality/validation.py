@@ -23,7 +23,8 @@ from great_expectations.core.expectation_validation_result import ExpectationVal
 from great_expectations.core.run_identifier import RunIdentifier
 from great_expectations.data_context.types.base import ProgressBarsConfig
 from great_expectations.data_context.types.resource_identifiers import (
-    ExpectationSuiteIdentifier, ValidationResultIdentifier,
+    ExpectationSuiteIdentifier,
+    ValidationResultIdentifier,
 )
 from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 

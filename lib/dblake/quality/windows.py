@@ -6,7 +6,8 @@ beside what events hold of them. Which batches are looked at is the caller's to 
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dblake.landing.columns import BATCH, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, TABLE
 from dblake.landing.control import CLOSED, DISCARDED

@@ -19,7 +19,18 @@ from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, DECODED, DECODER_INPUT, KEY, OP, PARTIAL, UNDECODED
 from dblake.landing.columns import (
-    BATCH, CHUNK, CHUNK_ID, FORMAT, INCARNATION, KIND, LSN, PAYLOAD, SCHEMA_ID, SEQ, TABLE, TXID,
+    BATCH,
+    CHUNK,
+    CHUNK_ID,
+    FORMAT,
+    INCARNATION,
+    KIND,
+    LSN,
+    PAYLOAD,
+    SCHEMA_ID,
+    SEQ,
+    TABLE,
+    TXID,
 )
 from dblake.reconcile.held import Windows
 

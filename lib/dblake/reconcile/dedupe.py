@@ -12,7 +12,8 @@ Positions are left to ``order``.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dblake.decode.columns import AFTER, DELETE, FILL, OP, READ, TRUNCATE
 from dblake.landing.columns import CHUNK_ID

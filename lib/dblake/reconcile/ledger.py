@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dblake.decode.columns import DELETE, FILL, READ
 from dblake.landing.control import CLOSED, DISCARDED
-from dblake.reconcile.survey import Survey
+from dblake.reconcile.batch_summary import Survey
 from dblake.reconcile.windows import Ending, WatermarkRow
 
 ORPHANED = "orphaned"

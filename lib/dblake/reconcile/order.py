@@ -7,12 +7,21 @@ order of position. Appending them is left to the pipeline.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dblake.decode.columns import BEFORE, FILL, OP, PARTIAL
 from dblake.events.schema import DUMP, EVENTS, LOG, ORIGIN, POSITION
 from dblake.landing.columns import (
-    BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SCHEMA_ID, TABLE, TXID,
+    BATCH,
+    CHUNK_ID,
+    COMMITTED_AT,
+    INCARNATION,
+    LAST_IN_TXN,
+    LSN,
+    SCHEMA_ID,
+    TABLE,
+    TXID,
 )
 from dblake.reconcile.windows import WINDOW
 

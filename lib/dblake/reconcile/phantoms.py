@@ -14,14 +14,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
 from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, READ, UNDECODED
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
 from dblake.landing.columns import (
-    BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LANDING, LAST_IN_TXN, LSN, SCHEMA_ID, SEQ, TABLE, TXID,
+    BATCH,
+    CHUNK_ID,
+    COMMITTED_AT,
+    INCARNATION,
+    LANDING,
+    LAST_IN_TXN,
+    LSN,
+    SCHEMA_ID,
+    SEQ,
+    TABLE,
+    TXID,
 )
 from dblake.reconcile.decode import KEY_TEXT, KNOWN, key_text_sql
 from dblake.reconcile.windows import WINDOW, Ending

@@ -14,13 +14,23 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, functions as F
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from dblake.core.errors import WindowInvariantBroken
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
 from dblake.landing.columns import (
-    CHUNK_ID, HIGH, INCARNATION, LANDING, LEASE_EPOCH, LOW, LSN, SCHEMA_ID, TABLE, TXID,
+    CHUNK_ID,
+    HIGH,
+    INCARNATION,
+    LANDING,
+    LEASE_EPOCH,
+    LOW,
+    LSN,
+    SCHEMA_ID,
+    TABLE,
+    TXID,
 )
 from dblake.landing.control import CLOSED, ChunkEnd
 

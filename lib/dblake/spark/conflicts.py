@@ -7,9 +7,14 @@ changed nothing. What is tried again must read anew what it is about, so it is t
 from __future__ import annotations
 
 from delta.exceptions import (
-    ConcurrentAppendException, ConcurrentDeleteDeleteException, ConcurrentDeleteReadException,
-    ConcurrentTransactionException, ConcurrentWriteException, DeltaConcurrentModificationException,
-    MetadataChangedException, ProtocolChangedException,
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 

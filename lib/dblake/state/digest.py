@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dblake.core.errors import UnsupportedByName
 from dblake.core.schema import TableSchema
-from dblake.spark.spelling import identifier
+from dblake.spark.sql_literals import identifier
 
 _SAME_TEXT = (
     "smallint", "integer", "bigint", "text", "character", "uuid", "date", "timestamp without", "json", "inet",

@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame
 
 from dblake.core.position import Position
 from dblake.events.keys import key_sql
+from dblake.spark.sql_literals import EVENT_AT, identifier, literal, position, texts
 from dblake.spark.types import TEXT, read_sql
 from dblake.state.shape import Shape
-from dblake.spark.spelling import EVENT_AT, identifier, literal, position, texts
 
 
 def fold(events: DataFrame, shape: Shape, *, whole: bool, truncated_at: Position | None) -> DataFrame:

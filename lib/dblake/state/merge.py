@@ -16,9 +16,9 @@ from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
 from dblake.spark.conflicts import tried_again
+from dblake.spark.sql_literals import delta, identifier, literal, position, state_at
 from dblake.state.fold_sql import fold, missing_sql
 from dblake.state.shape import OWN, Shape
-from dblake.spark.spelling import delta, identifier, literal, position, state_at
 from dblake.state.table import prepare, progress
 
 _SOURCE = "folded"

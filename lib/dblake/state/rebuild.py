@@ -15,9 +15,9 @@ from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
+from dblake.spark.sql_literals import EVENT_AT, literal, position
 from dblake.state.fold_sql import fold, last_truncate, missing_sql
 from dblake.state.shape import fitted, shape_of
-from dblake.spark.spelling import EVENT_AT, literal, position
 from dblake.state.table import replace
 
 

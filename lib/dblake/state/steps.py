@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import expr
 
 from dblake.core.position import Position
-from dblake.spark.spelling import EVENT_AT, literal
+from dblake.spark.sql_literals import EVENT_AT, literal
 
 
 @dataclass(frozen=True, slots=True)

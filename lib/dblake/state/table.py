@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.shape import OWN, Shape, fitted, key_changed
-from dblake.spark.spelling import delta, identifier, literal
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")

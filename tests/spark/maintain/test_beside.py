@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from dblake.capture.loop import Until
 from dblake.config import MaintainConfig
 from dblake.core.schema import Column, TableSchema
+from dblake.lake.layout import Paths
+from dblake.maintenance.run import maintain
+from dblake.reconcile.stream import reconcile_once
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
-from pipelines.maintain import maintain
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.state import run_state
+from dblake.state.run import run_state
 from tests.support.lake import Lake
 
 T = "public.t"

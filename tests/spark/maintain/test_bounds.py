@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from dblake.config import MaintainConfig
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.lake.layout import Paths
+from dblake.lake.log import record_batch
 from dblake.landing.columns import LANDING
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
+from dblake.maintenance.run import Kept, Upkeep
+from dblake.reconcile.stream import reconcile_once
 from jobs.maintain import maintain as job
-from pipelines.maintain import Kept, Upkeep
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.tables import note_batch
 from tests.model.dblog import High, Low
 from tests.spark.state.conftest import Lake, table_schema
 from tests.support.landed import Change, Thing, landing_row, schema_row
@@ -122,7 +122,7 @@ def positions(lake: Lake) -> list[int]:
 def reconciled(lake: Lake, batch: int) -> None:
     lake.spark.sql(f"CREATE TABLE delta.`{lake.paths.windows}` (batch BIGINT) USING delta")
     for path in (lake.paths.schemas, lake.paths.events, lake.paths.windows):
-        note_batch(path, "reconcile/shop", batch)
+        record_batch(path, "reconcile/shop", batch)
 
 
 @pytest.mark.parametrize(

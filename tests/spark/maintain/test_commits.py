@@ -1,4 +1,4 @@
-"""On a local disk every job waits for whoever is committing to the table it wants to commit to, as capture does."""
+"""On a local disk every job waits for whoever is commit_lock to the table it wants to commit to, as capture does."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from dblake.core.errors import DecodedAgain
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, newest_batch, query_rows
 from dblake.landing.control import ChunkEnd
-from pipelines.again import decode_again
-from pipelines.check import run_check
-from pipelines.maintain import Upkeep
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.stages import newest_batch, query
-from pipelines.state import run_state
-from pipelines.tables import decoded_again
+from dblake.maintenance.run import Upkeep
+from dblake.quality.run import run_check
+from dblake.reconcile.stream import reconcile_once
+from dblake.redecode.run import decode_again
+from dblake.state.run import run_state
 from tests.model.dblog import High, Image, Low
 from tests.support.landed import Change, land
 
@@ -37,8 +36,8 @@ HOME = Path(__file__).parents[3]
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
 HOLDER = """
 import sys
-from dblake.core.commits import committing
-with committing(sys.argv[1]):
+from dblake.lake.locks import commit_lock
+with commit_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -92,7 +91,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 @contextmanager
 def held(path: str) -> Iterator[None]:
-    """Another process is committing to the table."""
+    """Another process is commit_lock to the table."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(HOME / "lib")},
@@ -180,7 +179,7 @@ def test_two_state_jobs_fold_each_event_once_into_a_new_table(
         first.result()
         second.result()
     shop.jobs["state"]()
-    assert sorted(row["id"] for row in query(path, "SELECT id FROM t")) == [1, 2]
+    assert sorted(row["id"] for row in query_rows(path, "SELECT id FROM t")) == [1, 2]
 
 
 def test_a_reconcile_that_waited_for_events_decoded_again_appends_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -194,7 +193,7 @@ def test_a_reconcile_that_waited_for_events_decoded_again_appends_nothing(spark:
             running = pool.submit(shop.jobs["reconcile"])
             assert waits_for(path, running), running.result()
             # What swapping events does, by whoever holds them.
-            noted = CommitProperties(app_transactions=[Transaction(decoded_again("shop"), 1)])
+            noted = CommitProperties(app_transactions=[Transaction(Application.redecode("shop"), 1)])
             table = DeltaTable(path)
             table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
         with pytest.raises(DecodedAgain, match="while this reconcile ran"):

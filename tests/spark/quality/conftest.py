@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.core.schema import Column, TableSchema
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.state import run_state
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
+from dblake.state.run import run_state
 from tests.support.backends import MemoryBackend
 from tests.support.lake import Lake
 

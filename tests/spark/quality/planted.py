@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.paths import Paths
+from dblake.lake.layout import Paths
 
 Row = dict[str, Any]
 Found = tuple[str, str, str]

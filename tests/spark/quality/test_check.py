@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from dblake.config import MaintainConfig, load_config
 from dblake.core.errors import ChecksFailed, ConfigError, ExitCode, UsageError
+from dblake.lake.layout import Paths
+from dblake.maintenance.run import maintain
 from dblake.quality.results import Outcome
+from dblake.quality.run import run_check
 from jobs.check import check
-from pipelines.check import run_check
-from pipelines.maintain import maintain
-from pipelines.paths import Paths
 from pipelines.status import read_status
 from tests.spark.quality.conftest import CANARY, Warehouse
 from tests.spark.quality.planted import DEFECTS, HARMLESS, NULL, Defect, Found, Rows, event, plant

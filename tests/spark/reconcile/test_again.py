@@ -18,23 +18,24 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import pipelines.again
-import pipelines.microbatch
-import pipelines.restate
+import dblake.reconcile.microbatch
+import dblake.redecode.run
+import dblake.state.restate
 from dblake.core.errors import DecodedAgain, LandingGap, UsageError
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS
+from dblake.lake.frontier import Frontier, read_frontier
+from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd
+from dblake.reconcile.microbatch import Reconciler
+from dblake.reconcile.stream import reconcile_once
+from dblake.redecode.preconditions import require_landing
+from dblake.redecode.run import decode_again
+from dblake.spark.append_table import AppendTable
+from dblake.sql.query import query
+from dblake.state.run import run_state
 from jobs.reconcile import reconcile as job
-from pipelines.again import decode_again
-from pipelines.microbatch import Reconciler
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.reread import require_landing
-from pipelines.sql import query
-from pipelines.state import Frontier, read_frontier, run_state
-from pipelines.tables import AppendTable
 from tests.model.dblog import ChunkRow, High, Low
 from tests.support.histories import play, random_steps, side_by_side
 from tests.support.landed import Change, Thing, land
@@ -127,7 +128,7 @@ def test_a_defect_is_mended_in_events_ledger_and_state(spark: SparkSession, path
     assert state(spark, paths) == STATE_THEN
     assert DeltaTable(paths.state("public", "u")).version() == untouched
     # What was read as of the frontier follows, too, and nothing is built a second time.
-    assert state(spark, paths, read_frontier(spark, paths)) == STATE_THEN
+    assert state(spark, paths, read_frontier(paths)) == STATE_THEN
     built = DeltaTable(paths.state("public", "t")).version()
     run_state(spark, paths)
     assert DeltaTable(paths.state("public", "t")).version() == built
@@ -162,7 +163,7 @@ def test_dying_anywhere_is_made_good_by_the_next_run(
 ) -> None:
     before = events(spark, paths)
     with monkeypatch.context() as patched:
-        for module in (pipelines.again, pipelines.microbatch):
+        for module in (dblake.redecode.run, dblake.reconcile.microbatch):
             patched.setattr(module, "failpoint", dying_at(place))
         with pytest.raises(Died):
             decode_again(spark, paths, 3)
@@ -177,7 +178,7 @@ def test_what_was_begun_is_finished_before_another_stretch_is_decoded(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr(pipelines.again, "failpoint", dying_at("again.windows_swapped"))
+        patched.setattr(dblake.redecode.run, "failpoint", dying_at("again.windows_swapped"))
         decode_again(spark, paths, 3)
     begun, asked = decode_again(spark, paths, 5)
     assert (begun.first, begun.tables, asked.first, asked.tables) == (3, ["public.t"], 5, [])
@@ -189,11 +190,11 @@ def test_state_that_dies_before_it_has_noted_what_it_built_does_so_later(
 ) -> None:
     decode_again(spark, paths, 3)
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr(pipelines.restate, "failpoint", dying_at("state.restated"))
+        patched.setattr(dblake.state.restate, "failpoint", dying_at("state.restated"))
         run_state(spark, paths)
-    assert state(spark, paths, read_frontier(spark, paths))["2"] is None
+    assert state(spark, paths, read_frontier(paths))["2"] is None
     run_state(spark, paths)
-    assert state(spark, paths, read_frontier(spark, paths)) == STATE_THEN
+    assert state(spark, paths, read_frontier(paths)) == STATE_THEN
 
 
 def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_again(
@@ -208,7 +209,7 @@ def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_agai
             beside.reconcile(6)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipelines.again, "failpoint", append)
+        patched.setattr(dblake.redecode.run, "failpoint", append)
         rounds = decode_again(spark, paths, 3)
     assert [(run.first, run.last) for run in rounds] == [(3, 5), (6, 6)]
     with pytest.raises(DecodedAgain, match="Next: start it again"):
@@ -226,7 +227,7 @@ def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_agai
 
     monkeypatch.setattr(late, "_append_events", swapped_meanwhile)
     # Where the store keeps writers apart nobody holds the table meanwhile.
-    monkeypatch.setattr(pipelines.microbatch, "committing", nullcontext)
+    monkeypatch.setattr(dblake.reconcile.microbatch, "commit_lock", nullcontext)
     with pytest.raises(DecodedAgain, match=r"batch 7 may be decoded as before\. Next: reconcile --from 7"):
         late.reconcile(7)
 
@@ -254,7 +255,7 @@ def test_an_append_under_way_when_events_are_swapped_fails(spark: SparkSession, 
     thread.start()
     while not started.exists():
         time.sleep(0.05)
-    assert pipelines.again._stop_others(paths) == 5
+    assert dblake.redecode.run._stop_others(paths) == 5
     go.touch()
     thread.join()
     assert len(failed) == 1 and table.done() == 5
@@ -268,7 +269,7 @@ def test_events_found_where_a_table_had_none_reach_its_state(spark: SparkSession
     # A decoder that lost it: of batch 2 state sees the other table alone.
     spark.sql(f"DELETE FROM delta.`{paths.events}` WHERE lsn = 20")
     run_state(spark, paths)
-    assert read_frontier(spark, paths).batch == 2
+    assert read_frontier(paths).batch == 2
     decode_again(spark, paths, 1)
     assert {row["v"] for row in query(spark, paths, "SELECT v FROM t_live").collect()} == {"a"}
     run_state(spark, paths)

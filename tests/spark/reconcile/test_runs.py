@@ -18,12 +18,12 @@ from dblake.core.errors import LandingGap, ReconcileError, WindowInvariantBroken
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ServerIdentity
+from dblake.lake.layout import Paths
+from dblake.lake.log import query_rows
 from dblake.landing.columns import LANDING
 from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.stages import query
+from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import ChunkRow, High, Low
 from tests.support.histories import play, random_steps, side_by_side
 from tests.support.landed import Change, Thing, land, landing_row, schema_row
@@ -98,12 +98,12 @@ def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_times_are_instants_whatever_the_machines_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, WHOLE)
     reconcile_once(spark, paths)
-    landed = query(paths.landing, "SELECT lsn, committed_at FROM t WHERE kind IN ('row', 'high')")
+    landed = query_rows(paths.landing, "SELECT lsn, committed_at FROM t WHERE kind IN ('row', 'high')")
     at = {row["lsn"]: row["committed_at"] for row in landed}
-    told = query(paths.events, "SELECT lsn, committed_at FROM t")
+    told = query_rows(paths.events, "SELECT lsn, committed_at FROM t")
     assert len(told) == len(EXPECTED)
     assert [row["committed_at"] for row in told] == [at[row["lsn"]] for row in told]
-    assert [row["closed_at"] for row in query(paths.windows, "SELECT closed_at FROM t")] == [at[30]]
+    assert [row["closed_at"] for row in query_rows(paths.windows, "SELECT closed_at FROM t")] == [at[30]]
 
 
 def test_a_second_run_and_a_lost_checkpoint_change_nothing(spark: SparkSession, tmp_path: Path) -> None:

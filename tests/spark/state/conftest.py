@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS, SCHEMAS
-from pipelines.paths import Paths
-from pipelines.state import TableResult, run_state
+from dblake.lake.layout import Paths
+from dblake.state.run import TableResult, run_state
 
 Image = dict[str, str | None]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import Row, SparkSession
 
 from dblake.core.schema import TableSchema
-from pipelines.sql import query
+from dblake.sql.query import query
 from tests.model.state import Event, fold
 from tests.spark.state.conftest import Lake, table_schema
 

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from dblake.core.errors import UsageError
 from dblake.core.source import Source
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.sql import query
-from pipelines.state import run_state
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
+from dblake.sql.query import query
+from dblake.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.odd_names import BEYOND, COLUMNS, TABLES, creating, double_quoted, inserting, wide_tables

@@ -17,10 +17,11 @@ from dblake.core.errors import StateError, UsageError
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.events.schema import WINDOWS
+from dblake.lake.frontier import read_frontier
 from dblake.spark.types import read_sql
+from dblake.sql.query import query
 from dblake.state.rebuild import dumped_in
-from pipelines.sql import query
-from pipelines.state import TableResult, read_frontier
+from dblake.state.run import TableResult
 from tests.spark.state.conftest import Lake, table_schema
 
 COMPOSITE = table_schema("public.composite", "a integer key", "b text key", "v text")
@@ -231,10 +232,10 @@ def test_the_frontier_is_cut_at_batches(lake: Lake) -> None:
 
 
 def test_nothing_new_is_nothing_done(lake: Lake) -> None:
-    before = read_frontier(lake.spark, lake.paths)
+    before = read_frontier(lake.paths)
     results = lake.fold()
     assert {r.table for r in results} == {"public.twins", "public.ours", "public.changes", "public.rekeyed"}
-    assert read_frontier(lake.spark, lake.paths).versions == before.versions
+    assert read_frontier(lake.paths).versions == before.versions
 
 
 def test_a_table_behind_whose_folder_is_removed_is_made_of_all_its_events(spark: SparkSession, tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_table_behind_whose_folder_is_removed_is_made_of_all_its_events(spark:
     lake.schema(text, lsn=30, batch=3)
     lake.land(text, 3, (30, "c", "4", {"id": "4", "n": "x"}))
     assert [result.error is None for result in lake.fold()] == [False]
-    at = read_frontier(spark, lake.paths)
+    at = read_frontier(lake.paths)
     with pytest.raises(UsageError, match=r"table public\.changes was behind at that point"):
         query(spark, lake.paths, "SELECT * FROM changes", at)
     shutil.rmtree(lake.paths.state("public", "changes"))

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from dblake.core.names import split_qualified
 from dblake.core.source import Source
-from pipelines.reconcile import reconcile_once
-from pipelines.state import run_state
+from dblake.reconcile.stream import reconcile_once
+from dblake.state.run import run_state
 from tests.support.backends import Row
 from tests.support.lake import Lake
 from tests.support.postgres import Database

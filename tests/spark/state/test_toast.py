@@ -7,10 +7,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dblake.core.schema import Column, TableSchema
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.sql import query
-from pipelines.state import run_state
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
+from dblake.sql.query import query
+from dblake.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, unix_micros
 
-from pipelines.paths import Paths
-from pipelines.reconcile import reconcile_once
-from pipelines.state import run_state
+from dblake.lake.layout import Paths
+from dblake.reconcile.stream import reconcile_once
+from dblake.state.run import run_state
 from tests.support import mysql_values, postgres_values
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import StateError, UsageError
-from pipelines.sql import frontier_at, query
+from dblake.sql.query import frontier_at, query
 from tests.spark.state.conftest import Lake, table_schema
 
 T = table_schema("public.t", "id integer key", "a text", "b text")
@@ -117,7 +117,7 @@ def test_a_table_without_a_key_has_its_rows_as_history(lake: Lake) -> None:
 
 
 def test_as_of_a_point(lake: Lake) -> None:
-    at = frontier_at(lake.spark, lake.paths, "1/1000")
+    at = frontier_at(lake.paths, "1/1000")
     assert [tuple(r) for r in query(lake.spark, lake.paths, "SELECT count(*) FROM dblake.events", at).collect()] == [
         (13,)
     ]
@@ -127,7 +127,7 @@ def test_as_of_a_point(lake: Lake) -> None:
 @pytest.mark.parametrize("point", ["1/9", "2020-01-01", "yesterday"])
 def test_no_such_point(lake: Lake, point: str) -> None:
     with pytest.raises(UsageError):
-        frontier_at(lake.spark, lake.paths, point)
+        frontier_at(lake.paths, point)
 
 
 def test_live_refuses_a_type_it_cannot_lay_over_state(lake: Lake) -> None:

@@ -15,14 +15,14 @@ from dblake.capture.commits import Committer
 from dblake.core.errors import Fenced
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.lake.locks import commit_lock
 from dblake.landing.columns import LANDING
-from dblake.core.commits import committing
 from dblake.landing.table import Landing, Reached
 
 _UPKEEP = """
 import sys
-from dblake.core.commits import committing
-with committing(sys.argv[1]):
+from dblake.lake.locks import commit_lock
+with commit_lock(sys.argv[1]):
     print("begun", flush=True)
     sys.stdin.readline()
 """
@@ -77,14 +77,14 @@ def test_nothing_lands_while_upkeep_works_on_landing(path: str) -> None:
 
 def test_one_capture_does_not_wait_for_another_that_stands_still(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
-    with committing(path, together=True):
+    with commit_lock(path, shared=True):
         commits.submit(batch(1))
         assert commits.landed(wait_seconds=20) is not None
     commits.close()
 
 
 def test_a_warehouse_behind_a_url_keeps_writers_apart_by_itself() -> None:
-    with committing("s3://bucket/landing"), committing("s3://bucket/landing"):
+    with commit_lock("s3://bucket/landing"), commit_lock("s3://bucket/landing"):
         pass
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.capture.pace import Pace
 from dblake.capture.requests import Throttle
 from dblake.capture.settings import DumpSettings
+from dblake.capture.throttle import Pace
 
 
 @pytest.mark.parametrize(("settings", "wanted", "rest"), [

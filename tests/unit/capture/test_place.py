@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.capture.place import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 REFERENCE = "${env:ZK_PASSWORD}"
 

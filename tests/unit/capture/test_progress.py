@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from dblake.capture.lease import open_lease
-from dblake.capture.place import ZookeeperPlace
 from dblake.capture.progress import FileProgress, ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MOST_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, LandingUnavailable
+from dblake.core.zookeeper_url import ZookeeperPlace
 from tests.support.zookeeper import ZookeeperServer
 
 Write = Callable[[str, bytes], None]

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dblake.capture.progress import FileProgress
-from dblake.capture.redump import Known, Redumps, changed
 from dblake.capture.requests import pending, queue_dump, save_progress
-from dblake.capture.rewritten import rewritten
+from dblake.capture.stale_detector import Known, Redumps, changed
+from dblake.capture.stale_tables import rewritten
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ColumnStanding, Standing
 from dblake.landing.columns import DDL, FRAMES, SCHEMA, TRUNCATE

@@ -10,8 +10,22 @@ import pytest
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import (
-    Control, DumpProgress, DumpRequest, DumpTask, State, Stretch, Throttle, control, direct, pending, queue_dump,
-    requests, save_progress, set_throttle, status, throttle,
+    Control,
+    DumpProgress,
+    DumpRequest,
+    DumpTask,
+    State,
+    Stretch,
+    Throttle,
+    control,
+    direct,
+    pending,
+    queue_dump,
+    requests,
+    save_progress,
+    set_throttle,
+    status,
+    throttle,
 )
 from dblake.core.errors import ConfigError
 from dblake.landing.control import DumpStart

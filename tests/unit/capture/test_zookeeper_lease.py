@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.place import ZookeeperPlace
 from dblake.capture.zookeeper.lease import ZookeeperLease
 from dblake.core.errors import Fenced, LandingUnavailable
+from dblake.core.zookeeper_url import ZookeeperPlace
 from tests.support.zookeeper import ZookeeperServer
 
 SESSION = 2.0

@@ -11,7 +11,12 @@ from dblake.core.errors import ReconcileError
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from dblake.source.memory.encode import (
-    UNCHANGED, copy_line, pgoutput_delete, pgoutput_insert, pgoutput_truncate, pgoutput_update,
+    UNCHANGED,
+    copy_line,
+    pgoutput_delete,
+    pgoutput_insert,
+    pgoutput_truncate,
+    pgoutput_update,
 )
 from tests.model.decoder import Refused, decode_row
 from tests.unit.decode.landing_rows import batch_of, chunk_row, events_of, log_row

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dblake.core.errors import UnsupportedByName
-from dblake.landing.mysql_charsets import CHARSETS
-from dblake.landing.mysql_types import MysqlType, from_catalogue, from_log, parse, wire
+from dblake.formats.mysql_charsets import CHARSETS
+from dblake.formats.mysql_types import MysqlType, from_catalogue, from_log, parse, wire
 
 #: COLUMN_TYPE, CHARACTER_SET_NAME, spelling, type code, metadata bytes.
 TYPES: list[tuple[str, str | None, str, int, bytes]] = [

@@ -15,7 +15,12 @@ from dblake.landing.columns import FRAMES
 from dblake.mask.rows import masked_lines, masked_log
 from dblake.mask.rules import Masking, Masks, Rule
 from dblake.source.memory.encode import (
-    UNCHANGED, Value, copy_line, pgoutput_delete, pgoutput_insert, pgoutput_update,
+    UNCHANGED,
+    Value,
+    copy_line,
+    pgoutput_delete,
+    pgoutput_insert,
+    pgoutput_update,
 )
 
 T = TableSchema("public.t", (

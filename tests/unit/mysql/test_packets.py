@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from dblake.source.mysql.packets import DumpEnded, Packets
-
 from tests.support.certificates import Certificate, authority, signed
 from tests.unit.mysql.binlog import packet
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dblake.core.errors import ConfigError
-from dblake.quality.own import read_suite, read_suites
+from dblake.quality.user_suite import read_suite, read_suites
 
 HOME = Path(__file__).parents[3]
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "price"}}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow, Snapshot

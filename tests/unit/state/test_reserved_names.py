@@ -6,8 +6,8 @@ import pytest
 
 from dblake.core.errors import StateError
 from dblake.core.schema import Column, TableSchema
-from dblake.source.asked import clashing
-from dblake.state.live import history_sql
+from dblake.source.checks import clashing
+from dblake.sql.live import history_sql
 from dblake.state.shape import RESERVED, shape_of
 
 

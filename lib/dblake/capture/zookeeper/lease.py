@@ -24,9 +24,9 @@ from uuid import uuid4
 
 from kazoo.exceptions import NoNodeError
 
-from dblake.capture.place import ZookeeperPlace
 from dblake.capture.zookeeper.session import Session
 from dblake.core.errors import Fenced, LandingUnavailable
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 _SURE = 2 / 3
 _BEAT = 1 / 6

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
-from dblake.capture.place import ZookeeperPlace
 from dblake.capture.zookeeper.session import Session, explained
 from dblake.core.errors import ConfigError, Fenced
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 if TYPE_CHECKING:
     from dblake.capture.zookeeper.lease import ZookeeperLease

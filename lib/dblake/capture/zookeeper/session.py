@@ -15,16 +15,24 @@ from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    AuthFailedError, ConnectionClosedError, ConnectionLoss, InvalidACLError, KazooException, NoAuthError,
-    OperationTimeoutError, RequestTimeoutError, SessionExpiredError, SessionMovedError,
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from dblake.capture.place import ZookeeperPlace
 from dblake.core.errors import ConfigError, LandingUnavailable
+from dblake.core.zookeeper_url import ZookeeperPlace
 
 _PASSING = (
     ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, RequestTimeoutError,

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.encode import (
-    UNCHANGED, Value, pgoutput_delete, pgoutput_insert, pgoutput_truncate, pgoutput_update,
+    UNCHANGED,
+    Value,
+    pgoutput_delete,
+    pgoutput_insert,
+    pgoutput_truncate,
+    pgoutput_update,
 )
 from dblake.source.memory.tables import Key, LoggedChange, LoggedTransaction, Row, Slot, Table
 

@@ -21,9 +21,10 @@ from dblake.core.errors import SourceError, UnsupportedByName
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.formats.mysql_types import parse
 from dblake.landing.columns import MYSQL_ROWS
-from dblake.landing.mysql_types import parse
-from dblake.source.mysql import catalogue, spelling
+from dblake.source.mysql import catalog as catalogue
+from dblake.source.mysql import sql_literals as spelling
 from dblake.source.mysql.connection import explained
 from dblake.source.mysql.result_rows import ResultRows, values
 from dblake.source.mysql.settings import MysqlSettings

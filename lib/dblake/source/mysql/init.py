@@ -16,10 +16,10 @@ import pymysql
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import InitPlan
 from dblake.source.mysql import statements
+from dblake.source.mysql.catalog_facts import Survey, survey
 from dblake.source.mysql.connection import connect, explained
 from dblake.source.mysql.preflight import findings, may_mark
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.survey import Survey, survey
 
 _DONE_HERE = ("role", "watermark_table", "watermark_rows", "watermark_privileges", "table_privileges")
 _LEFT_TO_PEOPLE = ("binlog_row_image", "engines", "foreign_keys", "primary_key")

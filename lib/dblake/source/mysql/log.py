@@ -20,6 +20,7 @@ from pymysql.cursors import Cursor
 from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece, LogStanding
+from dblake.source.mysql.catalog_facts import retention_seconds
 from dblake.source.mysql.connection import asking, connect, explained, version_of
 from dblake.source.mysql.frames import Gathered
 from dblake.source.mysql.gtids import executed
@@ -27,7 +28,6 @@ from dblake.source.mysql.packets import HEARTBEAT_SECONDS, DumpEnded, Packets, s
 from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.survey import retention_seconds
 from dblake.source.mysql.transactions import Transactions
 
 _SILENCE_SECONDS = 15 * HEARTBEAT_SECONDS

@@ -15,12 +15,12 @@ from dblake.core.errors import SourceError
 from dblake.core.names import named
 from dblake.core.source import Check
 from dblake.source.mysql import statements
+from dblake.source.mysql.catalog_facts import Server, Survey, retention_seconds, survey
 from dblake.source.mysql.connection import connect, explained
 from dblake.source.mysql.finding import finding, script
 from dblake.source.mysql.preflight_tables import table_findings
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.statements import WATERMARK_ROWS, spelled
-from dblake.source.mysql.survey import Server, Survey, retention_seconds, survey
 
 #: The first versions whose log can say all that is needed of columns (binlog_row_metadata).
 _OLDEST = {"mysql": (8, 0, 1), "mariadb": (10, 5, 0)}

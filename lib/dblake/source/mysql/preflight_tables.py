@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from dblake.core.names import named, qualified, split_qualified
 from dblake.core.source import Check
-from dblake.source.asked import CLASH, clashing, free_name, patterns_check
+from dblake.source.checks import CLASH, clashing, free_name, patterns_check
 from dblake.source.mysql import statements
-from dblake.source.mysql.catalogue import CatalogueTable
+from dblake.source.mysql.catalog import CatalogueTable
+from dblake.source.mysql.catalog_facts import Survey, cascades_are_logged
 from dblake.source.mysql.finding import finding, script
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.spelling import identifier
-from dblake.source.mysql.survey import Survey, cascades_are_logged
+from dblake.source.mysql.sql_literals import identifier
 
 
 def table_findings(facts: Survey, settings: MysqlSettings) -> Iterator[Check]:

@@ -13,9 +13,10 @@ import pymysql
 from dblake.core.errors import UnsupportedByName
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
-from dblake.landing.mysql_charsets import Charset, charset_named
-from dblake.landing.mysql_types import FIXED, from_log, wire
-from dblake.source.mysql import catalogue, table_map
+from dblake.formats.mysql_charsets import Charset, charset_named
+from dblake.formats.mysql_types import FIXED, from_log, wire
+from dblake.source.mysql import catalog as catalogue
+from dblake.source.mysql import table_map
 from dblake.source.mysql.connection import connect, explained, version_of
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.table_map import MappedColumn, TableMap

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentity, Standing
-from dblake.source.asked import require_met
-from dblake.source.mysql import catalogue
+from dblake.source.checks import require_met
+from dblake.source.mysql import catalog as catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import asking, connect
 from dblake.source.mysql.log import MysqlLogStream, log_standing

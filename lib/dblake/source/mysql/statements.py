@@ -6,7 +6,7 @@ Every name is quoted, whatever it is made of. Which statements a server needs is
 from __future__ import annotations
 
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.spelling import identifier, string
+from dblake.source.mysql.sql_literals import identifier, string
 
 WATERMARK_TABLE = "watermark"
 WATERMARK_ROWS = range(9)

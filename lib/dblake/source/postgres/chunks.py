@@ -23,7 +23,7 @@ from dblake.core.names import named, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalog as catalogue
 from dblake.source.postgres.connection import explained
 from dblake.source.postgres.settings import PostgresSettings
 

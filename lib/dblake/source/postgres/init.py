@@ -19,10 +19,10 @@ from psycopg2.extensions import connection, encrypt_password
 from dblake.core.errors import PositionLost, PrerequisitesNotMet
 from dblake.core.source import InitPlan
 from dblake.source.postgres import ddl_trigger, statements
+from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, Survey, survey
 from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.preflight import ALL_OPERATIONS, findings, usable
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import WATERMARK_ROWS, Survey, survey
 
 _LEFT_TO_PEOPLE = (
     "replica_identity", "primary_key", "generated_columns", "unlogged_tables", "publication_filters", "row_security",

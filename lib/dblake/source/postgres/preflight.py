@@ -17,13 +17,19 @@ from dblake.core.errors import SourceError
 from dblake.core.names import named
 from dblake.core.source import Check
 from dblake.source.postgres import ddl_trigger, statements
+from dblake.source.postgres.catalog_facts import (
+    WATERMARK_ROWS,
+    Publication,
+    Server,
+    Slot,
+    Survey,
+    survey,
+    tried_plugin,
+)
 from dblake.source.postgres.connection import connect, explained
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.preflight_tables import table_findings
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import (
-    WATERMARK_ROWS, Publication, Server, Slot, Survey, survey, tried_plugin,
-)
 
 _VERSIONS = range(13, 19)
 ALL_OPERATIONS = "publish = 'insert, update, delete, truncate'"

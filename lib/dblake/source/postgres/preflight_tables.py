@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from psycopg2 import sql
 
 from dblake.core.names import named, qualified, quote_part
-from dblake.source.asked import CLASH, clashing, free_name, patterns_check
+from dblake.source.checks import CLASH, clashing, free_name, patterns_check
 from dblake.source.postgres import statements
+from dblake.source.postgres.catalog_facts import Identity, Survey, Table
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import Identity, Survey, Table
-
 
 _OTHER_PLUGIN = "take the tables out of source.tables, or set source.plugin to pgoutput"
 

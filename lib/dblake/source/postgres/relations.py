@@ -17,7 +17,8 @@ from psycopg2.extensions import cursor
 from dblake.core.errors import UnsupportedByName
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
-from dblake.source.postgres import catalogue, pgoutput
+from dblake.source.postgres import catalog as catalogue
+from dblake.source.postgres import pgoutput
 from dblake.source.postgres.pgoutput import Relation
 
 Numbers = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from psycopg2.extensions import cursor
 from dblake.core.errors import SourceError, UnsupportedByName
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalog as catalogue
 from dblake.source.postgres.relations import Captured, Numbers
 from dblake.source.postgres.wal2json import Shape, signatures, type_text, written
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, LogStanding, ServerIdentity, Standing
-from dblake.source.asked import require_met
-from dblake.source.postgres import catalogue, standing, statements, timeline
+from dblake.source.checks import require_met
+from dblake.source.postgres import catalog as catalogue
+from dblake.source.postgres import standing, statements, timeline
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import asking, connect
 from dblake.source.postgres.log import PgLogStream

@@ -15,7 +15,7 @@ from psycopg2.extensions import cursor
 
 from dblake.core.names import qualified, split_qualified
 from dblake.core.source import ColumnStanding, LogStanding, Standing
-from dblake.source.postgres import catalogue
+from dblake.source.postgres import catalog as catalogue
 from dblake.source.postgres.settings import PostgresSettings
 
 # A table made anew is neither published (pgoutput) nor granted until preflight --init has run again.

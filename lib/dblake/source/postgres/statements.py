@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from psycopg2 import sql
 
+from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.survey import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
 
 _FAILOVER_SLOTS = 170000
 """The first version that keeps logical slots on standbys, too."""

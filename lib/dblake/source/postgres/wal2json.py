@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblake.core.errors import SourceError
-from dblake.landing import wal2json as layout
+from dblake.formats import wal2json as layout
 from dblake.landing.columns import WAL2JSON
 from dblake.source.postgres.settings import PostgresSettings
 

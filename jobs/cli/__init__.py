@@ -1,0 +1,1 @@
+"""The command-line frame that all jobs share."""

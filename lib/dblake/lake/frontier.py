@@ -1,0 +1,79 @@
+"""The frontier: which batch and position state has reached, and which version of every state table holds it.
+
+State appends one row per step, cut at a transaction's end, so a row names one consistent point over all tables. Reading
+and appending go through delta-rs; which rows to append is ``state.run``'s decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from dblake.core.position import Position
+from dblake.lake.layout import Paths
+from dblake.lake.locks import commit_lock
+from dblake.lake.log import query_rows
+
+#: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
+FRONTIER = pa.schema(
+    [
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("batch", pa.int64()),
+        ("incarnation", pa.int64()),
+        ("lsn", pa.int64()),
+        ("seq", pa.int64()),
+        ("versions", pa.map_(pa.string(), pa.int64())),
+        ("behind", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """One row of the frontier: all state tables hold ``batch``, except those ``behind``, which hold their own."""
+
+    batch: int = 0
+    position: Position | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    behind: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> Frontier:
+    """Return the newest row; with ``until``, the newest one at or before a position or a time with a zone.
+
+    Without such a row the result has batch 0 and no position.
+    """
+    where = "true"
+    if isinstance(until, Position):
+        i, lsn, seq = until.incarnation, until.lsn, until.seq
+        where = f"incarnation < {i} OR (incarnation = {i} AND (lsn < {lsn} OR (lsn = {lsn} AND seq <= {seq})))"
+    elif until is not None:
+        where = f"at <= to_timestamp_micros({int(until.timestamp() * 1_000_000)})"
+    rows = query_rows(
+        paths.frontier,
+        "SELECT batch, incarnation, lsn, seq, versions, behind FROM t "
+        f"WHERE {where} ORDER BY batch DESC, at DESC LIMIT 1",
+    )
+    if not rows:
+        return Frontier()
+    row = rows[0]
+    position = Position(row["incarnation"], row["lsn"], row["seq"])
+    return Frontier(row["batch"], position, dict(row["versions"] or []), dict(row["behind"] or []))
+
+
+def append_frontier(paths: Paths, frontier: Frontier) -> None:
+    """Append a row for a point that state has reached. A repeated step appends an equal row."""
+    at = frontier.position
+    if at is None:
+        raise ValueError("a frontier row needs the position that state has reached")
+    row = {
+        "at": datetime.now(UTC), "batch": frontier.batch, "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq,
+        "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
+    }
+    with commit_lock(paths.frontier):
+        target = DeltaTable(paths.frontier) if DeltaTable.is_deltatable(paths.frontier) else paths.frontier
+        write_deltalake(target, pa.Table.from_pylist([row], schema=FRONTIER), mode="append")

@@ -1,0 +1,103 @@
+"""Delta logs of our tables: which landing batch each application has reached, and commits that record it.
+
+A table is its own checkpoint: every commit carries a Delta transaction identifier (``SetTransaction``), an application
+and a version. ``Application`` is the one place that spells these identifiers. delta-rs reads a table's log in
+milliseconds, so nothing here needs a JVM. Who may commit when is ``locks``'; which rows, the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from dblake.core.errors import TableUnavailable
+from dblake.lake.locks import commit_lock
+
+
+class Application:
+    """Spell the Delta transaction identifiers of a source's jobs. The version is a landing batch, but where noted."""
+
+    @staticmethod
+    def capture(source: str) -> str:
+        """Identify capture's commits to landing."""
+        return f"capture/{source}"
+
+    @staticmethod
+    def reconcile(source: str) -> str:
+        """Identify reconcile's commits to schemas, events and windows."""
+        return f"reconcile/{source}"
+
+    @staticmethod
+    def state(source: str) -> str:
+        """Identify state's commits to a state table."""
+        return f"state/{source}"
+
+    @staticmethod
+    def consolidation(source: str) -> str:
+        """Identify, in events, the newest batch of which maintenance may have removed events."""
+        return f"maintain/{source}"
+
+    @staticmethod
+    def redecode(source: str) -> str:
+        """Identify the redecode run that a table's rows come from; the version is the run's number."""
+        return f"again/{source}"
+
+    @staticmethod
+    def redecode_done(source: str) -> str:
+        """Identify, in the redecode ledger, the newest finished run; the version is the run's number."""
+        return f"again/{source}/done"
+
+    @staticmethod
+    def redecode_built(source: str) -> str:
+        """Identify the redecode run for which a state table was rebuilt; the version is the run's number."""
+        return f"again/{source}/built"
+
+
+def newest_batch(path: str, application: str) -> int:
+    """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
+    return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
+
+
+def record_batch(path: str, application: str, batch: int) -> None:
+    """Record in a table's log that an application has reached a batch: a commit without a file.
+
+    Takes the table's commit lock. Raises TableUnavailable if another writer commits at the same time.
+    """
+    with commit_lock(path):
+        commit_rows(path, application, batch, None)
+
+
+def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) -> None:
+    """Append rows (or nothing) in one commit that carries ``application`` and ``batch``.
+
+    Does nothing if the application has reached the batch already: the recorded version never decreases. The caller
+    holds the table's commit lock. Raises TableUnavailable if another writer commits at the same time.
+    """
+    properties = CommitProperties(app_transactions=[Transaction(application, batch)])
+    table = DeltaTable(path)
+    if (table.transaction_version(application) or 0) >= batch:
+        return
+    try:
+        if rows is None:
+            table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+        else:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+    except CommitFailedError as error:
+        raise TableUnavailable(
+            f"another job of this source committed to {os.path.basename(path)} at the same time",
+            next_step="run this again",
+        ) from error
+
+
+def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
+    """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
+    if not DeltaTable.is_deltatable(path):
+        return []
+    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
+    found = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
+    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    return rows

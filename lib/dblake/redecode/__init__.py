@@ -1,0 +1,1 @@
+"""Decode landing again: replace events that an earlier decoder wrote, and let state follow."""

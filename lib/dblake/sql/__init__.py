@@ -1,0 +1,1 @@
+"""Answer SQL over state, live and history views, and events."""

@@ -1,0 +1,1 @@
+"""Report how far each stage is and which problems are open, without a JVM."""

@@ -1,0 +1,1 @@
+"""Trials of the product in environments of their own."""

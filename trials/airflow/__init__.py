@@ -1,0 +1,1 @@
+"""Try the DAGs in a real Airflow."""
