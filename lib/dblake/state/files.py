@@ -62,6 +62,10 @@ class Columns:
     types: Mapping[str, str]
     physical: Mapping[str, str]
 
+    def has_ranges(self, name: str) -> bool:
+        """True for the columns by whose statistics a merge skips files."""
+        return name == "_key" or self.types[name] in ("BIGINT", "INT", "SMALLINT", "TINYINT")
+
     def schema(self) -> pa.Schema:
         """Return the Arrow schema by the table's names."""
         return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self.types.items()])
@@ -80,8 +84,8 @@ class TableFiles:
         found = pa.table(self.table.get_add_actions(flatten=True))
         names = set(found.column_names)
         ranged = {}
-        for name, kind in self.columns.types.items():
-            if name == "_key" or kind in ("BIGINT", "INT", "SMALLINT", "TINYINT"):
+        for name in self.columns.types:
+            if self.columns.has_ranges(name):
                 for known in (name, self.columns.physical[name]):
                     if {f"min.{known}", f"max.{known}"} <= names:
                         ranged[name] = (found[f"min.{known}"].to_pylist(), found[f"max.{known}"].to_pylist())
@@ -107,11 +111,26 @@ class TableFiles:
         actions: list[AddAction | RemoveAction] = list(adds)
         if not replace:
             actions += [RemoveAction(f.path, True, now, f.size, {}) for f in removed]
-        self.table.create_write_transaction(
-            actions, "overwrite" if replace else "append", schema or self.table.schema(),
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, batch)]),
-        )
+        self._commit(actions, replace, schema, CommitProperties(app_transactions=[Transaction(app, batch)]))
         return self.table.version()
+
+    def replace_types(self, adds: Sequence[AddAction], columns: Columns) -> None:
+        """Replace all files by these, whose columns have wider types."""
+        document = json.loads(self.table.schema().to_json())
+        wider = json.loads(Schema.from_arrow(columns.schema()).to_json())["fields"]
+        types = {one["name"]: one["type"] for one in wider}
+        for one in document["fields"]:
+            one["type"] = types[one["name"]]
+        self._commit(list(adds), True, Schema.from_json(json.dumps(document)), None)
+
+    def _commit(
+        self, actions: list[AddAction | RemoveAction], replace: bool, schema: Schema | None,
+        properties: CommitProperties | None,
+    ) -> None:
+        self.table.create_write_transaction(
+            actions, "overwrite" if replace else "append", schema or self.table.schema(), commit_properties=properties,
+        )
+        self.table.update_incremental()
 
 
 def table_columns(table: DeltaTable) -> Columns:
@@ -137,6 +156,16 @@ def may_hold(file: DataFile, name: str, ordered: Sequence[Any]) -> bool:
         return True
     first = bisect_left(ordered, known[0])
     return first < len(ordered) and bool(ordered[first] <= known[1])
+
+
+def data_file(add: AddAction, columns: Columns) -> DataFile:
+    """Return a file that was written but not committed."""
+    facts = json.loads(add.stats)
+    return DataFile(add.path, add.size, {
+        name: (facts["minValues"][known], facts["maxValues"][known])
+        for name, known in columns.physical.items()
+        if columns.has_ranges(name) and known in facts["minValues"]
+    })
 
 
 class FileReader:
@@ -203,8 +232,11 @@ class FileWriter:
         self.adds: list[AddAction] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows that have the table's columns."""
-        self._pending.append(rows.select(self._logical.names))
+        """Write rows; columns of the table that they lack are NULL."""
+        self._pending.append(pa.table(
+            [cast(rows[one.name], one.type) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
+             for one in self._logical], names=self._logical.names,
+        ))
         self._rows += rows.num_rows
         if self._rows >= _ROW_GROUP_ROWS:
             self._flush()
@@ -217,7 +249,7 @@ class FileWriter:
         return self.adds
 
     def _flush(self) -> None:
-        rows = pa.concat_tables(self._pending).rename_columns(self._schema.names).cast(self._schema)
+        rows = pa.concat_tables(self._pending).rename_columns(self._schema.names)
         self._pending, self._rows = [], 0
         if self._writer is None:
             self._name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
@@ -226,7 +258,7 @@ class FileWriter:
             self._writer = pq.ParquetWriter(
                 self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
             )
-        self._writer.write_table(rows.combine_chunks(), row_group_size=_ROW_GROUP_ROWS)
+        self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
         if self._sink.tell() >= FILE_BYTES:
             self._finish()
 

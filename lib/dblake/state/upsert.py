@@ -66,7 +66,7 @@ def upsert(
     keys = _ordered_keys(change)
     candidates = [
         file for file in files
-        if change.truncated_at or keys and all(may_hold(file, name, values) for name, values in keys.items())
+        if change.truncated_at or keys["_key"] and all(may_hold(file, name, values) for name, values in keys.items())
     ]
     result, task = Rewritten(), _Task(root, columns, change)
     for part in run_all(task, _grouped(candidates)):
@@ -245,8 +245,6 @@ def first_rows(folded: pa.Table, shape: Shape) -> pa.Table:
 
 def _ordered_keys(change: Change) -> dict[str, list[object]]:
     """``_key``, and each column of the key that is a whole number, with the values of the folded rows in order."""
-    if not change.rows.num_rows:
-        return {}
     # A key that is NULL matches no row; one of whose columns a value is NULL could.
     whole = [c.name for c in change.shape.columns if c.name in change.shape.primary_key
              and pa.types.is_integer(change.rows[c.name].type) and not change.rows[c.name].null_count]
