@@ -10,7 +10,7 @@ from dblake.config import Config
 from dblake.core.errors import StateError
 from dblake.lake.layout import Paths
 from dblake.spark.session import spark_session
-from dblake.state.run import TableResult, fold_as_they_come, run_state
+from dblake.state.run import TableResult, run_continuously, run_state
 from jobs.cli.frame import job_options, run_job, stop_requested
 
 
@@ -34,7 +34,7 @@ def state(config: Config, mode: str, interval: float | None) -> None:
         _refuse_failures(results)
     else:
         with stop_requested() as stop:
-            fold_as_they_come(stop, paths, fold, config.state.interval_seconds if interval is None else interval)
+            run_continuously(stop, paths, fold, config.state.interval_seconds if interval is None else interval)
 
 
 def _refuse_failures(results: list[TableResult]) -> None:

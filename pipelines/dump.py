@@ -18,7 +18,7 @@ from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.requests import Control, Key, State, Throttle
 from dblake.capture.stale_tables import answered
 from dblake.config import Config
-from dblake.core.errors import ConfigError, PrerequisitesNotMet, UnsupportedByName, UsageError
+from dblake.core.errors import ConfigError, PrerequisitesNotMet, Unsupported, UsageError
 from dblake.core.names import qualified, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.mask.rules import key_is_masked, rules_of
@@ -44,7 +44,7 @@ def start_all(config: Config, *, priority: int | None = None) -> Queued:
     found = _captured(config)
     able = tuple(name for name, schema in found.items() if schema.primary_key)
     if not able:
-        raise UnsupportedByName(
+        raise Unsupported(
             f"source {config.source.name}: no captured table has a primary key, so none can be dumped",
             next_step="correct source.tables, or add primary keys",
         )
@@ -60,7 +60,7 @@ def start_tables(
     names = tuple(dict.fromkeys(_known(found, table) for table in tables))
     keyless = [name for name in names if not found[name].primary_key]
     if keyless:
-        raise UnsupportedByName(
+        raise Unsupported(
             f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
             next_step="add a primary key; its changes are followed from the log meanwhile",
         )
@@ -180,7 +180,7 @@ def _known(found: dict[str, TableSchema], table: str) -> str:
     if name in found:
         return name
     near = difflib.get_close_matches(name, found, n=3)
-    raise UnsupportedByName(
+    raise Unsupported(
         f"table {table} is not captured",
         next_step=f"did you mean {' or '.join(near)}?" if near else "write schema.table, as source.tables has it",
     )

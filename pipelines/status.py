@@ -30,6 +30,6 @@ def _ask_source(config: Config, paths: Paths, store: ProgressStore) -> SourceRep
     tables = sorted({dump["table"] for dump in dump_status(store) if not State(dump["state"]).final})
     try:
         source = open_source(config)
-        return SourceReport(source.log_standing(reached.resume if reached else None), source.row_estimates(tables))
+        return SourceReport(source.log_retention(reached.resume if reached else None), source.row_estimates(tables))
     except DblakeError as error:
         return SourceReport(error=error)

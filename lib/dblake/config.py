@@ -29,7 +29,7 @@ from dblake.config_file import ConfigFile
 from dblake.core.errors import ConfigError
 from dblake.core.names import TableFilter
 from dblake.core.secret import Reference
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 from dblake.mask.rules import Rule
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
@@ -371,7 +371,7 @@ class Config(_Section):
         if given.startswith("file:") and not given.startswith("file://") and given != "file:":
             return "file:" + file.beside(given.removeprefix("file:"))
         if given.startswith("zookeeper://"):
-            return str(ZookeeperPlace.parse(given).beside(file.beside))
+            return str(ZookeeperUrl.parse(given).beside(file.beside))
         raise ValueError("must be file:PATH or zookeeper://host:port/path")
 
 

@@ -16,22 +16,22 @@ def test_log_that_has_not_landed_is_behind(backend: Backend, lake: Lake) -> None
     backend.create(ITEMS)
     source = backend.source("public.*")
     lake.capture(source)
-    before = source.log_standing(lake.reached.resume)
+    before = source.log_retention(lake.reached.resume)
     assert before.behind is not None and not before.lost
     Script(backend, T).run([f"insert {number} {'x' * 100}" for number in range(_WRITTEN)])
-    after = source.log_standing(lake.reached.resume)
+    after = source.log_retention(lake.reached.resume)
     # The memory twin's log counts transactions, not bytes.
     least = _WRITTEN if isinstance(backend, MemoryBackend) else 100 * _WRITTEN
     assert after.behind is not None and after.behind >= before.behind + least
     assert after.kept is not None and after.kept >= after.behind
     lake.capture(source)
-    landed = source.log_standing(lake.reached.resume)
+    landed = source.log_retention(lake.reached.resume)
     assert landed.behind is not None and landed.behind < after.behind
 
 
 def test_before_the_first_capture_nothing_is_lost(backend: Backend) -> None:
     backend.create(ITEMS)
-    assert not backend.source("public.*").log_standing(None).lost
+    assert not backend.source("public.*").log_retention(None).lost
 
 
 def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
@@ -39,7 +39,7 @@ def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
     source = keeping_backend.source("public.*")
     lake.capture(source)
     keeping_backend.drop_slot()
-    assert source.log_standing(lake.reached.resume).lost
+    assert source.log_retention(lake.reached.resume).lost
 
 
 def test_about_how_many_rows(backend: Backend) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblake.config import load_config
-from dblake.core.errors import PrerequisitesNotMet, UnsupportedByName
+from dblake.core.errors import PrerequisitesNotMet, Unsupported
 from dblake.core.source import Source
 from dblake.mask.rules import Masks, Rule, Rules
 from dblake.mask.source import MaskedSource
@@ -47,7 +47,7 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
     def rename() -> None:
         backend.run("ALTER TABLE people RENAME email TO mail", "INSERT INTO people (id, mail) VALUES (7, 'SECRET 7')")
 
-    with pytest.raises(UnsupportedByName, match=r"table public\.people comes with"):
+    with pytest.raises(Unsupported, match=r"table public\.people comes with"):
         lake.capture(masked(backend), steps={("low", T): rename})
     assert leaks(tmp_path, SECRET) == []
     with pytest.raises(PrerequisitesNotMet, match=r"table public\.people has no column email"):
@@ -90,7 +90,7 @@ def test_dump_start_refuses_keys_that_may_not_be_written_down(
     monkeypatch.setenv("SHOP_PASSWORD", backend.settings.password)
     monkeypatch.setenv("MASK_KEY", KEY.decode())
     config = load_config(tmp_path / "shop.yaml")
-    with pytest.raises(UnsupportedByName, match="its key is masked, so rows cannot be asked for by key"):
+    with pytest.raises(Unsupported, match="its key is masked, so rows cannot be asked for by key"):
         start_tables(config, [T], ["[4711]"])
     start_tables(config, [T], [])
     assert leaks(tmp_path, "4711") == []

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet, SourceError, UnsupportedByName
+from dblake.core.errors import PrerequisitesNotMet, SourceError, Unsupported
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.source.mysql import catalog as catalogue
@@ -327,13 +327,13 @@ def test_what_cannot_be_asked_for_is_refused_by_name(
     backend: MysqlBackend, mysql_server: MysqlServer, table: str, key: tuple[str, ...] | None, why: str
 ) -> None:
     mysql_server.run(table)
-    with pytest.raises(UnsupportedByName) as refused:
+    with pytest.raises(Unsupported) as refused:
         read(reader_of(backend), keys=None if key is None else (key,))
     assert why in refused.value.what
 
 
 def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
-    with pytest.raises(UnsupportedByName, match=r"table public\.none is not in the database"):
+    with pytest.raises(Unsupported, match=r"table public\.none is not in the database"):
         read(filled, table="public.none")
     mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.t FROM 'cap'@'%'")
     with pytest.raises(PrerequisitesNotMet, match="the user lacks a privilege"):

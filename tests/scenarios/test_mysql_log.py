@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from dblake.core.errors import ExitCode, PositionLost, SourceError, UnsupportedByName
+from dblake.core.errors import ExitCode, PositionLost, SourceError, Unsupported
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import LogPiece, WatermarkSeen
@@ -400,7 +400,7 @@ def test_a_change_logged_as_a_statement_is_refused_by_name_after_what_came_befor
     log.server.run("INSERT INTO shop.b VALUES (2, 'x')")
     as_statement(log.server, statement)
     refused = log.refusal()
-    assert isinstance(refused, UnsupportedByName)
+    assert isinstance(refused, Unsupported)
     assert refused.exit_code == ExitCode.CONFIGURATION
     assert named in refused.what
     assert refused.what.endswith("was logged as a statement, not as rows")
@@ -421,7 +421,7 @@ def test_partial_json_is_refused_by_name(mysql: MysqlServer) -> None:
     log = Log(mysql)
     write(mysql, "SET SESSION binlog_row_value_options = PARTIAL_JSON; UPDATE shop.j SET v = JSON_SET(v, '$.a', 2)")
     refused = log.refusal()
-    assert isinstance(refused, UnsupportedByName)
+    assert isinstance(refused, Unsupported)
     assert "table shop.j: a PARTIAL_UPDATE_ROWS event" in refused.what
     log.close()
 

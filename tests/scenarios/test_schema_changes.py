@@ -14,7 +14,7 @@ import pytest
 from psycopg2.extensions import cursor
 
 from dblake.capture.stale_detector import Known, changed
-from dblake.capture.stale_tables import Rewritten, answered, rewritten
+from dblake.capture.stale_tables import StaleTable, answered, rewritten
 from dblake.core.schema import TableSchema
 from dblake.source.postgres import standing
 from tests.support.backends import PostgresBackend
@@ -149,9 +149,9 @@ def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: 
 
     connection = world.backend.database.connect()
     with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as looking:
-        before = Known.of(standing.standings(plain, world.backend.settings)[0])
-        during = standing.standings(looking, world.backend.settings)[0]
-        after = standing.standings(plain, world.backend.settings)[0]
+        before = Known.of(standing.table_fingerprints(plain, world.backend.settings)[0])
+        during = standing.table_fingerprints(looking, world.backend.settings)[0]
+        after = standing.table_fingerprints(plain, world.backend.settings)[0]
     assert (changed(before, during) or changed(Known.of(during), after)) == "its columns were written anew"
 
 
@@ -171,7 +171,7 @@ def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFi
     assert dumps(lake) == [(T, "done")]
     asked = lake.dump(T)
     answered(lake.store, [T], asked)
-    assert rewritten(lake.store) == [Rewritten(T, found.why, asked)]
+    assert rewritten(lake.store) == [StaleTable(T, found.why, asked)]
     for _ in range(2):
         lake.capture(source, redump=False)
     assert rewritten(lake.store) == []

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from dblake.core.errors import ExitCode, PrerequisitesNotMet, UnsupportedByName
+from dblake.core.errors import ExitCode, PrerequisitesNotMet, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, Source
 from dblake.source.postgres.catalog_facts import survey
@@ -179,7 +179,7 @@ def test_refused_by_name(backend: PostgresBackend, check: str, create: list[str]
     mend = "take the tables out of source.tables, or set source.plugin to pgoutput"
     assert found == Check(check, False, detail, mend)
     stream = source.open_log(None, 1)
-    with pytest.raises(UnsupportedByName, match=refusal):
+    with pytest.raises(Unsupported, match=refusal):
         stream.read(max_bytes=1 << 20, max_rows=1000, seconds=5)
     stream.close()
 
@@ -215,7 +215,7 @@ def test_an_identity_that_does_not_cover_the_key_is_refused(backend: PostgresBac
                 "ALTER TABLE t REPLICA IDENTITY USING INDEX t_u_key")
     stream = backend.source("public.*").open_log(None, 1)
     backend.run("INSERT INTO t VALUES (1, 1)", "UPDATE t SET u = 2")
-    with pytest.raises(UnsupportedByName, match=r"table public\.t: its replica identity is an index that does not"):
+    with pytest.raises(Unsupported, match=r"table public\.t: its replica identity is an index that does not"):
         stream.read(max_bytes=1 << 20, max_rows=1000, seconds=5)
     stream.close()
 

@@ -20,11 +20,11 @@ from dblake.core.source import (
     ChunkRead,
     ChunkReader,
     ChunkRequest,
-    LogStanding,
+    LogRetention,
     LogStream,
     ServerIdentity,
     Source,
-    Standing,
+    TableFingerprint,
 )
 
 Steps = Mapping[tuple[str, str], Callable[[], None]]
@@ -36,7 +36,7 @@ class Stepped:
     def __init__(self, source: Source, steps: Steps) -> None:
         self._source, self._steps = source, steps
         self._taken: set[tuple[str, str]] = set()
-        self.name, self.logs_ddl = source.name, source.logs_ddl
+        self.name, self.schema_changes_in_log = source.name, source.schema_changes_in_log
 
     def take(self, where: str, table: str) -> None:
         """Takes the step there, if there is one."""
@@ -60,26 +60,26 @@ class Stepped:
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        return self._source.carries_on(known, resume)
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return self._source.is_promoted_replica(known, resume)
 
     def tables(self) -> Sequence[TableSchema]:
         return self._source.tables()
 
-    def standings(self) -> Sequence[Standing]:
-        return self._source.standings()
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
+        return self._source.table_fingerprints()
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
-        return self._source.log_standing(resume)
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:
+        return self._source.log_retention(resume)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         return self._source.row_estimates(tables)
 
-    def end_other_reader(self) -> None:
-        self._source.end_other_reader()
+    def terminate_stale_reader(self) -> None:
+        self._source.terminate_stale_reader()
 
-    def renew_log(self) -> None:
-        self._source.renew_log()
+    def recreate_slot(self) -> None:
+        self._source.recreate_slot()
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         return self._source.open_log(resume, incarnation)
@@ -103,8 +103,8 @@ class _SteppedReader:
             table, self._read = self._read, None
             self._stepped.take("high", table)
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        return self._reader.divide(table, parts, rows)
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        return self._reader.split_points(table, parts, rows)
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         self._stepped.take("low", request.table)

@@ -73,7 +73,7 @@ CONF = str(HOME / "conf" / "quickstart.yaml")
         ("raise errors.UsageError('no', next_step='yes')", 64, "dblake probe: no. Next: yes\n"),
         ("raise errors.ConfigError('no', next_step='yes')", 78, "dblake probe: no. Next: yes\n"),
         ("raise errors.Fenced('no', next_step='yes')", 75, "dblake probe: no. Next: yes\n"),
-        ("raise errors.WindowInvariantBroken('a\\n b')", 70, "dblake probe: a b\n"),
+        ("raise errors.WindowInvariantViolated('a\\n b')", 70, "dblake probe: a b\n"),
         ("raise click.UsageError('both.')", 64, "dblake probe: both. Next: see ./spark-submit.sh probe --help\n"),
         ("raise KeyboardInterrupt", 130, "dblake probe: interrupted\n"),
         (f"raise ValueError('{SECRET}')", 70,

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import pending, queue_dump, save_progress
-from dblake.capture.stale_tables import Rewritten, keep
+from dblake.capture.stale_tables import StaleTable, keep
 from dblake.config import load_config
 from dblake.core.position import Position, ResumePoint
-from dblake.core.source import LogStanding, ServerIdentity
+from dblake.core.source import LogRetention, ServerIdentity
 from dblake.lake.frontier import Frontier, append_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import record_batch
@@ -126,16 +126,16 @@ def test_how_late_is_late_is_said_in_the_configuration(conf: Path) -> None:
     ("log", "code"),
     [
         (None, None),
-        (LogStanding(behind=5, kept=100), None),
-        (LogStanding(behind=5, kept=100, room=30), None),
-        (LogStanding(behind=5, kept=100, room=20), "log_room"),
-        (LogStanding(lost=True), "gap"),
-        (LogStanding(behind=5, kept=100, seconds=76), None),
-        (LogStanding(behind=5, kept=100, seconds=74), "log_room"),
-        (LogStanding(behind=0, kept=100, seconds=74), None),
+        (LogRetention(behind=5, kept=100), None),
+        (LogRetention(behind=5, kept=100, room=30), None),
+        (LogRetention(behind=5, kept=100, room=20), "log_room"),
+        (LogRetention(lost=True), "gap"),
+        (LogRetention(behind=5, kept=100, seconds=76), None),
+        (LogRetention(behind=5, kept=100, seconds=74), "log_room"),
+        (LogRetention(behind=0, kept=100, seconds=74), None),
     ],
 )
-def test_how_long_the_log_is_kept(log: LogStanding | None, code: str | None) -> None:
+def test_how_long_the_log_is_kept(log: LogRetention | None, code: str | None) -> None:
     found = [problem["code"] for problem in _room(log, Stage("1/1", 60.0))]
     assert found == ([code] if code else [])
 
@@ -197,7 +197,7 @@ def test_a_table_to_be_read_again_is_a_problem(
         moved = {"running": task.running, "cancelled": task.cancelled, "done": task.done}
         if outcome in moved:
             save_progress(store, moved[outcome]())
-    keep(store, Rewritten(T, "column c came", dump_id))
+    keep(store, StaleTable(T, "column c came", dump_id))
     problems = [p for p in read_status(load_config(conf))["problems"] if p["code"] == "rewritten"]
     expected = {"code": "rewritten", "table": T, "detail": "it changed without row events: column c came",
                 "next": (then or "").format(dump_id)}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dblake.capture.windows import OpenChunk
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.landing.columns import CHUNK, FRAMES, JSON, LANDING, SCHEMA
+from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA
 
 
 class Closed(Exception):
@@ -45,7 +45,7 @@ class BatchBuilder:
         self._closed = False
         self._schemas: set[str] = set()
         self._alike: tuple[str, str, str, int] | None = None
-        self._template = FRAMES.empty_table()
+        self._template = CAPTURED.empty_table()
         self._where = Position(resume.incarnation, 0)
         self.number = first
         self.resume = resume
@@ -110,11 +110,11 @@ class BatchBuilder:
         alike = (chunk.table, schema_id, format_, self._where.incarnation)
         if self._alike != alike or self._template.num_rows < count:
             self._alike, self._template = alike, _chunk_template(*alike, count)
-        columns = dict(zip(FRAMES.names, self._template.slice(0, count).columns, strict=True))
+        columns = dict(zip(CAPTURED.names, self._template.slice(0, count).columns, strict=True))
         columns |= {"chunk_id": pa.repeat(chunk.chunk_id, count), "payload": payload}
         if first_row:
             columns["seq"] = pc.add(columns["seq"], first_row * 2)
-        return pa.table(columns, schema=FRAMES)
+        return pa.table(columns, schema=CAPTURED)
 
     def take(self) -> Filled:
         """Takes the batch out and starts the next one."""
@@ -155,7 +155,7 @@ def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, 
         "last_in_txn": pa.repeat(False, count),
         "format": pa.repeat(format_, count),
     }
-    return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in FRAMES], schema=FRAMES)
+    return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in CAPTURED], schema=CAPTURED)
 
 
 def schema_row(schema: TableSchema, where: Position) -> pa.Table:
@@ -164,4 +164,4 @@ def schema_row(schema: TableSchema, where: Position) -> pa.Table:
         "incarnation": where.incarnation, "lsn": where.lsn, "seq": where.seq, "kind": SCHEMA, "table": schema.table,
         "schema_id": schema.schema_id, "last_in_txn": False, "format": JSON, "payload": schema.to_json().encode(),
     }
-    return pa.Table.from_pylist([row], schema=FRAMES)
+    return pa.Table.from_pylist([row], schema=CAPTURED)

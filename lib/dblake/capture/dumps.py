@@ -16,12 +16,12 @@ import pyarrow as pa
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import Key, throttle
-from dblake.capture.retry import patiently
+from dblake.capture.retry import retrying
 from dblake.capture.schedule import Lane, Schedule
 from dblake.capture.settings import DumpSettings
 from dblake.capture.throttle import Pace
 from dblake.capture.windows import OpenChunk, Windows
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest, Source
@@ -147,7 +147,7 @@ class _Reader:
             affordable = _FIRST_ROWS if lane.row_bytes is None else int(_CHUNK_BYTES / lane.row_bytes)
             began = time.monotonic()
             self._read_chunk(lane, min(limit, max(affordable, 1)))
-        except UnsupportedByName as error:
+        except Unsupported as error:
             self._schedule.failed(lane, error.what)
             return
         rest = self._pace.rest(slow, worked=time.monotonic() - began, latency=self._latency)
@@ -163,7 +163,7 @@ class _Reader:
         if self._settings.readers == 1 or lane.task.keys is not None:
             return []
         parts, rows = self._settings.readers * _STRETCHES_A_READER, limit * _CHUNKS_A_STRETCH
-        return list(self._persistently(lambda reader: reader.divide(lane.task.table, parts, rows)))
+        return list(self._persistently(lambda reader: reader.split_points(lane.task.table, parts, rows)))
 
     def _read_chunk(self, lane: Lane, limit: int) -> None:
         asked = lane.task.keys
@@ -216,7 +216,7 @@ class _Reader:
                 self.close()
                 raise
 
-        return patiently(self._reconnect_seconds, self._closed)(once)
+        return retrying(self._reconnect_seconds, self._closed)(once)
 
 
 class _Delivery:

@@ -16,7 +16,7 @@ from dblake.core.source import HEARTBEAT_ROW, ChunkReader, Source
 logger = logging.getLogger(__name__)
 
 
-class Pulse:
+class Heartbeat:
     """Beats on a connection of its own, which is made when it is first needed, and anew if it is lost."""
 
     def __init__(self, source: Source, every_seconds: float) -> None:

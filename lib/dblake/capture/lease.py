@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dblake.core.errors import ConfigError, Fenced
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 ZOOKEEPER = "zookeeper://"
 
@@ -101,4 +101,4 @@ def open_lease(url: str, source: str, *, standby: bool, stop: threading.Event) -
     # Here, because files need none of it.
     from dblake.capture.zookeeper.lease import ZookeeperLease
 
-    return ZookeeperLease(ZookeeperPlace.parse(url), source, standby=standby, stop=stop)
+    return ZookeeperLease(ZookeeperUrl.parse(url), source, standby=standby, stop=stop)

@@ -22,20 +22,20 @@ from tenacity import Retrying
 from dblake.capture.batch import BatchBuilder, Filled, schema_row
 from dblake.capture.commits import Committer
 from dblake.capture.dumps import DumpRunner
-from dblake.capture.heartbeat import Pulse
+from dblake.capture.heartbeat import Heartbeat
 from dblake.capture.lease import Lease
 from dblake.capture.progress import ProgressStore
-from dblake.capture.retry import patiently, told
+from dblake.capture.retry import retrying, told
 from dblake.capture.settings import CaptureSettings, DumpSettings
-from dblake.capture.stale_detector import Redumps
+from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.errors import (
     Fenced,
-    GapAhead,
     PositionLost,
     PrerequisitesNotMet,
     SourceError,
-    UnsupportedByName,
+    UncapturableEvent,
+    Unsupported,
 )
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position, ResumePoint
@@ -67,7 +67,7 @@ class Until:
 class Begin:
     """Where the log is gone on with: ``resume``, or what the source itself keeps if it is None, on which server.
 
-    With ``accept_gap``, what cannot be captured is told as GapAhead, after what came before it has landed.
+    With ``accept_gap``, what cannot be captured is told as UncapturableEvent, after what came before it has landed.
     """
 
     server: ServerIdentity
@@ -87,14 +87,14 @@ class Landed:
     """From when the log was opened until the last batch had landed."""
 
 
-class AnotherAnswers(Exception):
+class ServerChanged(Exception):
     """At the source's address is not who was there when it was decided where to go on."""
 
 
 class Loop:
     """A log followed into landing, from where it was decided to begin until told to end at a transaction's end.
 
-    Takes over ``landed``, to count on in it. Raises AnotherAnswers, with nothing of another server's landed, and
+    Takes over ``landed``, to count on in it. Raises ServerChanged, with nothing of another server's landed, and
     Fenced if it is no longer the one capture.
     """
 
@@ -114,7 +114,7 @@ class Loop:
         self._begin, self.landed = begin, landed
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
-        self._redumps = Redumps(source, store, auto=settings.redump)
+        self._redumps = StaleTableDetector(source, store, auto=settings.redump)
         self._retrying(START_SECONDS)(self._redumps.begin)
         self._stream: LogStream = self._retrying(START_SECONDS)(self._open_log, begin.resume)
         self._windows = Windows()
@@ -131,7 +131,7 @@ class Loop:
             source, store, self._batches, self._windows, dumps, reconnect_seconds=settings.reconnect_seconds
         )
         logger.info("capture of %s starts: lease epoch %d", source.name, epoch)
-        self._pulse = Pulse(source, settings.heartbeat_seconds)
+        self._pulse = Heartbeat(source, settings.heartbeat_seconds)
         self._began = time.monotonic()
         self._failures = 0
         self._fence: str | None = None
@@ -143,7 +143,7 @@ class Loop:
             self._dumps.start()
             self._follow(until)
             self._finish()
-        except GapAhead:
+        except UncapturableEvent:
             # What was whole before it is as good as ever.
             self._finish()
             raise
@@ -202,8 +202,8 @@ class Loop:
             if error.retryable:
                 self._reconnect(error)
                 return None
-            if self._begin.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, UnsupportedByName)):
-                raise GapAhead(error.what, next_step=error.next_step) from error
+            if self._begin.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, Unsupported)):
+                raise UncapturableEvent(error.what, next_step=error.next_step) from error
             raise
 
     def _reconnect(self, error: SourceError) -> None:
@@ -224,12 +224,12 @@ class Loop:
             self._require_lease()
             time.sleep(_CHECK_SECONDS)
         if self._lease.coordinated:
-            self._source.end_other_reader()
+            self._source.terminate_stale_reader()
         stream = self._source.open_log(resume, self._begin.incarnation)
         # Asked after it was opened: who answered then answers still, or this is not the one.
         if not self._source.identity().same_as(self._begin.server):
             stream.close()
-            raise AnotherAnswers
+            raise ServerChanged
         return stream
 
     def _require_lease(self) -> None:
@@ -328,7 +328,7 @@ class Loop:
     def _look_at_tables(self) -> None:
         """Looks for changes of which the log says nothing, or nothing until the next row."""
         try:
-            if not self._source.logs_ddl and self._redumps.look():
+            if not self._source.schema_changes_in_log and self._redumps.look():
                 self._dumps.asked()
         except SourceError as error:
             if not error.retryable:
@@ -358,7 +358,7 @@ class Loop:
         )
 
     def _retrying(self, seconds: float) -> Retrying:
-        return patiently(seconds, self._stop, told)
+        return retrying(seconds, self._stop, told)
 
 
 def _schemas_said(piece: LogPiece) -> list[tuple[Position, str, str]]:

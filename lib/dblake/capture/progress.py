@@ -17,7 +17,7 @@ from typing import Protocol
 from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
 from dblake.capture.lease import ZOOKEEPER, Lease
 from dblake.core.errors import ConfigError, LandingUnavailable
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 
 class ProgressStore(Protocol):
@@ -95,7 +95,7 @@ def open_progress(url: str, source: str, lease: Lease | None = None) -> Progress
         from dblake.capture.zookeeper.lease import ZookeeperLease
         from dblake.capture.zookeeper.progress import ZookeeperProgress
 
-        place = ZookeeperPlace.parse(url)
+        place = ZookeeperUrl.parse(url)
         return ZookeeperProgress(place, checked(source), lease if isinstance(lease, ZookeeperLease) else None)
     raise ConfigError(
         f"progress: no documents can be kept in {url.partition(':')[0]}",

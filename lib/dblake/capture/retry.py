@@ -21,7 +21,7 @@ from dblake.core.errors import DblakeError, SourceError
 logger = logging.getLogger(__name__)
 
 
-def patiently(
+def retrying(
     seconds: float, stop: threading.Event, told: Callable[[RetryCallState], None] | None = None
 ) -> Retrying:
     """Tries what is worth another try for so long, or until ``stop``; ``told`` hears of each failure before a rest."""
@@ -36,6 +36,6 @@ def patiently(
 
 
 def told(state: RetryCallState) -> None:
-    """Says in the log that something failed and is tried again; for ``patiently``."""
+    """Says in the log that something failed and is tried again; for ``retrying``."""
     error = state.outcome.exception() if state.outcome else None
     logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from tenacity import Retrying
 
 from dblake.capture.lease import Lease
-from dblake.capture.loop import START_SECONDS, AnotherAnswers, Begin, Landed, Loop, Until
+from dblake.capture.loop import START_SECONDS, Begin, Landed, Loop, ServerChanged, Until
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import pending, queue_dump
-from dblake.capture.retry import patiently, told
+from dblake.capture.retry import retrying, told
 from dblake.capture.settings import CaptureSettings, DumpSettings
-from dblake.core.errors import GapAhead, PositionLost, WrongServer
+from dblake.core.errors import PositionLost, UncapturableEvent, WrongServer
 from dblake.core.source import ServerIdentity, Source
 from dblake.landing.table import Landing
 
@@ -57,7 +57,7 @@ class Capture:
                 return self.landed
             try:
                 self._follow(until)
-            except (PositionLost, WrongServer, GapAhead) as error:
+            except (PositionLost, WrongServer, UncapturableEvent) as error:
                 if not self._accept_gap:
                     raise
                 logger.warning("%s; the gap is accepted", error.what)
@@ -70,7 +70,7 @@ class Capture:
         while True:
             try:
                 return self._capture(until, anew=anew)
-            except AnotherAnswers:
+            except ServerChanged:
                 anew = False
                 logger.warning("source %s: another server answers, or another life of it", self._source.name)
 
@@ -88,7 +88,7 @@ class Capture:
 
     def _leave_behind(self) -> None:
         """Queues dumps of all tables before anything of a new incarnation lands: only they make up for the gap."""
-        self._retrying(START_SECONDS)(self._source.renew_log)
+        self._retrying(START_SECONDS)(self._source.recreate_slot)
         tables = self._source.tables()
         waiting = {task.table for task in pending(self._store) if task.keys is None and not task.stretches}
         again = [table.table for table in tables if table.primary_key and table.table not in waiting]
@@ -104,7 +104,7 @@ class Capture:
         reached = landing.reached
         if reached is None or anew or server.same_as(reached.server):
             return server
-        if not self._source.carries_on(reached.server, reached.resume):
+        if not self._source.is_promoted_replica(reached.server, reached.resume):
             raise WrongServer(
                 f"source {self._source.name}: the server that answers is not the server landing was captured from",
                 next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
@@ -113,4 +113,4 @@ class Capture:
         return server
 
     def _retrying(self, seconds: float) -> Retrying:
-        return patiently(seconds, self._stop, told)
+        return retrying(seconds, self._stop, told)

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 from dblake.capture.documents import Document
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import State, pending, queue_dump
-from dblake.capture.stale_tables import Rewritten, forget, keep, rewritten, settle
+from dblake.capture.stale_tables import StaleTable, forget, keep, rewritten, settle
 from dblake.core.errors import ConfigError
 from dblake.core.names import folder
-from dblake.core.source import ColumnStanding, Source, Standing
+from dblake.core.source import ColumnFingerprint, Source, TableFingerprint
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
 _KNOWN = "tables"
@@ -37,28 +37,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the catalogue said of a table; ``Standing`` as a document."""
+    """What the catalogue said of a table; ``TableFingerprint`` as a document."""
 
     table: str
     schema_id: str
-    columns: Mapping[str, ColumnStanding]
+    columns: Mapping[str, ColumnFingerprint]
     bodies: tuple[str, ...]
     file: str
 
     @classmethod
-    def of(cls, now: Standing) -> Known:
+    def of(cls, now: TableFingerprint) -> Known:
         return cls(now.schema.table, now.schema.schema_id, dict(now.columns), tuple(sorted(now.bodies)), now.file)
 
     @classmethod
     def read(cls, path: str, document: Document) -> Known:
         try:
-            columns = {name: ColumnStanding(**column) for name, column in document["columns"].items()}
+            columns = {name: ColumnFingerprint(**column) for name, column in document["columns"].items()}
             return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"])})
         except (KeyError, TypeError) as error:
             raise _not_understood(path) from error
 
 
-class Redumps:
+class StaleTableDetector:
     """The watch over one source's tables. With ``auto`` it asks for dumps, without it only says what to ask for."""
 
     def __init__(self, source: Source, store: ProgressStore, *, auto: bool) -> None:
@@ -68,9 +68,9 @@ class Redumps:
 
     def begin(self) -> bool:
         """To be called before the log is read on. What the log itself will tell of is left for then."""
-        if not self._source.logs_ddl:
+        if not self._source.schema_changes_in_log:
             return self.look()
-        there = self._source.standings()
+        there = self._source.table_fingerprints()
         asked = self._judge([now for now in there if now.schema.table not in self._known])
         return self._judge([now for now in there if now.schema.table in self._waiting()]) or asked
 
@@ -90,11 +90,11 @@ class Redumps:
 
     def look(self) -> bool:
         """Holds the catalogue against what it said before. True if a dump was asked for."""
-        return self._judge(self._source.standings())
+        return self._judge(self._source.table_fingerprints())
 
-    def _judge(self, standings: Sequence[Standing]) -> bool:
+    def _judge(self, table_fingerprints: Sequence[TableFingerprint]) -> bool:
         asked, waiting = False, self._waiting()
-        for now in standings:
+        for now in table_fingerprints:
             table = now.schema.table
             before = self._known.get(table)
             why = self._renamed(now) if before is None else changed(before, now)
@@ -111,7 +111,7 @@ class Redumps:
         """Tables found of which no dump was asked for: nobody did, or they were not there or could not be read."""
         return {r.table: r.why for r in rewritten(self._store) if r.dump_id is None}
 
-    def _learn(self, now: Standing) -> None:
+    def _learn(self, now: TableFingerprint) -> None:
         fresh = Known.of(now)
         if self._known.get(fresh.table) != fresh:
             self._store.write(f"{_KNOWN}/{folder(fresh.table)}", asdict(fresh))
@@ -121,19 +121,19 @@ class Redumps:
         known = self._known.get(row["table"])
         return known is not None and known.schema_id == row["schema_id"]
 
-    def _renamed(self, now: Standing) -> str | None:
+    def _renamed(self, now: TableFingerprint) -> str | None:
         """A table not known by this name whose rows are known by another."""
         filled = {body for body, rows in now.bodies.items() if rows}
         return "it was renamed" if any(filled & set(known.bodies) for known in self._known.values()) else None
 
-    def _can_be_dumped(self, now: Standing) -> bool:
+    def _can_be_dumped(self, now: TableFingerprint) -> bool:
         if not now.schema.primary_key:
             logger.warning("table %s changed without row events, and without a key it is not dumped", now.schema.table)
             forget(self._store, now.schema.table)
         return bool(now.schema.primary_key)
 
     def _note(self, table: str, why: str, dump_id: str | None) -> None:
-        keep(self._store, Rewritten(table, why, dump_id))
+        keep(self._store, StaleTable(table, why, dump_id))
         if dump_id:
             logger.warning("table %s changed without row events: %s. Dump %s reads it again", table, why, dump_id)
         elif not self._auto:
@@ -147,7 +147,7 @@ class Redumps:
         return queue_dump(self._store, [table])
 
 
-def changed(before: Known, now: Standing) -> str | None:
+def changed(before: Known, now: TableFingerprint) -> str | None:
     """Why a table's rows may be others than row events have told; None if they cannot be."""
     if gone := set(before.bodies) - set(now.bodies):
         replaced = any(body.startswith("table") for body in gone)

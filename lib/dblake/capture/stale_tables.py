@@ -17,7 +17,7 @@ _REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class StaleTable:
     """A table whose rows may be wrong here until a dump, once one is asked for, is done; and why."""
 
     table: str
@@ -25,13 +25,13 @@ class Rewritten:
     dump_id: str | None = None
 
 
-def rewritten(store: ProgressStore) -> list[Rewritten]:
+def rewritten(store: ProgressStore) -> list[StaleTable]:
     """The tables found and not mended yet."""
     found = []
     for path in store.list(_REWRITTEN):
         if document := store.read(path):
             try:
-                found.append(Rewritten(**document))
+                found.append(StaleTable(**document))
             except TypeError as error:
                 raise ConfigError(
                     f"progress: the document {path} is not one this version understands",
@@ -40,7 +40,7 @@ def rewritten(store: ProgressStore) -> list[Rewritten]:
     return found
 
 
-def keep(store: ProgressStore, found: Rewritten) -> None:
+def keep(store: ProgressStore, found: StaleTable) -> None:
     """Notes a table; what was noted of it before is forgotten."""
     store.write(f"{_REWRITTEN}/{folder(found.table)}", asdict(found))
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, ChunkRead, WatermarkSeen
-from dblake.landing.columns import FRAMES, HEARTBEAT, HIGH, JSON, LOW
+from dblake.landing.columns import CAPTURED, HEARTBEAT, HIGH, JSON, LOW
 from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 
 
@@ -124,4 +124,4 @@ def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, end: ChunkEnd 
         "format": JSON if end else None,
         "payload": end.to_json() if end else None,
     }
-    return pa.Table.from_pylist([row], schema=FRAMES)
+    return pa.Table.from_pylist([row], schema=CAPTURED)

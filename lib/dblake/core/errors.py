@@ -9,17 +9,17 @@
     │   ├── PrerequisitesNotMet  78  all that must be mended at the source, at once
     │   ├── PositionLost      78  the log no longer holds where capture must resume
     │   ├── WrongServer       78  the server is not the one landing was captured from
-    │   └── UnsupportedByName 78  a table or log event that is refused by name
+    │   └── Unsupported 78  a table or log event that is refused by name
     ├── LandingError          78  the landing table cannot be read or written
     │   ├── LandingUnavailable 75  a commit failed for a reason that may pass
     │   └── Fenced            75  another capture holds the lease or has written since
     ├── TableUnavailable      75  a table cannot be committed to for a reason that may pass
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
-    │   ├── DecodedAgain      75  events were decoded again beside this run of reconcile
-    │   └── WindowInvariantBroken 70  a chunk window contradicts itself
+    │   ├── SupersededByRedecode      75  events were decoded again beside this run of reconcile
+    │   └── WindowInvariantViolated 70  a chunk window contradicts itself
     ├── StateError            78  a state table cannot take the events
-    │   └── BrokenShape       78  its table changed so that rows of before and after have no shape in common
+    │   └── IncompatibleSchemaChange       78  its table changed so that rows of before and after have no shape in common
     └── ChecksFailed          65  a check found rows that are not as they must be
 
 A message says what happened, where (source, table, chunk, position) and the next step. It never holds row values,
@@ -86,7 +86,7 @@ class PrerequisitesNotMet(SourceError):
     exit_code = ExitCode.CONFIGURATION
 
 
-class GapAhead(SourceError):
+class UncapturableEvent(SourceError):
     """The log has something at this place that cannot be captured, and whoever runs capture accepts to leave it out."""
 
     exit_code = ExitCode.CONFIGURATION
@@ -108,7 +108,7 @@ class WrongServer(SourceError):
     exit_code = ExitCode.CONFIGURATION
 
 
-class UnsupportedByName(SourceError):
+class Unsupported(SourceError):
     """A table, column or log event that dblake refuses by name instead of guessing."""
 
     exit_code = ExitCode.CONFIGURATION
@@ -148,13 +148,13 @@ class LandingGap(ReconcileError):
     exit_code = ExitCode.CONFIGURATION
 
 
-class DecodedAgain(ReconcileError):
+class SupersededByRedecode(ReconcileError):
     """Events were decoded again since this run of reconcile began; its own decoder may be the one of before."""
 
     exit_code = ExitCode.TRY_AGAIN
 
 
-class WindowInvariantBroken(ReconcileError):
+class WindowInvariantViolated(ReconcileError):
     """A chunk window contradicts itself (its high watermark before its low, its rows not all there)."""
 
 
@@ -164,7 +164,7 @@ class StateError(DblakeError):
     exit_code = ExitCode.CONFIGURATION
 
 
-class BrokenShape(StateError):
+class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that a state table cannot hold rows of before and after."""
 
 

@@ -62,7 +62,7 @@ def folder(name: str) -> str:
     return out
 
 
-def named(names: Sequence[str]) -> str:
+def abbreviated(names: Sequence[str]) -> str:
     """The first few of many names, for a message."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

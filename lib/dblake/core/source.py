@@ -1,6 +1,6 @@
 """What capture asks of a database: one protocol, the same for PostgreSQL, MySQL and the memory twin.
 
-A source frames; it does not decode. It hands over Arrow rows in the shape of ``landing.columns.FRAMES`` and the few
+A source frames; it does not decode. It hands over Arrow rows in the shape of ``landing.columns.CAPTURED`` and the few
 facts capture needs about them: where the log can be resumed, and which watermarks came by.
 """
 
@@ -51,7 +51,7 @@ class WatermarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A stretch of log, in order. ``rows`` has the FRAMES columns and holds no watermark rows.
+    """A stretch of log, in order. ``rows`` has the CAPTURED columns and holds no watermark rows.
 
     ``reached`` is where to resume once all of ``rows`` (and the watermarks) have landed. ``bytes`` counts payload.
     """
@@ -127,7 +127,7 @@ class ChunkReader(Protocol):
     def mark(self, reader: int, value: str) -> None:
         """One UPDATE of one row of the watermark table, committed on return."""
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         """Keys in key order that divide a table into about equal parts: ``parts`` at most, of ``rows`` or more each.
 
         None if the table is too small, or if the database cannot tell at once, without going through it.
@@ -137,7 +137,7 @@ class ChunkReader(Protocol):
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         """Reads a chunk and hands its rows over as they come: undecoded payloads and their schema.
 
-        Raises UnsupportedByName for a table without a primary key, SourceError if the connection is lost.
+        Raises Unsupported for a table without a primary key, SourceError if the connection is lost.
         """
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class ServerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnStanding:
+class ColumnFingerprint:
     """A column as the catalogue has it: its values may be others if ``number`` or ``type`` is.
 
     ``number`` stays with a column that is renamed. ``version`` is another one whenever the catalogue's entry was
@@ -174,7 +174,7 @@ class ColumnStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableFingerprint:
     """A captured table as the catalogue has it now, by numbers of the database's own.
 
     ``bodies`` are what holds its rows. One that is gone took rows with it, and a new one brought rows if it maps to
@@ -183,13 +183,13 @@ class Standing:
     """
 
     schema: TableSchema
-    columns: Mapping[str, ColumnStanding]
+    columns: Mapping[str, ColumnFingerprint]
     bodies: Mapping[str, bool] = field(default_factory=dict)
     file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LogStanding:
+class LogRetention:
     """How much log waits for capture, and how long the database goes on keeping it. All but ``seconds`` in bytes.
 
     ``behind`` is written and has not landed, ``kept`` is what the database keeps. ``room`` may still be written before
@@ -205,10 +205,10 @@ class LogStanding:
 
 
 class Source(Protocol):
-    """A database to capture from. ``logs_ddl``: every change of a captured table's shape is a row of the log, too."""
+    """A database to capture from. ``schema_changes_in_log``: every change of a captured table's shape is a row of the log, too."""
 
     name: str
-    logs_ddl: bool
+    schema_changes_in_log: bool
 
     def preflight(self) -> list[Check]:
         """Every prerequisite, met or not."""
@@ -219,7 +219,7 @@ class Source(Protocol):
     def identity(self) -> ServerIdentity:
         """Who answers at the configured address."""
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
         """True if who answers now was a replica of ``known`` and has all of its log up to ``resume``, at its places.
 
         Raises PositionLost if it was, and has not.
@@ -228,22 +228,22 @@ class Source(Protocol):
     def tables(self) -> Sequence[TableSchema]:
         """The captured tables as the catalogue has them now, those without a key included."""
 
-    def standings(self) -> Sequence[Standing]:
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
         """Those of them that can be read, with what tells later whether rows have changed without row events."""
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:
         """How the log stands for a capture that resumes there."""
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         """About how many rows these captured tables have, of those of which the database has an idea."""
 
-    def end_other_reader(self) -> None:
+    def terminate_stale_reader(self) -> None:
         """Ends the connection of a capture that still reads the log under this source's name, if the database keeps it.
 
         Only for one who knows, by a lease that holds on every machine, that the other may not write any more.
         """
 
-    def renew_log(self) -> None:
+    def recreate_slot(self) -> None:
         """Makes the log readable from now on where what it was read through is gone; what came before is a gap."""
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:

@@ -27,10 +27,10 @@ _LEAST_SECONDS, _MOST_SECONDS = 1.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class ZookeeperPlace:
+class ZookeeperUrl:
     """A folder of nodes in a ZooKeeper ensemble. The fields after ``root`` are the URL's parameters.
 
-    >>> ZookeeperPlace.parse("zookeeper://a,b:2182/dblake?session_timeout=4").hosts
+    >>> ZookeeperUrl.parse("zookeeper://a,b:2182/dblake?session_timeout=4").hosts
     'a:2181,b:2182'
     """
 

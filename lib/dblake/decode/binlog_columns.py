@@ -42,7 +42,7 @@ class Stored:
 
 @lru_cache(maxsize=4096)
 def stored(spelling: str) -> Stored:
-    """How a column so spelled is stored. Raises UnsupportedByName for a spelling that is none."""
+    """How a column so spelled is stored. Raises Unsupported for a spelling that is none."""
     column = parse(spelling)
     name = column.name
     if name in _INTEGERS:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
-from dblake.decode.toast import carried_over
+from dblake.decode.toast import fill_unchanged
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _KEY, _OLD = b"NKO"
@@ -53,7 +53,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     old_sent = np.where((shape[olds] == _KEY)[:, None], old.tags == _TEXT, old.tags != _UNCHANGED)
     old_grid = old.grid(payloads, old_sent)
     new_grid = new.grid(payloads, new.tags != _UNCHANGED)
-    new_grid = carried_over(new_grid, old_grid, old_of[news])
+    new_grid = fill_unchanged(new_grid, old_grid, old_of[news])
     return row_changes(
         payloads, Images(olds, old_grid, letter[olds] == _DELETE), Images(news, new_grid, letter[news] == _INSERT),
         old_of[news],

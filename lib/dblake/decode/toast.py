@@ -13,7 +13,7 @@ from dblake.decode.grid import Grid, take
 from dblake.decode.payloads import Index
 
 
-def carried_over(new: Grid, old: Grid, old_of: Index) -> Grid:
+def fill_unchanged(new: Grid, old: Grid, old_of: Index) -> Grid:
     """New rows with the unchanged values that their old rows carry."""
     if new.present.all() or not len(old):
         return new

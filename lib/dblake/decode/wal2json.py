@@ -21,7 +21,7 @@ from dblake.decode.escapes import announcing, without
 from dblake.decode.grid import Grid, spans, take, with_nulls
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads
 from dblake.decode.row_changes import Images, row_changes
-from dblake.decode.toast import carried_over
+from dblake.decode.toast import fill_unchanged
 from dblake.formats import wal2json as layout
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
@@ -53,7 +53,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     old_of = np.full(len(payloads), -1)
     old_of[olds] = np.arange(len(olds))
     old = _grid(payloads, cells, cells.old, olds)
-    new = carried_over(_grid(payloads, cells, ~cells.old, news), old, old_of[news])
+    new = fill_unchanged(_grid(payloads, cells, ~cells.old, news), old, old_of[news])
     return row_changes(
         payloads, Images(olds, old, letter[olds] == _DELETE), Images(news, new, letter[news] == _INSERT), old_of[news],
         key_missing=f"ALTER TABLE {payloads.schema.table} REPLICA IDENTITY DEFAULT, then dump the table again; a key"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ CHARSETS: Mapping[str, Charset] = {
 
 
 def charset_named(name: str) -> Charset:
-    """The character set of that name; raises UnsupportedByName if dblake does not read it."""
+    """The character set of that name; raises Unsupported if dblake does not read it."""
     if name not in CHARSETS:
-        raise UnsupportedByName(
+        raise Unsupported(
             f"the character set {name} is not one dblake reads",
             next_step="take the table out of source.tables, or ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4",
         )

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.formats.mysql_charsets import CHARSETS, charset_named
 
 __all__ = ["CHARSETS", "FIXED", "MysqlType", "from_catalogue", "from_log", "parse", "set_bytes", "wire"]
@@ -98,7 +98,7 @@ class MysqlType:
 
 @lru_cache(maxsize=4096)
 def parse(spelling: str) -> MysqlType:
-    """A spelling taken apart. Raises UnsupportedByName for what no column of ours is spelled like."""
+    """A spelling taken apart. Raises Unsupported for what no column of ours is spelled like."""
     head, _, charset = spelling.rpartition(_CHARACTER_SET) if _CHARACTER_SET in spelling else (spelling, "", "")
     if charset:
         charset_named(charset)
@@ -120,7 +120,7 @@ def parse(spelling: str) -> MysqlType:
 def from_catalogue(column_type: str, charset: str | None, *, mariadb: bool = False) -> str:
     """The spelling of a column whose COLUMN_TYPE and CHARACTER_SET_NAME information_schema gives.
 
-    ``mariadb`` matters for ``vector(n)`` alone, which MariaDB stores as ``varbinary``. Raises UnsupportedByName.
+    ``mariadb`` matters for ``vector(n)`` alone, which MariaDB stores as ``varbinary``. Raises Unsupported.
     """
     if "COMPRESSED" in column_type and not column_type.startswith(("enum", "set")):
         raise _compressed()
@@ -163,7 +163,7 @@ def from_log(
     ``meta`` is the little-endian number of the column's metadata bytes, 0 if it has none: ``decimal(10,2)`` has the
     bytes 0a 02, so 0x020a. ``charset`` is the name of the character set (``binary`` for bytes) of character, enum and
     set columns, ``labels`` those of enum and set columns as text, ``dimensions`` of a vector. Raises
-    UnsupportedByName.
+    Unsupported.
     """
     low, high = meta & 0xFF, meta >> 8
     if code in _INTEGER_NAMES:
@@ -268,30 +268,30 @@ def _checked(column: MysqlType, spelling: str) -> MysqlType:
     return column
 
 
-def _unknown(what: str) -> UnsupportedByName:
-    return UnsupportedByName(
+def _unknown(what: str) -> Unsupported:
+    return Unsupported(
         f"the column type {what} is not one dblake decodes",
         next_step="take the table out of source.tables, or change the column's type",
     )
 
 
-def _compressed() -> UnsupportedByName:
-    return UnsupportedByName(
+def _compressed() -> Unsupported:
+    return Unsupported(
         "the column is COMPRESSED, which dblake does not decode",
         next_step="take the table out of source.tables, or ALTER TABLE … MODIFY the column without COMPRESSED",
     )
 
 
-def _old_fractions() -> UnsupportedByName:
+def _old_fractions() -> Unsupported:
     # Its TABLE_MAP does not say how long such a value is.
-    return UnsupportedByName(
+    return Unsupported(
         "the column has fractions of seconds in MariaDB's format from before 10.1, which the binlog does not describe",
         next_step="SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE … FORCE",
     )
 
 
-def _metadata_missing() -> UnsupportedByName:
-    return UnsupportedByName(
+def _metadata_missing() -> Unsupported:
+    return Unsupported(
         "the binlog does not say the character set, the labels or the dimensions of a column",
         next_step="SET GLOBAL binlog_row_metadata = 'FULL'",
     )

@@ -44,7 +44,7 @@ BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
 _TIME = pa.timestamp("us", tz="UTC")
 
 #: What a source frames: all of landing but what the writer of a batch adds.
-FRAMES = pa.schema(
+CAPTURED = pa.schema(
     [
         pa.field(INCARNATION, pa.int64()),
         pa.field(LSN, pa.int64()),
@@ -63,5 +63,5 @@ FRAMES = pa.schema(
 
 #: The landing table.
 LANDING = pa.schema(
-    [pa.field(BATCH, pa.int64()), pa.field(LEASE_EPOCH, pa.int64()), *FRAMES, pa.field(LANDED_AT, _TIME)]
+    [pa.field(BATCH, pa.int64()), pa.field(LEASE_EPOCH, pa.int64()), *CAPTURED, pa.field(LANDED_AT, _TIME)]
 )

@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.lake.locks import commit_lock
-from dblake.spark.conflicts import tried_again
+from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.sql_literals import delta
 
 SMALL_BYTES = 64 << 20
@@ -30,7 +30,7 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-@tried_again
+@retry_on_conflict
 def compact(session: SparkSession, path: str) -> int:
     """Puts small files together; returns how many are gone from the table."""
     with commit_lock(path):
@@ -38,14 +38,14 @@ def compact(session: SparkSession, path: str) -> int:
     return int(found["metrics"]["numFilesRemoved"]) if found else 0
 
 
-@tried_again
+@retry_on_conflict
 def delete(session: SparkSession, path: str, condition: str) -> int:
     """Deletes rows of the table, which the condition may call ``t``; returns how many."""
     with commit_lock(path):
         return _affected(session.sql(f"DELETE FROM {delta(path)} t WHERE {condition}"))
 
 
-@tried_again
+@retry_on_conflict
 def delete_these(session: SparkSession, path: str, rows: DataFrame, columns: tuple[str, ...], within: str) -> int:
     """Deletes the rows that are equal in some columns, all of them ``within`` a condition; returns how many."""
     same = " AND ".join(f"t.{name} = s.{name}" for name in columns)

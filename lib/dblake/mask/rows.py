@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.errors import ReconcileError, UnsupportedByName
+from dblake.core.errors import ReconcileError, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, BEFORE, CREATE, DECODED, DECODER_INPUT, DELETE, OP, UNDECODED
 from dblake.landing.columns import (
+    CAPTURED,
     CHUNK,
     CHUNK_ID,
     FORMAT,
-    FRAMES,
     KIND,
     LSN,
     PAYLOAD,
@@ -43,7 +43,7 @@ _INSERT, _UPDATE, _DELETE = (letter + bytes(4) for letter in (b"I", b"U", b"D"))
 
 
 def masked_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Table:
-    """Row changes of one schema as FRAMES has them, masked, by position. An event of many changes becomes many rows."""
+    """Row changes of one schema as CAPTURED has them, masked, by position. An event of many changes becomes many rows."""
     nulls = {f.name: pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT if f.name not in rows.schema.names}
     given = pa.table([rows[n] if n in rows.schema.names else nulls[n] for n in DECODER_INPUT.names],
                      schema=DECODER_INPUT)
@@ -54,11 +54,11 @@ def masked_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Tabl
     payload = [_message(op, old, new, names)
                for op, old, new in zip(decoded[OP].to_pylist(), before, after, strict=True)]
     count = decoded.num_rows
-    columns = {n: decoded[n] for n in FRAMES.names if n in DECODED.names} | {
+    columns = {n: decoded[n] for n in CAPTURED.names if n in DECODED.names} | {
         KIND: pa.repeat(ROW, count), SCHEMA_ID: pa.repeat(masking.schema.schema_id, count),
         FORMAT: pa.repeat(PGOUTPUT, count), PAYLOAD: pa.array(payload, pa.binary()),
     }
-    return pa.table([columns[n] for n in FRAMES.names], schema=FRAMES)
+    return pa.table([columns[n] for n in CAPTURED.names], schema=CAPTURED)
 
 
 def masked_lines(payload: pa.BinaryArray, format_: str, schema: TableSchema, masking: Masking) -> pa.BinaryArray:
@@ -82,7 +82,7 @@ def _decoded(rows: pa.Table, schema: TableSchema) -> pa.Table:
     try:
         decoded = [decode(batch, {schema.schema_id: schema}) for batch in rows.combine_chunks().to_batches()]
     except ReconcileError as error:
-        raise UnsupportedByName(f"{error.what}; its table is masked", next_step=error.next_step) from error
+        raise Unsupported(f"{error.what}; its table is masked", next_step=error.next_step) from error
     return pa.Table.from_batches(decoded, schema=DECODED).combine_chunks()
 
 

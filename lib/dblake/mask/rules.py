@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dblake.core.errors import UnsupportedByName
-from dblake.core.names import TableFilter, named, quote_part, split_qualified
+from dblake.core.errors import Unsupported
+from dblake.core.names import TableFilter, abbreviated, quote_part, split_qualified
 from dblake.core.schema import TableSchema
 
 _SEALS = b"dblake: keys of dumps under way"
@@ -94,7 +94,7 @@ class Masks:
         return wrong
 
     def of(self, schema: TableSchema) -> Masking | None:
-        """How rows of this schema are masked; None if they are not. Raises UnsupportedByName if that is in doubt."""
+        """How rows of this schema are masked; None if they are not. Raises Unsupported if that is in doubt."""
         rules = rules_of(self._rules, schema.table)
         if not rules:
             return None
@@ -112,15 +112,15 @@ class Masks:
         # Without a masked column, but with none that was not there beside it: not added yet, or dropped. Any other
         # column may hold its values under another name.
         if gone and not there.issuperset(schema.names):
-            raise UnsupportedByName(
-                f"table {schema.table} comes without {named(gone)}, which `mask` names, and with columns that it did"
+            raise Unsupported(
+                f"table {schema.table} comes without {abbreviated(gone)}, which `mask` names, and with columns that it did"
                 " not have when capture started: one of them may hold what is to be masked",
                 next_step="let `mask` name the columns as they are called now; if the log still has rows of before,"
                 " capture --accept-gap starts behind them",
             )
         if cut := [quote_part(name) for name in schema.primary_key if name in rules and rules[name].does != "hash"]:
-            raise UnsupportedByName(
-                f"table {schema.table}: {named(cut)} is of the primary key, which can be hashed only",
+            raise Unsupported(
+                f"table {schema.table}: {abbreviated(cut)} is of the primary key, which can be hashed only",
                 next_step="set its rule in `mask` to hash",
             )
 
@@ -145,7 +145,7 @@ class Masks:
         return tuple(self._sealed(value.encode()).hex() for value in values)
 
     def unseal(self, table: str, values: tuple[str, ...]) -> tuple[str, ...]:
-        """The key values. Raises UnsupportedByName if another key sealed them."""
+        """The key values. Raises Unsupported if another key sealed them."""
         out = []
         for value in values:
             try:
@@ -154,7 +154,7 @@ class Masks:
                 given = b""
             raw = self._streamed(given[:_TAG_BYTES], given[_TAG_BYTES:])
             if not given or not hmac.compare_digest(self._tag(raw), given[:_TAG_BYTES]):
-                raise UnsupportedByName(
+                raise Unsupported(
                     f"table {table}: its key is masked, and where its dump was to go on was noted with another key",
                     next_step="cancel the dump and start it anew",
                 )
@@ -177,8 +177,8 @@ class Masks:
         return hmac.digest(self._key, _SEALS + b": " + name.encode(), "sha256")
 
 
-def key_is_masked(table: str) -> UnsupportedByName:
+def key_is_masked(table: str) -> Unsupported:
     """The refusal of rows asked for by a key that may not be written down."""
-    return UnsupportedByName(
+    return Unsupported(
         f"table {table}: its key is masked, so rows cannot be asked for by key", next_step="dump the whole table"
     )

@@ -22,11 +22,11 @@ from dblake.core.source import (
     ChunkReader,
     ChunkRequest,
     LogPiece,
-    LogStanding,
+    LogRetention,
     LogStream,
     ServerIdentity,
     Source,
-    Standing,
+    TableFingerprint,
 )
 from dblake.landing.columns import COPY, KIND, PAYLOAD, ROW, SCHEMA, SCHEMA_ID
 from dblake.mask.rows import in_order, masked_lines, masked_log
@@ -39,7 +39,7 @@ class MaskedSource:
 
     def __init__(self, source: Source, masks: Masks) -> None:
         self._source, self._masks = source, masks
-        self.name, self.logs_ddl = source.name, source.logs_ddl
+        self.name, self.schema_changes_in_log = source.name, source.schema_changes_in_log
 
     def preflight(self) -> list[Check]:
         checks = self._source.preflight()
@@ -60,18 +60,18 @@ class MaskedSource:
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        return self._source.carries_on(known, resume)
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return self._source.is_promoted_replica(known, resume)
 
     def tables(self) -> Sequence[TableSchema]:
         found = self._source.tables()
         self._masks.look(found)
         return [self._schema(table) for table in found]
 
-    def standings(self) -> Sequence[Standing]:
-        return [self._standing(now) for now in self._source.standings()]
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
+        return [self._standing(now) for now in self._source.table_fingerprints()]
 
-    def _standing(self, now: Standing) -> Standing:
+    def _standing(self, now: TableFingerprint) -> TableFingerprint:
         schema, told = self._schema(now.schema), self._masks.standing
         return replace(now, schema=schema, columns={
             name: replace(column, type=column.type + told(name, schema.table))
@@ -82,17 +82,17 @@ class MaskedSource:
         masking = self._masks.of(schema)
         return masking.schema if masking else schema
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
-        return self._source.log_standing(resume)
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:
+        return self._source.log_retention(resume)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         return self._source.row_estimates(tables)
 
-    def end_other_reader(self) -> None:
-        self._source.end_other_reader()
+    def terminate_stale_reader(self) -> None:
+        self._source.terminate_stale_reader()
 
-    def renew_log(self) -> None:
-        self._source.renew_log()
+    def recreate_slot(self) -> None:
+        self._source.recreate_slot()
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
         return _MaskedLog(self._source.open_log(resume, incarnation), self._masks)
@@ -169,8 +169,8 @@ class _MaskedReader:
     def mark(self, reader: int, value: str) -> None:
         self._reader.mark(reader, value)
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        keys = self._reader.divide(table, parts, rows)
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        keys = self._reader.split_points(table, parts, rows)
         return [self._masks.seal(key) for key in keys] if self._masks.seals(table) else keys
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblake.core.errors import ChecksFailed, ConfigError, DblakeError, UsageError
-from dblake.core.names import named, split_qualified
+from dblake.core.names import abbreviated, split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
@@ -35,7 +35,7 @@ from dblake.quality import state as of_state
 from dblake.quality import windows as of_windows
 from dblake.quality.results import RESULTS, Outcome, failed, passed
 from dblake.quality.suite import Suite
-from dblake.quality.user_suite import OwnSuite, unknown_table
+from dblake.quality.user_suite import UserSuite, unknown_table
 from dblake.quality.validation import Validation
 from dblake.sql.views import Views
 
@@ -82,7 +82,7 @@ class _Pinned:
 
 
 def run_check(
-    spark: SparkSession, paths: Paths, own: Sequence[OwnSuite], *, everything: bool = False,
+    spark: SparkSession, paths: Paths, own: Sequence[UserSuite], *, everything: bool = False,
     tables: Sequence[str] = (), told: Callable[[Suite], None] = lambda _: None,
 ) -> Report:
     """Evaluates all suites there are, or of some ``tables`` alone, and keeps what came of it.
@@ -118,7 +118,7 @@ class _Run:
     """One run: the tables as they were when it began, and what of them is to be looked at."""
 
     def __init__(
-        self, spark: SparkSession, paths: Paths, own: Sequence[OwnSuite], passed: dict[tuple[str, str], int],
+        self, spark: SparkSession, paths: Paths, own: Sequence[UserSuite], passed: dict[tuple[str, str], int],
         tables: Sequence[str],
     ) -> None:
         self._spark, self._paths, self._passed = spark, paths, passed
@@ -126,7 +126,7 @@ class _Run:
         unknown = [table for table in tables if table not in known]
         if unknown:
             raise UsageError(
-                f"there is no table {named(unknown)} here; there are: {named(known) or 'none yet'}",
+                f"there is no table {abbreviated(unknown)} here; there are: {abbreviated(known) or 'none yet'}",
                 next_step="name tables as schema.table",
             )
         self._whole = not tables

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dblake.core.errors import ConfigError
-from dblake.core.names import named, split_qualified
+from dblake.core.names import abbreviated, split_qualified
 from dblake.quality.suite import Expectation
 from dblake.quality.validation import problem
 
@@ -26,7 +26,7 @@ _PARAMETER = "$PARAMETER"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSuite:
+class UserSuite:
     """One file's expectations of one table."""
 
     file: Path
@@ -50,7 +50,7 @@ class OwnSuite:
             raise _refused(self.file, missing)
 
 
-def read_suites(folder: str) -> list[OwnSuite]:
+def read_suites(folder: str) -> list[UserSuite]:
     """All suites of a folder, by file name."""
     if not Path(folder).is_dir():
         raise ConfigError(
@@ -59,7 +59,7 @@ def read_suites(folder: str) -> list[OwnSuite]:
     return [read_suite(file) for file in sorted(Path(folder).glob("*.json"))]
 
 
-def read_suite(file: Path) -> OwnSuite:
+def read_suite(file: Path) -> UserSuite:
     """One file."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -83,13 +83,13 @@ def read_suite(file: Path) -> OwnSuite:
         faults.append("neither its name nor meta.table is a table, schema.table")
     if faults:
         raise _refused(file, faults)
-    return OwnSuite(file, table, tuple(e for e in found if e))
+    return UserSuite(file, table, tuple(e for e in found if e))
 
 
-def unknown_table(suite: OwnSuite, tables: Collection[str]) -> ConfigError:
+def unknown_table(suite: UserSuite, tables: Collection[str]) -> ConfigError:
     """The error for a suite of a table that is not there."""
     return ConfigError(
-        f"{suite.file}: there is no table {suite.table} here; there are: {named(sorted(tables)) or 'none yet'}",
+        f"{suite.file}: there is no table {suite.table} here; there are: {abbreviated(sorted(tables)) or 'none yet'}",
         next_step="name the file, or meta.table in it, after a table that has been captured and reconciled",
     )
 

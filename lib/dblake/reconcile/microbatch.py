@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from dblake.core.errors import DecodedAgain, LandingGap, TableUnavailable
+from dblake.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -130,19 +130,19 @@ class Reconciler:
 
     @contextmanager
     def _beside_no_other(self, first: int, last: int) -> Iterator[None]:
-        """Raises DecodedAgain if events were decoded again since this began: its decoder may be the one of before."""
+        """Raises SupersededByRedecode if events were decoded again since this began: its decoder may be the one of before."""
         what = "events were decoded again while this reconcile ran"
         if self._newest_run() != self._run:
-            raise DecodedAgain(what, next_step="start it again")
+            raise SupersededByRedecode(what, next_step="start it again")
         try:
             yield
         except PySparkException:
             # The swap makes an append that is under way fail.
             if self._newest_run() != self._run:
-                raise DecodedAgain(what, next_step="start it again") from None
+                raise SupersededByRedecode(what, next_step="start it again") from None
             raise
         if self._newest_run() != self._run:
-            raise DecodedAgain(
+            raise SupersededByRedecode(
                 f"{what}; {ranges(range(first, last + 1))} may be decoded as before",
                 next_step=f"reconcile --from {first}, once, then start it again",
             )

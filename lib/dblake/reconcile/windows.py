@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dblake.core.errors import WindowInvariantBroken
+from dblake.core.errors import WindowInvariantViolated
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
 from dblake.landing.columns import (
@@ -77,7 +77,7 @@ class Ending:
 
 
 def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
-    """What the ``high`` rows among these say. Raises WindowInvariantBroken for one that contradicts itself."""
+    """What the ``high`` rows among these say. Raises WindowInvariantViolated for one that contradicts itself."""
     found: dict[ChunkName, Ending] = {}
     for row in (r for r in rows if r.kind == HIGH):
         if row.chunk in found:
@@ -104,7 +104,7 @@ def unanswered(rows: Iterable[WatermarkRow], answered: Iterable[ChunkName]) -> l
 
 
 def require_rows(closing: Iterable[Ending], found: Mapping[ChunkName, int]) -> None:
-    """Raises WindowInvariantBroken for a chunk of which landing has more or fewer rows than were read."""
+    """Raises WindowInvariantViolated for a chunk of which landing has more or fewer rows than were read."""
     for ending in closing:
         count = found.get(ending.row.chunk, 0)
         if count != ending.end.rows:
@@ -156,9 +156,9 @@ def _renumbered(rows: DataFrame) -> list[Column]:
     return [F.col(WINDOW).alias(CHUNK_ID) if name == CHUNK_ID else F.col(name) for name in rows.columns]
 
 
-def _broken(row: WatermarkRow, what: str) -> WindowInvariantBroken:
+def _broken(row: WatermarkRow, what: str) -> WindowInvariantViolated:
     at = Position(row.incarnation, row.lsn, row.seq)
-    return WindowInvariantBroken(
+    return WindowInvariantViolated(
         f"chunk {row.chunk_id} of {row.table} (lease epoch {row.lease_epoch}, high watermark {at}) {what}",
         next_step="report this with the landing rows of the chunk; landing was written wrongly or edited by hand",
     )

@@ -8,7 +8,7 @@ renamed, which an object store could not do at once. Positions stay as they are,
 
 Promises to go on after a kill: before the comparison with the tables that were written, if it is still the same
 decoder; after it by finishing the swap before anything else. A reconcile that runs beside it stops when events have
-been swapped (DecodedAgain), and what it appended since then is decoded again in a second round. State tables of which
+been swapped (SupersededByRedecode), and what it appended since then is decoded again in a second round. State tables of which
 events differ are built anew by state (``restate``).
 """
 
@@ -40,7 +40,7 @@ from dblake.reconcile.stream import decoders_error
 from dblake.redecode.compare import compared
 from dblake.redecode.ledger import Run, compared_run, done_run, note_compared, note_done, read_run
 from dblake.redecode.preconditions import require_landing
-from dblake.spark.conflicts import tried_again
+from dblake.spark.conflicts import retry_on_conflict
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class _Work:
         else:
             record_batch(old, self._application, run.number)
 
-    @tried_again
+    @retry_on_conflict
     def _replace(self, old: str, new: str, run: Run) -> None:
         with commit_lock(old):
             (

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from dblake.core.errors import PrerequisitesNotMet
-from dblake.core.names import TableFilter, named, qualified
+from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check
 
@@ -39,13 +39,13 @@ def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *,
         everything = [qualified(s, t) for s, t in names]
         near = sorted({n for p in missed for n in difflib.get_close_matches(p, everything, n=2, cutoff=0.8)})
         return Check(
-            "tables", False, f"no table matches {named(missed)}",
-            "correct source.tables, or create the tables" + (f"; there is {named(near)}" if near else ""),
+            "tables", False, f"no table matches {abbreviated(missed)}",
+            "correct source.tables, or create the tables" + (f"; there is {abbreviated(near)}" if near else ""),
         )
     if not found:
         return Check("tables", False, "the patterns leave no table", "correct source.tables")
     in_vain = [p for p in patterns if p.startswith("!") and idle(p)]
-    return Check("tables", True, f"nothing to take out for {named(in_vain)}" if in_vain else "")
+    return Check("tables", True, f"nothing to take out for {abbreviated(in_vain)}" if in_vain else "")
 
 
 def clashing(table: TableSchema) -> list[str]:

@@ -26,7 +26,7 @@ _CONFLICTS = (
 )
 
 #: Decorator: the function is called again if its commit lost, eight times in all.
-tried_again = retry(
+retry_on_conflict = retry(
     retry=retry_if_exception_type(_CONFLICTS),
     stop=stop_after_attempt(8), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
 )

@@ -28,7 +28,7 @@ from dblake.lake.log import Application
 from dblake.lake.schemas import SCHEMAS, read_schemas
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows
-from dblake.state.shape import Shape, fitted, shape_of
+from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.state.table import progress
 
 OURS = "dblake"
@@ -154,7 +154,7 @@ class Views:
         if strict:
             now.require_key(shape)
         try:
-            shape = fitted(shape, existing)
+            shape = widened_to_fit(shape, existing)
         except StateError:
             # The table itself can still be read as it was before the change; what is newer cannot be laid over it.
             if strict:

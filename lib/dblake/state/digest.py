@@ -6,7 +6,7 @@ text is the source's canonical text: integers, text and characters, dates, and t
 
 from __future__ import annotations
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.schema import TableSchema
 from dblake.spark.sql_literals import identifier
 
@@ -19,7 +19,7 @@ def digest_sql(table: TableSchema, relation: str) -> str:
     """A query for ``rows, hash`` of ``relation``, which has the table's columns. Refuses other types by name."""
     for column in table.columns:
         if not column.type.startswith(_SAME_TEXT):
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"column {column.name} of {table.table}: type {column.type} has no text that both sides share",
                 next_step="leave the table out",
             )

@@ -165,7 +165,15 @@ def read_span(root: str, span: Span, wanted: Selection, columns: Sequence[str]) 
         names = [name for name in file.schema_arrow.names if name in {*columns, *conditions}]
         for group in span.groups:
             found = file.read_row_group(group, names, use_threads=False)
-            yield wanted.filter(found).select(list(columns))
+            yield _plain(wanted.filter(found).select(list(columns)))
+
+
+def _plain(events: pa.Table) -> pa.Table:
+    """Decode dictionaries, which differ from file to file."""
+    for place, one in enumerate(events.schema):
+        if pa.types.is_dictionary(one.type):
+            events = events.set_column(place, one.name, events[one.name].cast(one.type.value_type))
+    return events
 
 
 def _group(facts: pq.RowGroupMetaData, number: int) -> tuple[int, int | None, int | None, float]:

@@ -34,7 +34,7 @@ from dblake.state.values import arrow_type, read_texts
 
 #: The columns of events that a fold reads.
 NEEDED = (
-    "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "schema_id", "batch",
+    "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch",
 )
 POSITION = ("incarnation", "lsn", "seq")
 UNKNOWN = "_unknown"

@@ -71,7 +71,7 @@ class _Split:
             rows = rows.take(pa.array(order))
             for bucket in range(self.buckets):
                 if edges[bucket + 1] > edges[bucket]:
-                    yield bucket, _plain(rows.slice(edges[bucket], edges[bucket + 1] - edges[bucket]))
+                    yield bucket, rows.slice(edges[bucket], edges[bucket + 1] - edges[bucket])
 
     def _buckets(self, rows: pa.Table) -> np.ndarray:
         if not self.shape.primary_key or not len(self.bounds):
@@ -118,11 +118,3 @@ def _numpy(keys: pa.Array) -> np.ndarray:
         numbers: np.ndarray = pc.fill_null(keys, 0).to_numpy()
         return numbers
     return np.array(pc.fill_null(keys, "").to_pylist(), dtype=object)
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Without dictionaries, which differ from file to file."""
-    for place, one in enumerate(rows.schema):
-        if pa.types.is_dictionary(one.type):
-            rows = rows.set_column(place, one.name, rows[one.name].cast(one.type.value_type))
-    return rows

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.errors import BrokenShape, StateError
+from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -22,8 +23,9 @@ from dblake.lake.locks import commit_lock
 from dblake.state.events import newest_truncate
 from dblake.state.files import DataFile, FileWriter, TableFiles, data_file
 from dblake.state.fold import fold
+from dblake.state.runner import from_bytes, to_bytes
 from dblake.state.shape import Shape, require_one_key, shape_of
-from dblake.state.table import prepare, progress, progress_of, retry_on_conflict
+from dblake.state.table import prepare, progress, progress_of, retry_refused_commit
 from dblake.state.upsert import Change, Rewritten, RunAll, first_rows, upsert
 
 #: Yields folded rows, no key twice, given the shape and the batch after which events are wanted.
@@ -47,6 +49,16 @@ class Slice:
     recent: tuple[TableSchema, ...]
     events: pa.Table
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickled, a slice of a larger table would take all of that with it.
+        return {**self.__dict__, "events": to_bytes(self.events)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, events=from_bytes(state["events"]))
+
+
+NO_EVENTS = pa.table({})
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -59,10 +71,15 @@ class Outcome:
     is_broken: bool = False
     """True if a dump of the table can repair it."""
 
+    @classmethod
+    def of_error(cls, table: str, error: StateError) -> Outcome:
+        """Return the outcome of a table that cannot take its events."""
+        return cls(table, 0, error.what, error.next_step, isinstance(error, IncompatibleSchemaChange))
+
     def raise_error(self) -> None:
         """Raise the error that the task met, if any."""
         if self.error is not None:
-            raise (BrokenShape if self.is_broken else StateError)(self.error, next_step=self.next_step)
+            raise (IncompatibleSchemaChange if self.is_broken else StateError)(self.error, next_step=self.next_step)
 
 
 def merge_slice(part: Slice) -> Outcome:
@@ -90,10 +107,10 @@ def merge_events(
         failpoint("state.table")
         return Outcome(part.table, version)
     except StateError as error:
-        return Outcome(part.table, 0, error.what, error.next_step, isinstance(error, BrokenShape))
+        return Outcome.of_error(part.table, error)
 
 
-@retry_on_conflict
+@retry_refused_commit
 def _merge(
     part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
 ) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dblake.core.errors import BrokenShape, StateError
+from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.schema import TableSchema
 from dblake.spark.types import holds, spark_type
 
@@ -62,7 +62,7 @@ def shape_of(versions: Sequence[TableSchema]) -> Shape:
     return Shape(newest.table, tuple(columns), newest.primary_key)
 
 
-def unbroken(versions: Sequence[TableSchema]) -> int:
+def first_compatible_version(versions: Sequence[TableSchema]) -> int:
     """From which of these versions on, oldest first, one shape holds the rows of all: key and types go together."""
     newest = versions[-1]
     types = {c.name: spark_type(c.type) for c in newest.columns}
@@ -81,21 +81,21 @@ def unbroken(versions: Sequence[TableSchema]) -> int:
 
 
 def require_one_key(versions: Sequence[TableSchema]) -> None:
-    """Raises BrokenShape for versions with different keys: rows of all of them cannot be told apart by one."""
+    """Raises IncompatibleSchemaChange for versions with different keys: rows of all of them cannot be told apart by one."""
     if any(schema.primary_key != versions[-1].primary_key for schema in versions):
         raise key_changed(versions[-1].table)
 
 
-def key_changed(table: str) -> BrokenShape:
+def key_changed(table: str) -> IncompatibleSchemaChange:
     """What there is to say of a table whose key is another one than it was."""
-    return BrokenShape(f"table {table}: its primary key changed", next_step=REBUILD.format(table=table))
+    return IncompatibleSchemaChange(f"table {table}: its primary key changed", next_step=REBUILD.format(table=table))
 
 
-def fitted(shape: Shape, existing: Mapping[str, str]) -> Shape:
+def widened_to_fit(shape: Shape, existing: Mapping[str, str]) -> Shape:
     """The shape with the types a state table that is already there has or must grow to.
 
     ``existing`` maps its columns to their types. Where one of the two types holds all values of the other, it is the
-    wider of them; else BrokenShape.
+    wider of them; else IncompatibleSchemaChange.
     """
     return replace(shape, columns=tuple(_fit(shape.table, c, existing.get(c.name)) for c in shape.columns))
 
@@ -105,7 +105,7 @@ def _fit(table: str, column: StateColumn, existing: str | None) -> StateColumn:
         return column
     if holds(existing, column.type):
         return replace(column, type=existing)
-    raise BrokenShape(
+    raise IncompatibleSchemaChange(
         f"table {table}, column {column.name}: its type became {column.type}, state has {existing}",
         next_step=REBUILD.format(table=table),
     )

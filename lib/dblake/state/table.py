@@ -21,7 +21,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, file_system, table_columns
-from dblake.state.shape import OWN, Shape, fitted, key_changed
+from dblake.state.shape import OWN, Shape, widened_to_fit, key_changed
 from dblake.state.values import arrow_type
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
@@ -32,7 +32,7 @@ _NTZ = "TIMESTAMP_NTZ"
 
 #: Decorator: call the function again if its commit lost to another writer's, eight times in all. The function reads
 #: the table again, so that nothing it commits rests on the version that lost.
-retry_on_conflict = retry(
+retry_refused_commit = retry(
     retry=retry_if_exception_type(CommitFailedError),
     stop=stop_after_attempt(8), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
 )
@@ -47,7 +47,7 @@ class Progress:
     key: str | None
 
     def require_key(self, shape: Shape) -> None:
-        """Raise BrokenShape if the table's rows are identified by another key than the shape's."""
+        """Raise IncompatibleSchemaChange if the table's rows are identified by another key than the shape's."""
         if self.key is not None and self.key != _key_property(shape):
             raise key_changed(shape.table)
 
@@ -70,7 +70,7 @@ def has_odd_names(shape: Shape) -> bool:
 def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     """Create the table or let it grow, so that it can take rows of the shape; return it and the shape it then has.
 
-    Every step leaves a valid table, so a run may end between two of them. Raises BrokenShape if the table cannot grow
+    Every step leaves a valid table, so a run may end between two of them. Raises IncompatibleSchemaChange if the table cannot grow
     to the shape.
     """
     if not DeltaTable.is_deltatable(path):
@@ -78,7 +78,7 @@ def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     table = DeltaTable(path)
     progress_of(table, "").require_key(shape)
     existing = table_columns(table).types
-    shape = fitted(shape, existing)
+    shape = widened_to_fit(shape, existing)
     added = [column for column in shape.columns if column.name not in existing]
     if added:
         _allow_types(table, [column.type for column in added])
@@ -103,7 +103,7 @@ def prepare_odd_names(spark: SparkSession, path: str, shape: Shape) -> None:
     table = DeltaTable(path)
     progress_of(table, "").require_key(shape)
     existing = table_columns(table).types
-    added = [column for column in fitted(shape, existing).columns if column.name not in existing]
+    added = [column for column in widened_to_fit(shape, existing).columns if column.name not in existing]
     if added:
         columns = ", ".join(f"{identifier(c.name)} {c.type}" for c in added)
         spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")

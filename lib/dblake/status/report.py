@@ -2,7 +2,7 @@
 
 Reads the tables and the progress store without a JVM. What only the database knows (how much log is pending, how long
 the server retains it) comes in as a ``SourceReport``; an unreachable database is one problem among others.
-``status.lag`` and ``core.source.LogStanding`` define the figures.
+``status.lag`` and ``core.source.LogRetention`` define the figures.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 
 from dblake.capture.progress import ProgressStore
 from dblake.capture.requests import status as dump_status
-from dblake.capture.stale_tables import Rewritten, rewritten
+from dblake.capture.stale_tables import StaleTable, rewritten
 from dblake.core.errors import DblakeError
-from dblake.core.source import LogStanding
+from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.quality.latest import newest_check
@@ -32,7 +32,7 @@ _LITTLE_ROOM = 0.2
 class SourceReport:
     """The database's answer: its log retention, row estimates of tables being dumped, or why it did not answer."""
 
-    log: LogStanding | None = None
+    log: LogRetention | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     error: DblakeError | None = None
 
@@ -81,7 +81,7 @@ def _unreachable(error: DblakeError | None) -> list[dict[str, Any]]:
     return [_problem("source_unreachable", None, error.what, error.next_step)] if error else []
 
 
-def _room(log: LogStanding | None, landing: Stage) -> list[dict[str, Any]]:
+def _room(log: LogRetention | None, landing: Stage) -> list[dict[str, Any]]:
     if log is None or landing.position is None:
         return []
     if log.lost:
@@ -129,7 +129,7 @@ def _failed(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _rewritten(found: list[Rewritten], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rewritten(found: list[StaleTable], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
     problems = []
     for each in found:

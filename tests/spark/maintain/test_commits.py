@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import SparkSession
 
 from dblake.config import MaintainConfig
-from dblake.core.errors import DecodedAgain
+from dblake.core.errors import SupersededByRedecode
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
@@ -196,6 +196,6 @@ def test_a_reconcile_that_waited_for_events_decoded_again_appends_nothing(spark:
             noted = CommitProperties(app_transactions=[Transaction(Application.redecode("shop"), 1)])
             table = DeltaTable(path)
             table.create_write_transaction([], "append", table.schema(), commit_properties=noted)
-        with pytest.raises(DecodedAgain, match="while this reconcile ran"):
+        with pytest.raises(SupersededByRedecode, match="while this reconcile ran"):
             running.result()
     assert newest_batch(path, "reconcile/shop") == before

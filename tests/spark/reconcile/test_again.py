@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import dblake.reconcile.microbatch
 import dblake.redecode.run
 import dblake.state.restate
-from dblake.core.errors import DecodedAgain, LandingGap, UsageError
+from dblake.core.errors import LandingGap, SupersededByRedecode, UsageError
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS
@@ -212,7 +212,7 @@ def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_agai
         patched.setattr(dblake.redecode.run, "failpoint", append)
         rounds = decode_again(spark, paths, 3)
     assert [(run.first, run.last) for run in rounds] == [(3, 5), (6, 6)]
-    with pytest.raises(DecodedAgain, match="Next: start it again"):
+    with pytest.raises(SupersededByRedecode, match="Next: start it again"):
         beside.reconcile(7)
     assert Reconciler(spark, paths).done() == 6
 
@@ -228,7 +228,7 @@ def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_agai
     monkeypatch.setattr(late, "_append_events", swapped_meanwhile)
     # Where the store keeps writers apart nobody holds the table meanwhile.
     monkeypatch.setattr(dblake.reconcile.microbatch, "commit_lock", nullcontext)
-    with pytest.raises(DecodedAgain, match=r"batch 7 may be decoded as before\. Next: reconcile --from 7"):
+    with pytest.raises(SupersededByRedecode, match=r"batch 7 may be decoded as before\. Next: reconcile --from 7"):
         late.reconcile(7)
 
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblake.core.errors import LandingGap, ReconcileError, WindowInvariantBroken
+from dblake.core.errors import LandingGap, ReconcileError, WindowInvariantViolated
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ServerIdentity
@@ -196,7 +196,7 @@ def test_a_window_that_contradicts_itself_stops_the_run(
     spark: SparkSession, tmp_path: Path, case: str, landed: list[Thing], said: str
 ) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), *landed])
-    with pytest.raises(WindowInvariantBroken, match=said):
+    with pytest.raises(WindowInvariantViolated, match=said):
         reconcile_once(spark, paths)
     assert events(spark, paths) == [], case
 

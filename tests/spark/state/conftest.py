@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.schema import Column, TableSchema
-from dblake.events.schema import EVENTS, SCHEMAS
+from dblake.events.schema import EVENTS
 from dblake.lake.layout import Paths
+from dblake.lake.schemas import SCHEMAS
 from dblake.state.run import TableResult, run_state
 
 Image = dict[str, str | None]
@@ -42,7 +44,8 @@ class Lake:
     def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
         row = (schema.schema_id, schema.table, 1, lsn, 0,
                [(c.name, c.type, c.nullable, c.key) for c in schema.columns], list(schema.primary_key), batch)
-        self.spark.createDataFrame([row], SCHEMAS).write.format("delta").mode("append").save(self.paths.schemas)
+        rows = self.spark.createDataFrame([row], from_arrow_schema(SCHEMAS))
+        rows.write.format("delta").mode("append").save(self.paths.schemas)
 
     def frame(self, schema: TableSchema, batch: int, events: Sequence[tuple[object, ...]]) -> DataFrame:
         rows = []

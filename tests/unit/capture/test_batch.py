@@ -11,7 +11,7 @@ from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.windows import OpenChunk
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
-from dblake.landing.columns import COPY, FRAMES, LANDING
+from dblake.landing.columns import CAPTURED, COPY, LANDING
 
 SCHEMA = TableSchema("public.t", (Column("id", "integer", False, 1),))
 
@@ -22,7 +22,7 @@ def builder(*, max_rows: int = 100, max_bytes: int = 10_000) -> BatchBuilder:
 
 def log(*seqs: int) -> pa.Table:
     return pa.Table.from_pylist(
-        [{"incarnation": 1, "lsn": 7, "seq": seq, "kind": "row", "table": "public.t"} for seq in seqs], schema=FRAMES
+        [{"incarnation": 1, "lsn": 7, "seq": seq, "kind": "row", "table": "public.t"} for seq in seqs], schema=CAPTURED
     )
 
 

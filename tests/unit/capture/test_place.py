@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 REFERENCE = "${env:ZK_PASSWORD}"
 
@@ -12,20 +12,20 @@ REFERENCE = "${env:ZK_PASSWORD}"
 @pytest.mark.parametrize(
     ("url", "place", "again"),
     [
-        ("zookeeper://a/dblake", ZookeeperPlace("a:2181", "/dblake"), "zookeeper://a:2181/dblake"),
-        ("zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5", ZookeeperPlace("a:1,[::1]:2", "/x/y", 2.5),
+        ("zookeeper://a/dblake", ZookeeperUrl("a:2181", "/dblake"), "zookeeper://a:2181/dblake"),
+        ("zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5", ZookeeperUrl("a:1,[::1]:2", "/x/y", 2.5),
          "zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5"),
-        (f"zookeeper://a:1/x?user=me&password={REFERENCE}", ZookeeperPlace("a:1", "/x", 10, "me", REFERENCE),
+        (f"zookeeper://a:1/x?user=me&password={REFERENCE}", ZookeeperUrl("a:1", "/x", 10, "me", REFERENCE),
          f"zookeeper://a:1/x?user=me&password={REFERENCE}"),
         ("zookeeper://a:1/x?tls=verify&ca=my+ca.pem&certificate=%26.crt&key=k",
-         ZookeeperPlace("a:1", "/x", tls="verify", ca="my+ca.pem", certificate="&.crt", key="k"),
+         ZookeeperUrl("a:1", "/x", tls="verify", ca="my+ca.pem", certificate="&.crt", key="k"),
          "zookeeper://a:1/x?tls=verify&ca=my%2Bca.pem&certificate=%26.crt&key=k"),
     ],
 )
-def test_what_a_url_means_and_how_it_is_spelled(url: str, place: ZookeeperPlace, again: str) -> None:
-    assert ZookeeperPlace.parse(url) == place
+def test_what_a_url_means_and_how_it_is_spelled(url: str, place: ZookeeperUrl, again: str) -> None:
+    assert ZookeeperUrl.parse(url) == place
     assert str(place) == again
-    assert ZookeeperPlace.parse(again) == place
+    assert ZookeeperUrl.parse(again) == place
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_what_a_url_means_and_how_it_is_spelled(url: str, place: ZookeeperPlace,
 )
 def test_mistakes_are_named_without_their_value(rest: str, told: str) -> None:
     with pytest.raises(ValueError, match=told) as mistake:
-        ZookeeperPlace.parse(f"zookeeper://{rest}")
+        ZookeeperUrl.parse(f"zookeeper://{rest}")
     assert "secret" not in str(mistake.value).replace("a literal secret is refused", "")
 
 
 def test_paths_become_absolute_and_a_secret_is_looked_up_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "zookeeper://a/x?user=me&password=${file:zk}&tls=verify&ca=ca.pem"
-    assert str(ZookeeperPlace.parse(url).beside(lambda path: f"/conf/{path}")) == (
+    assert str(ZookeeperUrl.parse(url).beside(lambda path: f"/conf/{path}")) == (
         "zookeeper://a:2181/x?user=me&password=${file:/conf/zk}&tls=verify&ca=/conf/ca.pem"
     )
     monkeypatch.setenv("ZK_PASSWORD", "hunter2")
-    place = ZookeeperPlace.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
+    place = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
     assert place.secret() == "hunter2"
     assert "hunter2" not in f"{place!r} {place}"

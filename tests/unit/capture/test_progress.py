@@ -16,7 +16,7 @@ from dblake.capture.lease import open_lease
 from dblake.capture.progress import FileProgress, ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MOST_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, LandingUnavailable
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 from tests.support.zookeeper import ZookeeperServer
 
 Write = Callable[[str, bytes], None]
@@ -139,7 +139,7 @@ class TestFileProgress(Stores):
 class TestZookeeperProgress(Stores):
     @pytest.fixture
     def store(self, place: str) -> Iterator[ProgressStore]:
-        store = ZookeeperProgress(ZookeeperPlace.parse(place), "shop")
+        store = ZookeeperProgress(ZookeeperUrl.parse(place), "shop")
         yield store
         store.close()
 
@@ -147,7 +147,7 @@ class TestZookeeperProgress(Stores):
     def spoil(self, place: str, zookeeper: ZookeeperServer) -> Write:
         def write(path: str, content: bytes) -> None:
             client = zookeeper.client()
-            root = ZookeeperPlace.parse(place).root
+            root = ZookeeperUrl.parse(place).root
             client.create(f"{root}/shop/documents/{path}.json", content, makepath=True)
             client.stop()
 
@@ -192,7 +192,7 @@ class TestZookeeperProgress(Stores):
         with lease:
             store = open_progress(place, "shop", lease)
             store.write("d/a", {"n": 1})
-            root = ZookeeperPlace.parse(place).root
+            root = ZookeeperUrl.parse(place).root
             client = zookeeper.client()
             (candidate,) = client.get_children(f"{root}/shop/lease")
             client.delete(f"{root}/shop/lease/{candidate}")

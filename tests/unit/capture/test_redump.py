@@ -12,25 +12,25 @@ import pytest
 
 from dblake.capture.progress import FileProgress
 from dblake.capture.requests import pending, queue_dump, save_progress
-from dblake.capture.stale_detector import Known, Redumps, changed
+from dblake.capture.stale_detector import Known, StaleTableDetector, changed
 from dblake.capture.stale_tables import rewritten
 from dblake.core.schema import Column, TableSchema
-from dblake.core.source import ColumnStanding, Standing
-from dblake.landing.columns import DDL, FRAMES, SCHEMA, TRUNCATE
+from dblake.core.source import ColumnFingerprint, TableFingerprint
+from dblake.landing.columns import CAPTURED, DDL, SCHEMA, TRUNCATE
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
 WIDER = TableSchema("public.t", (*T.columns, Column("w", "text")))
-ID = ColumnStanding("integer key 1", 1, "700")
-V = ColumnStanding("text key None", 2, "700", labels={"9": "red"})
-W = ColumnStanding("text key None", 3, "705", blank=True)
+ID = ColumnFingerprint("integer key 1", 1, "700")
+V = ColumnFingerprint("text key None", 2, "700", labels={"9": "red"})
+W = ColumnFingerprint("text key None", 3, "705", blank=True)
 
 
 def standing(
-    columns: Mapping[str, ColumnStanding], bodies: Mapping[str, bool] | None = None, file: str = "f1"
-) -> Standing:
-    return Standing(T, columns, bodies or {"table 1": True}, file)
+    columns: Mapping[str, ColumnFingerprint], bodies: Mapping[str, bool] | None = None, file: str = "f1"
+) -> TableFingerprint:
+    return TableFingerprint(T, columns, bodies or {"table 1": True}, file)
 
 
 BEFORE = standing({"id": ID, "v": V}, {"table 1": True, "partition 5": False})
@@ -44,16 +44,16 @@ BEFORE = standing({"id": ID, "v": V}, {"table 1": True, "partition 5": False})
         ({"id": ID}, {}, "f1", None),
         ({"id": ID, "v": V, "w": W}, {}, "f1", None),
         ({"id": ID, "v": V, "w": W}, {}, "f2", "column w came"),
-        ({"id": ID, "v": V, "w": ColumnStanding("text key None", 3)}, {}, "f1", "column w came"),
-        ({"id": ID, "w": ColumnStanding("text key None", 2, "700", blank=True)}, {}, "f1", "column w came"),
-        ({"id": ID, "v": ColumnStanding("text key None", 3, "705", blank=True)}, {}, "f1",
+        ({"id": ID, "v": V, "w": ColumnFingerprint("text key None", 3)}, {}, "f1", "column w came"),
+        ({"id": ID, "w": ColumnFingerprint("text key None", 2, "700", blank=True)}, {}, "f1", "column w came"),
+        ({"id": ID, "v": ColumnFingerprint("text key None", 3, "705", blank=True)}, {}, "f1",
          "column v is another one, or of another type"),
-        ({"id": ID, "v": ColumnStanding("bigint key None", 2, "705")}, {}, "f1",
+        ({"id": ID, "v": ColumnFingerprint("bigint key None", 2, "705")}, {}, "f1",
          "column v is another one, or of another type"),
         ({"id": ID, "v": replace(V, labels={"9": "red", "11": "blue"})}, {}, "f1", None),
         ({"id": ID, "v": replace(V, labels={"9": "rot"})}, {}, "f1", "a label of column v was renamed"),
-        ({"id": ID, "v": ColumnStanding("text key None", 2, "705")}, {}, "f1", None),
-        ({"id": ID, "v": ColumnStanding("text key None", 2, "705")}, {}, "f2", "its columns were written anew"),
+        ({"id": ID, "v": ColumnFingerprint("text key None", 2, "705")}, {}, "f1", None),
+        ({"id": ID, "v": ColumnFingerprint("text key None", 2, "705")}, {}, "f2", "its columns were written anew"),
         ({"id": ID, "v": V}, {"table 1": True}, "f1", "a part of it is gone or was written anew"),
         ({"id": ID, "v": V}, {"table 2": True, "partition 5": False}, "f1", "it was made anew"),
         ({"id": ID, "v": V}, {"table 1": True, "partition 5": False, "partition 6": False}, "f1", None),
@@ -62,7 +62,7 @@ BEFORE = standing({"id": ID, "v": V}, {"table 1": True, "partition 5": False})
     ],
 )
 def test_what_changed(
-    columns: Mapping[str, ColumnStanding], bodies: Mapping[str, bool], file: str, why: str | None
+    columns: Mapping[str, ColumnFingerprint], bodies: Mapping[str, bool], file: str, why: str | None
 ) -> None:
     assert changed(Known.of(BEFORE), standing(columns, bodies or BEFORE.bodies, file)) == why
 
@@ -79,9 +79,9 @@ def store(tmp_path: Path) -> FileProgress:
     return FileProgress(tmp_path)
 
 
-def watch(database: MemoryDatabase, store: FileProgress, *, auto: bool = True) -> Redumps:
+def watch(database: MemoryDatabase, store: FileProgress, *, auto: bool = True) -> StaleTableDetector:
     """As a capture that starts has it."""
-    redumps = Redumps(MemorySource(database), store, auto=auto)
+    redumps = StaleTableDetector(MemorySource(database), store, auto=auto)
     redumps.begin()
     return redumps
 
@@ -92,7 +92,7 @@ def asked(store: FileProgress) -> list[str]:
 
 def said(kind: str, schema_id: str = "", payload: object = None) -> pa.Table:
     row = {"kind": kind, "table": "public.t", "schema_id": schema_id, "payload": json.dumps(payload).encode()}
-    return pa.Table.from_pylist([row], schema=FRAMES)
+    return pa.Table.from_pylist([row], schema=CAPTURED)
 
 
 def test_a_change_found_at_the_start_is_dumped_for_once(database: MemoryDatabase, store: FileProgress) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dblake.capture.zookeeper.lease import ZookeeperLease
 from dblake.core.errors import Fenced, LandingUnavailable
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 from tests.support.zookeeper import ZookeeperServer
 
 SESSION = 2.0
@@ -37,16 +37,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer
 
 
 @pytest.fixture
-def where(server: ZookeeperServer, tmp_path: Path) -> ZookeeperPlace:
+def where(server: ZookeeperServer, tmp_path: Path) -> ZookeeperUrl:
     name = tmp_path.name.replace("[", "-").replace("]", "-")
-    return ZookeeperPlace.parse(f"zookeeper://{server.hosts}/{name}?session_timeout={SESSION}")
+    return ZookeeperUrl.parse(f"zookeeper://{server.hosts}/{name}?session_timeout={SESSION}")
 
 
-def lease(where: ZookeeperPlace, *, standby: bool = False, stop: threading.Event | None = None) -> ZookeeperLease:
+def lease(where: ZookeeperUrl, *, standby: bool = False, stop: threading.Event | None = None) -> ZookeeperLease:
     return ZookeeperLease(where, "shop", standby=standby, stop=stop or threading.Event())
 
 
-def test_it_is_held_inside_its_block_only_and_for_longer_than_a_session(where: ZookeeperPlace) -> None:
+def test_it_is_held_inside_its_block_only_and_for_longer_than_a_session(where: ZookeeperUrl) -> None:
     one = lease(where)
     assert not one.held()
     with one:
@@ -61,12 +61,12 @@ def test_it_is_held_inside_its_block_only_and_for_longer_than_a_session(where: Z
     assert time.monotonic() - began < SESSION, "an end that was meant needs no session to run out"
 
 
-def test_sources_have_leases_of_their_own(where: ZookeeperPlace) -> None:
+def test_sources_have_leases_of_their_own(where: ZookeeperUrl) -> None:
     with lease(where), ZookeeperLease(where, "depot", standby=False, stop=threading.Event()) as other:
         assert other.held()
 
 
-def test_who_does_not_stand_by_is_refused_after_a_session_and_told_by_whom(where: ZookeeperPlace) -> None:
+def test_who_does_not_stand_by_is_refused_after_a_session_and_told_by_whom(where: ZookeeperUrl) -> None:
     began = time.monotonic()
     with lease(where), pytest.raises(Fenced) as refused, lease(where):
         pass
@@ -74,7 +74,7 @@ def test_who_does_not_stand_by_is_refused_after_a_session_and_told_by_whom(where
     assert SESSION < time.monotonic() - began < 3 * SESSION
 
 
-def test_those_who_stand_by_lead_one_after_the_other_in_the_order_they_came(where: ZookeeperPlace) -> None:
+def test_those_who_stand_by_lead_one_after_the_other_in_the_order_they_came(where: ZookeeperUrl) -> None:
     led, go_on = list[int](), threading.Event()
 
     def wait(number: int) -> None:
@@ -100,7 +100,7 @@ def test_those_who_stand_by_lead_one_after_the_other_in_the_order_they_came(wher
     assert led == [0, 1, 2]
 
 
-def test_who_stands_by_and_is_asked_to_end_does_not_lead(where: ZookeeperPlace) -> None:
+def test_who_stands_by_and_is_asked_to_end_does_not_lead(where: ZookeeperUrl) -> None:
     stop = threading.Event()
     with lease(where):
         threading.Timer(0.5, stop.set).start()
@@ -109,7 +109,7 @@ def test_who_stands_by_and_is_asked_to_end_does_not_lead(where: ZookeeperPlace) 
             assert asked.lost() is None
 
 
-def test_a_session_that_ended_is_a_lease_lost_for_good(where: ZookeeperPlace, server: ZookeeperServer) -> None:
+def test_a_session_that_ended_is_a_lease_lost_for_good(where: ZookeeperUrl, server: ZookeeperServer) -> None:
     with lease(where) as one:
         server.end_session(one._session._client)
         assert within(SESSION, one.lost)
@@ -122,7 +122,7 @@ def test_a_session_that_ended_is_a_lease_lost_for_good(where: ZookeeperPlace, se
 
 def test_without_answers_it_is_unsure_before_the_session_can_end_and_sure_again_with_them(tmp_path: Path) -> None:
     with ZookeeperServer(tmp_path) as server:
-        where = ZookeeperPlace.parse(f"zookeeper://{server.hosts}/x?session_timeout={SESSION}")
+        where = ZookeeperUrl.parse(f"zookeeper://{server.hosts}/x?session_timeout={SESSION}")
         with lease(where) as one:
             time.sleep(SESSION)
             began = time.monotonic()
@@ -139,7 +139,7 @@ def test_without_answers_it_is_unsure_before_the_session_can_end_and_sure_again_
 
 def test_the_servers_word_counts_for_how_long_a_session_lasts(server: ZookeeperServer, tmp_path: Path) -> None:
     wished = 4 * server.longest
-    where = ZookeeperPlace.parse(f"zookeeper://{server.hosts}/wished?session_timeout={wished}")
+    where = ZookeeperUrl.parse(f"zookeeper://{server.hosts}/wished?session_timeout={wished}")
     with lease(where) as one:
         assert one._session.timeout == server.longest
         assert one._sure_until - one._answered == pytest.approx(server.longest * 2 / 3)
@@ -147,6 +147,6 @@ def test_the_servers_word_counts_for_how_long_a_session_lasts(server: ZookeeperS
 
 def test_a_zookeeper_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None:
     gone = ZookeeperServer(tmp_path).hosts
-    where = ZookeeperPlace.parse(f"zookeeper://{gone}/x?session_timeout=1")
+    where = ZookeeperUrl.parse(f"zookeeper://{gone}/x?session_timeout=1")
     with pytest.raises(LandingUnavailable, match="does not answer"), lease(where, standby=True):
         pass

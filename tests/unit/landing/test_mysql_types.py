@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.formats.mysql_charsets import CHARSETS
 from dblake.formats.mysql_types import MysqlType, from_catalogue, from_log, parse, wire
 
@@ -98,7 +98,7 @@ def test_bytes_of_labels(labels: int, enum: int, values: int) -> None:
     ],
 )
 def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None, message: str) -> None:
-    with pytest.raises(UnsupportedByName, match=message) as refused:
+    with pytest.raises(Unsupported, match=message) as refused:
         from_catalogue(column_type, charset)
     assert refused.value.next_step
 
@@ -112,7 +112,7 @@ def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None,
     ],
 )
 def test_refused_by_name_in_the_log(code: int, meta: int, charset: str | None, message: str) -> None:
-    with pytest.raises(UnsupportedByName, match=message) as refused:
+    with pytest.raises(Unsupported, match=message) as refused:
         from_log(code, meta, unsigned=False, charset=charset, labels=None)
     assert refused.value.next_step
 
@@ -124,7 +124,7 @@ def test_refused_by_name_in_the_log(code: int, meta: int, charset: str | None, m
      "date unsigned"],
 )
 def test_no_other_spelling_is_taken(spelling: str) -> None:
-    with pytest.raises(UnsupportedByName):
+    with pytest.raises(Unsupported):
         parse(spelling)
 
 

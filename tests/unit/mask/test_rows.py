@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODER_INPUT
-from dblake.landing.columns import FRAMES
+from dblake.landing.columns import CAPTURED
 from dblake.mask.rows import masked_lines, masked_log
 from dblake.mask.rules import Masking, Masks, Rule
 from dblake.source.memory.encode import (
@@ -43,7 +43,7 @@ def log_rows(messages: list[bytes], schema: TableSchema) -> pa.Table:
          "schema_id": schema.schema_id, "committed_at": n, "last_in_txn": n % 3 == 2, "format": "pgoutput",
          "payload": message}
         for n, message in enumerate(messages)
-    ], schema=FRAMES)
+    ], schema=CAPTURED)
 
 
 def said(rows: pa.Table, schema: TableSchema) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_chunks() -> None:
 
 def test_bytes_that_are_not_understood_are_refused_and_not_shown() -> None:
     rows = log_rows([b"I secret"], T)
-    with pytest.raises(UnsupportedByName, match=r"table public\.t: .* its table is masked") as told:
+    with pytest.raises(Unsupported, match=r"table public\.t: .* its table is masked") as told:
         masked_log(rows, T, masking(T, Rule("hash")))
     assert "secret" not in str(told.value)
 
@@ -129,5 +129,5 @@ def test_sealed_keys_are_opened_with_their_own_key_only() -> None:
     assert masks.unseal("public.t", sealed) == key
     assert len({*sealed, *other.seal(key)}) == 6
     for wrong in (other.seal(key), key, ("00",), (sealed[1][:-1] + "0", )):
-        with pytest.raises(UnsupportedByName, match="was noted with another key"):
+        with pytest.raises(Unsupported, match="was noted with another key"):
             masks.unseal("public.t", wrong)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.core.errors import BrokenShape
+from dblake.core.errors import IncompatibleSchemaChange
 from dblake.core.schema import Column, TableSchema
-from dblake.state.shape import require_one_key, unbroken
+from dblake.state.shape import first_compatible_version, require_one_key
 
 
 def version(text: str) -> TableSchema:
@@ -36,10 +36,10 @@ ID = "id integer key"
     ],
 )
 def test_where_the_last_break_is(versions: list[str], first: int) -> None:
-    assert unbroken([version(text) for text in versions]) == first
+    assert first_compatible_version([version(text) for text in versions]) == first
 
 
 def test_rows_under_two_keys_go_into_no_new_table() -> None:
     require_one_key([version(ID), version(f"{ID}, n integer")])
-    with pytest.raises(BrokenShape, match=r"^table public.t: its primary key changed. Next: .*--table 'public.t'"):
+    with pytest.raises(IncompatibleSchemaChange, match=r"^table public.t: its primary key changed. Next: .*--table 'public.t'"):
         require_one_key([version("id integer, n integer key"), version(f"{ID}, n integer")])

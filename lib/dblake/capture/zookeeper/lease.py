@@ -26,7 +26,7 @@ from kazoo.exceptions import NoNodeError
 
 from dblake.capture.zookeeper.session import Session
 from dblake.core.errors import Fenced, LandingUnavailable
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 _SURE = 2 / 3
 _BEAT = 1 / 6
@@ -41,7 +41,7 @@ class ZookeeperLease:
 
     coordinated = True
 
-    def __init__(self, place: ZookeeperPlace, source: str, *, standby: bool, stop: threading.Event) -> None:
+    def __init__(self, place: ZookeeperUrl, source: str, *, standby: bool, stop: threading.Event) -> None:
         self._folder = f"{place.root}/{source}/lease"
         self._source, self._standby, self._stop = source, standby, stop
         self._session = Session(place)

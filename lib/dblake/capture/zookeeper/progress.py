@@ -15,7 +15,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
 from dblake.capture.zookeeper.session import Session, explained
 from dblake.core.errors import ConfigError, Fenced
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 if TYPE_CHECKING:
     from dblake.capture.zookeeper.lease import ZookeeperLease
@@ -27,7 +27,7 @@ MOST_BYTES = 1_000_000
 class ZookeeperProgress:
     """The documents of one source. With a ``lease``, writing needs it to be held."""
 
-    def __init__(self, place: ZookeeperPlace, source: str, lease: ZookeeperLease | None = None) -> None:
+    def __init__(self, place: ZookeeperUrl, source: str, lease: ZookeeperLease | None = None) -> None:
         self._top = f"{place.root}/{source}/documents"
         self._place = place
         self._session = Session(place)

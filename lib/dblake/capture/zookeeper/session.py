@@ -32,7 +32,7 @@ from kazoo.security import make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from dblake.core.errors import ConfigError, LandingUnavailable
-from dblake.core.zookeeper_url import ZookeeperPlace
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 _PASSING = (
     ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, RequestTimeoutError,
@@ -48,7 +48,7 @@ logging.getLogger("kazoo").setLevel(logging.ERROR)
 class Session:
     """A session with the ensemble of one place. May be used by several threads."""
 
-    def __init__(self, place: ZookeeperPlace) -> None:
+    def __init__(self, place: ZookeeperUrl) -> None:
         self._place = place
         self._lock = threading.Lock()
         self._client: Any = None
@@ -121,7 +121,7 @@ class Session:
 
 
 @contextmanager
-def explained(place: ZookeeperPlace) -> Iterator[None]:
+def explained(place: ZookeeperUrl) -> Iterator[None]:
     """Turns the driver's errors into ours, except those that say which nodes there are."""
     try:
         yield

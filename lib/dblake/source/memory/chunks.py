@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dblake.core.errors import SourceError, UnsupportedByName
+from dblake.core.errors import SourceError, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
@@ -38,7 +38,7 @@ class MemoryChunkReader:
                     f"source {self._name}: the watermark table has no row {reader}", next_step="put the row there"
                 )
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         self._require_connection()
         keys = [key for key, _ in self._dumpable(table).rows]
         parts = min(parts, len(keys) // rows)
@@ -67,9 +67,9 @@ class MemoryChunkReader:
     def _dumpable(self, table: str) -> Sight:
         sight = self._database.see(table)
         if sight is None:
-            raise UnsupportedByName(f"table {table} is not in the database", next_step="correct its name")
+            raise Unsupported(f"table {table} is not in the database", next_step="correct its name")
         if not sight.schema.primary_key:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {table} has no primary key, so it cannot be dumped",
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )

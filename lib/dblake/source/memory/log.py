@@ -15,7 +15,7 @@ from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.landing.columns import FRAMES, JSON, PGOUTPUT, ROW, SCHEMA, TRUNCATE
+from dblake.landing.columns import CAPTURED, JSON, PGOUTPUT, ROW, SCHEMA, TRUNCATE
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.tables import LoggedChange, LoggedTransaction
 
@@ -106,7 +106,7 @@ class MemoryLogStream:
         if self._sent:
             inside = next(txn for txn in self._database.log if txn.end > self._end)
             landed = Position(self._incarnation, inside.lsn, (self._sent - 1) * 2)
-        rows = pa.Table.from_pylist(self._rows, schema=FRAMES)
+        rows = pa.Table.from_pylist(self._rows, schema=CAPTURED)
         piece = LogPiece(
             rows, ResumePoint(self._incarnation, str(self._end), landed), tuple(self._seen), self._bytes
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentity, Standing
+from dblake.core.source import Check, ColumnFingerprint, LogRetention, ServerIdentity, TableFingerprint
 from dblake.source.memory.chunks import MemoryChunkReader
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.log import MemoryLogStream
@@ -16,7 +16,7 @@ from dblake.source.memory.log import MemoryLogStream
 class MemorySource:
     """See Source for the methods. ``patterns`` say which tables are captured; ``slot`` goes by the source's name."""
 
-    logs_ddl = False
+    schema_changes_in_log = False
 
     def __init__(
         self, database: MemoryDatabase, *, name: str = "memory", patterns: Sequence[str] = ("*.*",), slot: str = ""
@@ -36,31 +36,31 @@ class MemorySource:
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - there are no replicas
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - there are no replicas
         return False
 
     def tables(self) -> Sequence[TableSchema]:
         return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
 
-    def standings(self) -> Sequence[Standing]:
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
         return [
-            Standing(schema, {c.name: ColumnStanding(f"{c.type} key {c.key}") for c in schema.columns})
+            TableFingerprint(schema, {c.name: ColumnFingerprint(f"{c.type} key {c.key}") for c in schema.columns})
             for schema in self.tables()
         ]
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:  # noqa: ARG002 - the slot knows
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:  # noqa: ARG002 - the slot knows
         if self._slot not in self._database.slots:
-            return LogStanding(lost=True)
+            return LogRetention(lost=True)
         behind = self._database.end - self._database.slots[self._slot].confirmed
-        return LogStanding(behind=behind, kept=behind)
+        return LogRetention(behind=behind, kept=behind)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         return {table: len(self._database.rows(table)) for table in tables}
 
-    def end_other_reader(self) -> None:
+    def terminate_stale_reader(self) -> None:
         """Nothing is held."""
 
-    def renew_log(self) -> None:
+    def recreate_slot(self) -> None:
         if self._slot not in self._database.slots:
             self._database.make_slot(self._slot)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pymysql.cursors import Cursor
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.names import TableFilter, qualified, split_qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.formats.mysql_types import from_catalogue
@@ -67,7 +67,7 @@ def captured_tables(cur: Cursor, wanted: TableFilter, watermark_schema: str) -> 
 
 
 def table_by_name(cur: Cursor, schema: str, table: str) -> CatalogueTable | None:
-    """One table as it is now, or None if there is none. Raises UnsupportedByName for a column not decoded."""
+    """One table as it is now, or None if there is none. Raises Unsupported for a column not decoded."""
     # The catalogue compares without regard to case where table names have it.
     found = [t for t in _assemble(cur, _ONE, [schema, table]) if (t.schema_name, t.table_name) == (schema, table)]
     if not found:
@@ -86,7 +86,7 @@ def rows_about(cur: Cursor, schema: str, table: str) -> int:
 
 def _refuse(table: CatalogueTable) -> NoReturn:
     reasons = [*table.unsupported, *(["it is system-versioned"] if table.versioned else [])]
-    raise UnsupportedByName(
+    raise Unsupported(
         f"table {table.schema.table}: {'; '.join(reasons)}",
         next_step="take the table out of source.tables; preflight names all that has to go",
     )
@@ -119,7 +119,7 @@ def _table(
     for column, said, charset, nullable in columns:
         try:
             spelling = from_catalogue(said, charset, mariadb=mariadb)
-        except UnsupportedByName as error:
+        except Unsupported as error:
             spelling = said
             unsupported.append(f"column {column}: {error.what}")
         typed.append(Column(column, spelling, nullable == "YES", keys[column][0] if column in keys else None))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pymysql
 from pymysql.cursors import Cursor
 
-from dblake.core.errors import SourceError, UnsupportedByName
+from dblake.core.errors import SourceError, Unsupported
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
@@ -53,7 +53,7 @@ class MysqlChunkReader:
                     next_step="run preflight --init, which puts it there",
                 )
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         with explained(self._settings), self._connection.cursor() as cur:
             known = self._table(cur, table)
             name, type_ = _key_columns(known.schema)[0]
@@ -102,14 +102,14 @@ class MysqlChunkReader:
     def _table(self, cur: Cursor, name: str) -> catalogue.CatalogueTable:
         table = catalogue.table_by_name(cur, *split_qualified(name))
         if table is None:
-            raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
+            raise Unsupported(f"table {name} is not in the database", next_step="correct its name")
         if not table.schema.primary_key:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {name} has no primary key, so it cannot be dumped",
                 next_step="add a primary key; its changes are followed from the log meanwhile",
             )
         if table.float_keys:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {name} has the key column {table.float_keys[0]} of type float, whose values cannot be asked"
                 " for, so it cannot be dumped",
                 next_step="make the column double; its changes are followed from the log meanwhile",
@@ -175,8 +175,8 @@ def _select(table: catalogue.CatalogueTable, wanted: str, limit: int) -> str:
     return f"SELECT {columns} FROM {name}{index}{where} ORDER BY {order} LIMIT {limit}"
 
 
-def _no_value(table: str) -> UnsupportedByName:
-    return UnsupportedByName(
+def _no_value(table: str) -> Unsupported:
+    return Unsupported(
         f"table {table}: a key asked for is no value of its column's type",
         next_step="correct --keys and start the dump again",
     )

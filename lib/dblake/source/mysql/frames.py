@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from dblake.core.errors import ACCEPT_GAP, PositionLost, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, PositionLost, Unsupported
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
@@ -235,7 +235,7 @@ class Gathered:
         prepared.rows.append((seq, schema, payload))
         prepared.bytes += len(payload)
         if prepared.bytes + sum(other.bytes for other in self._prepared.values()) > _MOST_HELD:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"XA transactions that are prepared but not committed have more than {_MOST_HELD >> 20} MiB of rows",
                 next_step="commit or roll back those that XA RECOVER lists, and commit in smaller steps;"
                 " capture --accept-gap starts behind them",

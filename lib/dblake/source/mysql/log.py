@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import pymysql
 from pymysql.cursors import Cursor
 
-from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError, Unsupported
 from dblake.core.position import ResumePoint
-from dblake.core.source import LogPiece, LogStanding
+from dblake.core.source import LogPiece, LogRetention
 from dblake.source.mysql.catalog_facts import retention_seconds
 from dblake.source.mysql.connection import asking, connect, explained, version_of
 from dblake.source.mysql.frames import Gathered
@@ -113,7 +113,7 @@ class MysqlLogStream:
                 if left == 0.0:
                     # Nothing is left of what had come before; what has come now is for the next call.
                     return self._cut(inside=False) if self._transactions.ended else None
-        except (PositionLost, UnsupportedByName, PrerequisitesNotMet) as error:
+        except (PositionLost, Unsupported, PrerequisitesNotMet) as error:
             self._refused = error
             # What was whole before the place of refusal is as good as ever.
             if not self._transactions.ended:
@@ -211,7 +211,7 @@ def log_end(cur: Cursor, settings: MysqlSettings) -> Place:
     return Place(file, offset, gtids=gtids or "")
 
 
-def log_standing(cur: Cursor, place: Place | None) -> LogStanding:
+def log_retention(cur: Cursor, place: Place | None) -> LogRetention:
     """How the log stands for a capture that resumes there: a server keeps it for a time, whoever has read it."""
     sizes = _files(cur)
     names = list(sizes)
@@ -219,11 +219,11 @@ def log_standing(cur: Cursor, place: Place | None) -> LogStanding:
     said = {str(name): str(value) for name, value in cur.fetchall()}
     seconds = retention_seconds(said)
     if place is None:
-        return LogStanding(kept=sum(sizes.values()), seconds=seconds)
+        return LogRetention(kept=sum(sizes.values()), seconds=seconds)
     if place.file not in sizes:
-        return LogStanding(kept=sum(sizes.values()), seconds=seconds, lost=True)
+        return LogRetention(kept=sum(sizes.values()), seconds=seconds, lost=True)
     later = names[names.index(place.file):]
-    return LogStanding(
+    return LogRetention(
         behind=max(sum(sizes[name] for name in later) - place.offset, 0), kept=sum(sizes.values()), seconds=seconds
     )
 

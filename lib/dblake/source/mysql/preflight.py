@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pymysql
 
 from dblake.core.errors import SourceError
-from dblake.core.names import named
+from dblake.core.names import abbreviated
 from dblake.core.source import Check
 from dblake.source.mysql import statements
 from dblake.source.mysql.catalog_facts import Server, Survey, retention_seconds, survey
@@ -185,7 +185,7 @@ def _watermarks(facts: Survey, settings: MysqlSettings) -> Iterator[Check]:
         detail = "" if found.well_formed else "it is not (id int primary key, value varchar(36)) of engine InnoDB"
     yield finding("watermark_table", detail, script(create))
     rows = found.rows if found else None
-    missing = "" if rows is None else named([str(n) for n in WATERMARK_ROWS if n not in rows])
+    missing = "" if rows is None else abbreviated([str(n) for n in WATERMARK_ROWS if n not in rows])
     yield finding(
         "watermark_rows", "they cannot be seen yet" if rows is None else f"missing: {missing}" if missing else "",
         statements.insert_watermark_rows(settings),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dblake.core.names import named, qualified, split_qualified
+from dblake.core.names import abbreviated, qualified, split_qualified
 from dblake.core.source import Check
 from dblake.source.checks import CLASH, clashing, free_name, patterns_check
 from dblake.source.mysql import statements
@@ -50,7 +50,7 @@ def _patterns(facts: Survey, settings: MysqlSettings) -> Check:
 def _column_names(tables: Sequence[CatalogueTable]) -> Check:
     bad = [(t, column) for t in tables for column in clashing(t.schema)]
     return finding(
-        "column_names", CLASH + named([f"{t.schema.table}.{column}" for t, column in bad]) if bad else "",
+        "column_names", CLASH + abbreviated([f"{t.schema.table}.{column}" for t, column in bad]) if bad else "",
         script(statements.rename_column(t.schema_name, t.table_name, c, free_name(c)) for t, c in bad),
     )
 
@@ -59,7 +59,7 @@ def _unsupported(tables: Sequence[CatalogueTable]) -> Check:
     bad = [f"{t.schema.table}: {reason}" for t in tables for reason in t.unsupported]
     bad += [f"{t.schema.table}: it is system-versioned, and logs old rows like new ones" for t in tables if t.versioned]
     return finding(
-        "unsupported", f"not captured by dblake: {named(bad)}" if bad else "",
+        "unsupported", f"not captured by dblake: {abbreviated(bad)}" if bad else "",
         "take these tables out of source.tables, or change what is named",
     )
 
@@ -69,7 +69,7 @@ def _privileges(facts: Survey, settings: MysqlSettings) -> Check:
     account = facts.role.account if facts.role else statements.new_account(settings)
     return finding(
         "table_privileges",
-        f"user {settings.user} may not read {named([t.schema.table for t in unread])}" if unread else "",
+        f"user {settings.user} may not read {abbreviated([t.schema.table for t in unread])}" if unread else "",
         script(statements.grant_select(account, t.schema_name, t.table_name) for t in unread),
     )
 
@@ -79,7 +79,7 @@ def _filters(facts: Survey) -> Check:
     needed = {t.schema_name for t in facts.tables}
     left_out = sorted(needed & server.not_logged or (needed - server.logged_only if server.logged_only else set()))
     return finding(
-        "binlog_filters", f"the server keeps changes of {named(left_out)} out of its log" if left_out else "",
+        "binlog_filters", f"the server keeps changes of {abbreviated(left_out)} out of its log" if left_out else "",
         "start the server without binlog-do-db and binlog-ignore-db",
     )
 
@@ -88,7 +88,7 @@ def _engines(tables: Sequence[CatalogueTable]) -> Check:
     other = [f"{t.schema.table} ({t.engine})" for t in tables if t.engine != "InnoDB"]
     return finding(
         "engines",
-        f"changed without transactions, so that a crash of the server may part rows and log: {named(other)}"
+        f"changed without transactions, so that a crash of the server may part rows and log: {abbreviated(other)}"
         if other else "",
         script(f"ALTER TABLE {_name(t)} ENGINE=InnoDB" for t in tables if t.engine != "InnoDB"), known=True,
     )
@@ -99,7 +99,7 @@ def _cascades(facts: Survey) -> Check:
     names = sorted(f"{qualified(*table)} ({', '.join(keys)})" for table, keys in silent.items())
     return finding(
         "foreign_keys",
-        f"rows that these foreign keys delete or change are not in the log: {named(names)}" if names else "",
+        f"rows that these foreign keys delete or change are not in the log: {abbreviated(names)}" if names else "",
         "have the application do what ON DELETE and ON UPDATE do here, or dump these tables again afterwards",
         known=True,
     )
@@ -116,7 +116,7 @@ def _primary_key(tables: Sequence[CatalogueTable]) -> Check:
     }
     return finding(
         "primary_key",
-        "; ".join(f"{what}: {named([t.schema.table for t in found])}" for what, found in said.items() if found),
+        "; ".join(f"{what}: {abbreviated([t.schema.table for t in found])}" for what, found in said.items() if found),
         "give these tables keys of whole columns that are not floats", known=True,
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pymysql
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.formats.mysql_charsets import Charset, charset_named
@@ -87,7 +87,7 @@ class Relations:
         said = table_map.table_map(body, mariadb=self._mariadb)
         first = said.columns[0].name
         if first is None:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {qualified(schema, table)}: the log does not name its columns",
                 next_step="SET GLOBAL binlog_row_metadata = 'FULL'; then capture --accept-gap, which starts behind it",
             )
@@ -103,8 +103,8 @@ class Relations:
         for column in said.columns:
             try:
                 spelled = self._spelled(column, there)
-            except UnsupportedByName as error:
-                raise UnsupportedByName(
+            except Unsupported as error:
+                raise Unsupported(
                     f"table {name}, column {column.name}: {error.what}", next_step=error.next_step
                 ) from error
             columns.append(Column(column.name or "", spelled, column.nullable, column.key))

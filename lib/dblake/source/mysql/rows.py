@@ -2,7 +2,7 @@
 
 Rows that were framed together come as columns already, and what was gathered before them becomes columns with that.
 
-Below ``frames``, which knows what the rows are. Promises the columns of FRAMES when rows are taken out.
+Below ``frames``, which knows what the rows are. Promises the columns of CAPTURED when rows are taken out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.landing.columns import FRAMES, SCHEMA
+from dblake.landing.columns import CAPTURED, SCHEMA
 
-NO_ROWS = FRAMES.empty_table()
+NO_ROWS = CAPTURED.empty_table()
 Integers = npt.NDArray[np.int64]
 
 
@@ -84,7 +84,7 @@ class Rows:
         self._together_bytes, self._together_count = size + more, count + len(payloads)
 
     def take(self, place: int, lasts: list[int]) -> pa.Table:
-        """Takes out the rows before there, as FRAMES. ``lasts`` are the places of those that end transactions."""
+        """Takes out the rows before there, as CAPTURED. ``lasts`` are the places of those that end transactions."""
         taken = [*self._together, *([self._listed(place, lasts)] if place else [])]
         self._together, self._together_bytes, self._together_count = [], 0, 0
         return pa.concat_tables(taken) if taken else NO_ROWS
@@ -120,11 +120,11 @@ class Rows:
                 spread(tables),
                 spread(schema_ids),
                 pa.nulls(count, pa.int64()),
-                pa.array(times).cast(FRAMES.field("committed_at").type),
+                pa.array(times).cast(CAPTURED.field("committed_at").type),
                 pa.array(last),
                 pa.nulls(count, pa.string()),
                 spread(formats),
                 payloads,
             ],
-            schema=FRAMES,
+            schema=CAPTURED,
         )

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ColumnStanding, LogStanding, ServerIdentity, Standing
+from dblake.core.source import Check, ColumnFingerprint, LogRetention, ServerIdentity, TableFingerprint
 from dblake.source.checks import require_met
 from dblake.source.mysql import catalog as catalogue
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import asking, connect
-from dblake.source.mysql.log import MysqlLogStream, log_standing
+from dblake.source.mysql.log import MysqlLogStream, log_retention
 from dblake.source.mysql.preflight import preflight
 from dblake.source.mysql.resume import Place
 from dblake.source.mysql.settings import MysqlSettings
@@ -26,7 +26,7 @@ _WHO = {
 class MysqlSource:
     """See Source for the methods."""
 
-    logs_ddl = True
+    schema_changes_in_log = True
 
     def __init__(self, settings: MysqlSettings) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class MysqlSource:
             server, log = cur.fetchone()
         return ServerIdentity(server=str(server), log=os.path.basename(log or ""))
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - whichever they are
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - whichever they are
         """A replica has a log of its own, with other files and places."""
         return False
 
@@ -54,29 +54,29 @@ class MysqlSource:
         # What is not supported is refused by ``require``.
         return [table.schema for table in found if not table.unsupported and not table.versioned]
 
-    def standings(self) -> Sequence[Standing]:
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
         # What these do not show (rows that came or went with a part of the table) the log's statements do. NULLs
         # become something else where they are no longer allowed.
         return [
-            Standing(schema, {
-                c.name: ColumnStanding(f"{c.type} key {c.key}{'' if c.nullable else ' not null'}")
+            TableFingerprint(schema, {
+                c.name: ColumnFingerprint(f"{c.type} key {c.key}{'' if c.nullable else ' not null'}")
                 for c in schema.columns
             })
             for schema in self.tables()
         ]
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:
         with asking(self._settings, purpose="status") as cur:
-            return log_standing(cur, Place.parse(resume.token) if resume else None)
+            return log_retention(cur, Place.parse(resume.token) if resume else None)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         with asking(self._settings, purpose="status") as cur:
             return catalogue.row_estimates(cur, tables)
 
-    def end_other_reader(self) -> None:
+    def terminate_stale_reader(self) -> None:
         """The server does that by itself for who comes with the same server id."""
 
-    def renew_log(self) -> None:
+    def recreate_slot(self) -> None:
         """The server keeps its log for nobody: whoever comes reads on from its end."""
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, SourceError, UnsupportedByName
+from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, SourceError, Unsupported
 from dblake.core.names import qualified
 from dblake.landing.columns import DDL, TRUNCATE
 from dblake.source.mysql import events
@@ -141,7 +141,7 @@ class Transactions:
                     self._payload = None
             except _UNREADABLE as error:
                 kind = f"of type {event[4]}" if len(event) > 4 else "without a type"
-                raise UnsupportedByName(
+                raise Unsupported(
                     f"{self._where}: an event {kind} that cannot be read ({type(error).__name__})",
                     next_step="report it with the server's version; " + _GO_ON,
                 ) from error
@@ -191,7 +191,7 @@ class Transactions:
                 f"{self._where}: the server tells of an incident: changes may be missing, a gap", next_step=ACCEPT_GAP
             )
         elif not event[17] & events.CAN_BE_IGNORED:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"{self._where}: an event of type {kind} ({events.NAMES.get(kind, 'unknown')}), which may be a change",
                 next_step=f"find out what writes it and stop that; then {_GO_ON}",
             )
@@ -207,7 +207,7 @@ class Transactions:
         version = int.from_bytes(event[events.BODY : events.BODY + 2], "little")
         algorithm = event[-events.CHECKSUM - 1]
         if version != 4 or event[events.BODY + 56] != events.BODY or algorithm > 1:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"{self._where}: the log's format is not that of MySQL 5.6 or MariaDB 10.0 and later",
                 next_step="upgrade the server",
             )
@@ -293,7 +293,7 @@ class Transactions:
     def _partial_rows(self, event: bytes) -> None:
         captured = self._mapped(event)
         if captured.schema is not None:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"{self._where}: table {captured.schema.table}: a PARTIAL_UPDATE_ROWS event, which has parts of"
                 " JSON values only",
                 next_step=f"SET GLOBAL binlog_row_value_options = '' and in all sessions; then {_GO_ON}",
@@ -355,7 +355,7 @@ class Transactions:
             elif means is Means.ROWS:
                 self._refuse_rows(statement)
             elif means is Means.UNKNOWN:
-                raise UnsupportedByName(
+                raise Unsupported(
                     f"{self._where}: a statement of a kind that dblake does not know, which may be a change",
                     next_step=f"report its first word; {_GO_ON}",
                 )
@@ -391,14 +391,14 @@ class Transactions:
         if names and not any(self._relations.watches(*name) for name in names):
             return
         what = f"table {qualified(*names[0])}: a change" if names else "a change of tables that cannot be told"
-        raise UnsupportedByName(
+        raise Unsupported(
             f"{self._where}: {what} was logged as a statement, not as rows",
             next_step=f"SET GLOBAL binlog_format = 'ROW' and in all sessions; then {_GO_ON}",
         )
 
     def _refuse_lost_rows(self) -> None:
         if self._gathered.has_rows:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"{self._where}: a transaction is rolled back after its rows were logged, some of which may stay",
                 next_step=f"do not mix transactional and other engines in one transaction; {_GO_ON}",
             )

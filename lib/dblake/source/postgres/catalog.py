@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg2.extensions import cursor
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 
@@ -95,9 +95,9 @@ def table_by_oid(cur: cursor, oid: int, *, first: str = "") -> CatalogueTable | 
 
 
 def require_whole_key(table: CatalogueTable) -> None:
-    """Raises UnsupportedByName if the log does not hold all of the primary key."""
+    """Raises Unsupported if the log does not hold all of the primary key."""
     if table.key_generated:
-        raise UnsupportedByName(
+        raise Unsupported(
             f"table {table.schema.table}: its primary key has a generated column, which the log leaves out, so rows"
             " cannot be identified",
             next_step="take it out of source.tables",

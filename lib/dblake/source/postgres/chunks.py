@@ -18,8 +18,8 @@ import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extensions import connection, cursor
 
-from dblake.core.errors import SourceError, UnsupportedByName
-from dblake.core.names import named, split_qualified
+from dblake.core.errors import SourceError, Unsupported
+from dblake.core.names import abbreviated, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
@@ -68,7 +68,7 @@ class PgChunkReader:
                     next_step="run preflight --init, which puts it there",
                 )
 
-    def divide(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         with explained(self._settings), self._connection.cursor() as cur:
             cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(table))
             known = _dumpable(table, self._catalogued(cur, cur.fetchone()[0]))
@@ -134,7 +134,7 @@ class PgChunkReader:
         try:
             cur.copy_expert(select.as_string(cur), gathered)
         except psycopg2.DataError as error:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {request.table}: a key asked for is no value of its column's type",
                 next_step="correct --keys and start the dump again",
             ) from error
@@ -149,7 +149,7 @@ class PgChunkReader:
 
         def row(values: Sequence[str]) -> sql.Composable:
             if len(values) != len(table.schema.primary_key):
-                raise UnsupportedByName(
+                raise Unsupported(
                     f"table {request.table}: its key has {len(table.schema.primary_key)} columns, and had"
                     f" {len(values)} when this dump began",
                     next_step="start another dump of the table",
@@ -177,16 +177,16 @@ class PgChunkReader:
 
 def _dumpable(name: str, table: catalogue.CatalogueTable | None) -> catalogue.CatalogueTable:
     if table is None:
-        raise UnsupportedByName(f"table {name} is not in the database", next_step="correct its name")
+        raise Unsupported(f"table {name} is not in the database", next_step="correct its name")
     catalogue.require_whole_key(table)
     if not table.schema.primary_key:
-        raise UnsupportedByName(
+        raise Unsupported(
             f"table {name} has no primary key, so it cannot be dumped",
             next_step="add a primary key; its changes are followed from the log meanwhile",
         )
     if table.own_order:
-        raise UnsupportedByName(
-            f"table {name}: its key has column {named(table.own_order)}, of a type that an extension brought, and rows"
+        raise Unsupported(
+            f"table {name}: its key has column {abbreviated(table.own_order)}, of a type that an extension brought, and rows"
             " are not compared by such a type as they are ordered by it, so it cannot be dumped",
             next_step="give it a key of a built-in type; its changes are followed from the log meanwhile",
         )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
-from dblake.landing.columns import DDL, FRAMES, JSON, ROW, SCHEMA, TRUNCATE
+from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres import pgoutput
 from dblake.source.postgres.relations import Numbers, Tables
 from dblake.source.postgres.settings import PostgresSettings
@@ -46,7 +46,7 @@ class Plugin(Protocol):
         """The new row of an update of the watermark table."""
 
 
-NO_ROWS = FRAMES.empty_table()
+NO_ROWS = CAPTURED.empty_table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +192,13 @@ def frame(
             names.take(pa.array(which[kept])),
             schema_ids.take(pa.array(which[kept])),
             pa.array(transactions.txid[txn_kept]),
-            pa.array(transactions.committed_at[txn_kept]).cast(FRAMES.field("committed_at").type),
+            pa.array(transactions.committed_at[txn_kept]).cast(CAPTURED.field("committed_at").type),
             pa.array(last),
             pa.nulls(len(kept), pa.string()),
             pa.repeat(plugin.FORMAT, len(kept)),
             payload if len(kept) == count else payload.take(pa.array(kept)),
         ],
-        schema=FRAMES,
+        schema=CAPTURED,
     )
     return rows, seen
 
@@ -259,5 +259,5 @@ def _said(
             }
             for table, payload in payloads.items()
         ],
-        schema=FRAMES,
+        schema=CAPTURED,
     )

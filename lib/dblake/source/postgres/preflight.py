@@ -14,7 +14,7 @@ from psycopg2 import sql
 from psycopg2.extensions import connection
 
 from dblake.core.errors import SourceError
-from dblake.core.names import named
+from dblake.core.names import abbreviated
 from dblake.core.source import Check
 from dblake.source.postgres import ddl_trigger, statements
 from dblake.source.postgres.catalog_facts import (
@@ -181,7 +181,7 @@ def _watermarks(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]:
         detail = "" if found.well_formed else "it is not (id int primary key, value varchar(36)), or not a plain table"
     yield Finding("watermark_table", ok=not detail, detail=detail, fix=statements.script(create))
     rows = found.rows if found else None
-    missing = "" if rows is None else named([str(n) for n in WATERMARK_ROWS if n not in rows])
+    missing = "" if rows is None else abbreviated([str(n) for n in WATERMARK_ROWS if n not in rows])
     yield Finding(
         "watermark_rows", ok=rows is not None and not missing,
         detail="they cannot be seen yet" if rows is None else f"missing: {missing}" if missing else "",
@@ -215,13 +215,13 @@ def _publication(facts: Survey, settings: PostgresSettings) -> Iterator[Finding]
     parted = [] if publication.via_root else [t.qualified for t in facts.tables if t.partitioned]
     yield Finding(
         "publication_partitions", ok=not parted,
-        detail=f"changes of partitions come under the partitions' names: {named(parted)}" if parted else "",
+        detail=f"changes of partitions come under the partitions' names: {abbreviated(parted)}" if parted else "",
         fix=statements.set_publication(settings, "publish_via_partition_root = true"),
     )
     cut = [t for t in facts.tables if t.oid in publication.narrowed]
     yield Finding(
         "publication_filters", ok=not cut,
-        detail=f"a column list or row filter hides changes of {named([t.qualified for t in cut])}" if cut else "",
+        detail=f"a column list or row filter hides changes of {abbreviated([t.qualified for t in cut])}" if cut else "",
         fix=statements.script([statements.drop_tables(settings, cut), statements.add_tables(settings, cut)]),
     )
     yield Finding(
@@ -237,7 +237,7 @@ def _publication_tables(facts: Survey, publication: Publication, settings: Postg
     no_marks = marks is None or marks.oid is None or not publication.holds(marks.oid, marks.schema_oid)
     names = [t.qualified for t in missing] + (["the watermark table"] if no_marks else [])
     return Finding(
-        "publication_tables", ok=not names, detail=f"not published: {named(names)}" if names else "",
+        "publication_tables", ok=not names, detail=f"not published: {abbreviated(names)}" if names else "",
         fix=statements.add_tables(settings, missing, watermarks=no_marks),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from psycopg2 import sql
 
-from dblake.core.names import named, qualified, quote_part
+from dblake.core.names import abbreviated, qualified, quote_part
 from dblake.source.checks import CLASH, clashing, free_name, patterns_check
 from dblake.source.postgres import statements
 from dblake.source.postgres.catalog_facts import Identity, Survey, Table
@@ -42,7 +42,7 @@ def _column_names(tables: Sequence[Table]) -> Finding:
     bad = [(table, name) for table in tables for name in clashing(table.columns)]
     return Finding(
         "column_names", ok=not bad,
-        detail=CLASH + named([f"{t.qualified}.{c}" for t, c in bad]) if bad else "",
+        detail=CLASH + abbreviated([f"{t.qualified}.{c}" for t, c in bad]) if bad else "",
         fix=statements.script(
             sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
                 sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(free_name(c))
@@ -56,7 +56,7 @@ def _generated(tables: Sequence[Table], settings: PostgresSettings) -> Finding:
         found = [t.qualified for t in tables if t.generated]
         return Finding(
             "generated_columns", ok=not found,
-            detail=f"wal2json does not tell columns that the server computes from others: {named(found)}"
+            detail=f"wal2json does not tell columns that the server computes from others: {abbreviated(found)}"
             if found else "", fix=_OTHER_PLUGIN,
         )
     in_key = [t.qualified for t in tables if t.key_generated]
@@ -68,7 +68,7 @@ def _generated(tables: Sequence[Table], settings: PostgresSettings) -> Finding:
     }
     return Finding(
         "generated_columns", ok=not in_key,
-        detail="; ".join(f"{what}: {named(names)}" for what, names in said.items() if names),
+        detail="; ".join(f"{what}: {abbreviated(names)}" for what, names in said.items() if names),
         fix="take the tables out of source.tables" if in_key else "",
     )
 
@@ -76,7 +76,7 @@ def _generated(tables: Sequence[Table], settings: PostgresSettings) -> Finding:
 def _unlogged(tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     yield Finding(
         "unlogged_tables",
-        detail=f"not captured, since they write no log: {named([qualified(*t) for t in tables])}" if tables else "",
+        detail=f"not captured, since they write no log: {abbreviated([qualified(*t) for t in tables])}" if tables else "",
         fix=statements.script(sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(*t)) for t in tables),
     )
 
@@ -85,19 +85,19 @@ def _privileges(tables: Sequence[Table], settings: PostgresSettings) -> Iterator
     closed = sorted({t.schema for t in tables if not t.may_use_schema})
     yield Finding(
         "schema_privileges", ok=not closed,
-        detail=f"role {settings.user} may not use schema {named(closed)}" if closed else "",
+        detail=f"role {settings.user} may not use schema {abbreviated(closed)}" if closed else "",
         fix=statements.grant_usage(settings, closed),
     )
     unread = [t for t in tables if not t.may_select]
     yield Finding(
         "table_privileges", ok=not unread,
-        detail=f"role {settings.user} may not read {named([t.qualified for t in unread])}" if unread else "",
+        detail=f"role {settings.user} may not read {abbreviated([t.qualified for t in unread])}" if unread else "",
         fix=statements.grant_select(settings, unread),
     )
     hidden = [t.qualified for t in tables if t.rows_hidden]
     yield Finding(
         "row_security", ok=not hidden,
-        detail=f"row security hides rows from chunks but not from the log: {named(hidden)}" if hidden else "",
+        detail=f"row security hides rows from chunks but not from the log: {abbreviated(hidden)}" if hidden else "",
         fix=statements.alter_role(settings, "BYPASSRLS"),
     )
 
@@ -117,7 +117,7 @@ def _replica_identity(facts: Survey) -> Finding:
     names = [qualified(identity.schema, identity.name) for identity, _ in wrong]
     return Finding(
         "replica_identity", ok=not wrong,
-        detail=f"updated and deleted rows cannot be identified by their primary key: {named(names)}" if wrong else "",
+        detail=f"updated and deleted rows cannot be identified by their primary key: {abbreviated(names)}" if wrong else "",
         fix=statements.script(statements.set_identity(*w) for w in wrong),
     )
 
@@ -130,7 +130,7 @@ def _toasted_identity(facts: Survey) -> Finding:
     return Finding(
         "toasted_identity", ok=not wrong,
         detail="this server leaves unchanged key values stored out of line out of the log: "
-        + named([qualified(i.schema, i.name) for i in wrong]) + "; 13.7 and 14.3 mend it" if wrong else "",
+        + abbreviated([qualified(i.schema, i.name) for i in wrong]) + "; 13.7 and 14.3 mend it" if wrong else "",
         fix=statements.script(statements.set_identity(i, "FULL") for i in wrong),
     )
 
@@ -155,7 +155,7 @@ def _primary_key(facts: Survey, settings: PostgresSettings) -> Finding:
         fixes.append(statements.add_tables(settings, publishable))
     return Finding(
         "primary_key",
-        detail="; ".join(f"{what}: {named([t.qualified for t in tables])}" for what, tables in said.items() if tables),
+        detail="; ".join(f"{what}: {abbreviated([t.qualified for t in tables])}" for what, tables in said.items() if tables),
         fix=statements.script(fixes),
     )
 
@@ -165,7 +165,7 @@ def _beyond_wal2json(tables: Sequence[Table]) -> Iterator[Finding]:
     parted = [t.qualified for t in tables if t.partitioned]
     yield Finding(
         "wal2json_partitions", ok=not parted,
-        detail=f"wal2json names rows by their partitions: {named(parted)}" if parted else "", fix=_OTHER_PLUGIN,
+        detail=f"wal2json names rows by their partitions: {abbreviated(parted)}" if parted else "", fix=_OTHER_PLUGIN,
     )
     numbers = [
         f"{t.qualified}.{quote_part(c.name)}" for t in tables for c in t.columns.columns
@@ -173,6 +173,6 @@ def _beyond_wal2json(tables: Sequence[Table]) -> Iterator[Finding]:
     ]
     yield Finding(
         "wal2json_numbers",
-        detail=f"wal2json 2.5 and before send NaN and infinity as NULL, in {named(numbers)}" if numbers else "",
+        detail=f"wal2json 2.5 and before send NaN and infinity as NULL, in {abbreviated(numbers)}" if numbers else "",
         fix="install wal2json 2.6 or later on the server, if such values occur",
     )

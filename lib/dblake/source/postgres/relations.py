@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from psycopg2.extensions import cursor
 
-from dblake.core.errors import UnsupportedByName
+from dblake.core.errors import Unsupported
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres import catalog as catalogue
@@ -118,7 +118,7 @@ class Relations:
     def _refuse_unidentifiable(relation: Relation, table: TableSchema) -> None:
         identity = {c.name for c in relation.columns if c.identity}
         if table.primary_key and relation.replica_identity == "i" and not set(table.primary_key) <= identity:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {table.table}: its replica identity is an index that does not cover the primary key, so"
                 " updated and deleted rows cannot be identified",
                 next_step=f"ALTER TABLE {table.table} REPLICA IDENTITY DEFAULT",

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from psycopg2.extensions import cursor
 
-from dblake.core.errors import SourceError, UnsupportedByName
+from dblake.core.errors import SourceError, Unsupported
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres import catalog as catalogue
@@ -142,7 +142,7 @@ class Shapes:
         oid, identified, by_nothing, parted, root_schema, root_name, generated, deferrable, wide = row
         name = qualified(*shape.table)
         if parted and self._wanted(root_schema or shape.table[0], root_name or shape.table[1]):
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {name} is partitioned or a partition: wal2json names rows by their partitions",
                 next_step="take it out of source.tables, or set source.plugin to pgoutput",
             )
@@ -150,7 +150,7 @@ class Shapes:
         if table is None or not self._wanted(*shape.table):
             return None
         if generated:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {name} has generated columns, which wal2json does not tell from others",
                 next_step="take it out of source.tables, or set source.plugin to pgoutput",
             )
@@ -201,7 +201,7 @@ class Shapes:
     @staticmethod
     def _refuse_unidentifiable(shape: Shape, table: TableSchema) -> None:
         if shape.old is not None and not set(table.primary_key) <= {name for name, _ in shape.old}:
-            raise UnsupportedByName(
+            raise Unsupported(
                 f"table {table.table}: its replica identity is an index that does not cover the primary key, so"
                 " updated and deleted rows cannot be identified",
                 next_step=f"ALTER TABLE {table.table} REPLICA IDENTITY DEFAULT",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, LogStanding, ServerIdentity, Standing
+from dblake.core.source import Check, LogRetention, ServerIdentity, TableFingerprint
 from dblake.source.checks import require_met
 from dblake.source.postgres import catalog as catalogue
 from dblake.source.postgres import standing, statements, timeline
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class PostgresSource:
     """See Source for the methods."""
 
-    logs_ddl = False
+    schema_changes_in_log = False
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
@@ -41,27 +41,27 @@ class PostgresSource:
     def identity(self) -> ServerIdentity:
         return timeline.identity(self._settings)
 
-    def carries_on(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        return timeline.carries_on(self._settings, known, resume)
+    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
+        return timeline.is_promoted_replica(self._settings, known, resume)
 
     def tables(self) -> Sequence[TableSchema]:
         with asking(self._settings, purpose="tables") as cur:
             found = catalogue.captured_tables(cur, self._settings.wanted, self._settings.watermark_schema)
         return [table.schema for table in found]
 
-    def standings(self) -> Sequence[Standing]:
+    def table_fingerprints(self) -> Sequence[TableFingerprint]:
         with asking(self._settings, purpose="tables") as cur:
-            return standing.standings(cur, self._settings)
+            return standing.table_fingerprints(cur, self._settings)
 
-    def log_standing(self, resume: ResumePoint | None) -> LogStanding:  # noqa: ARG002 - the slot knows
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:  # noqa: ARG002 - the slot knows
         with asking(self._settings, purpose="status") as cur:
-            return standing.log_standing(cur, self._settings)
+            return standing.log_retention(cur, self._settings)
 
     def row_estimates(self, tables: Sequence[str]) -> Mapping[str, int]:
         with asking(self._settings, purpose="status") as cur:
             return standing.row_estimates(cur, tables)
 
-    def end_other_reader(self) -> None:
+    def terminate_stale_reader(self) -> None:
         with asking(self._settings, purpose="catalogue") as cur:
             cur.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
@@ -71,7 +71,7 @@ class PostgresSource:
             if cur.rowcount:
                 logger.info("source %s: ended another connection's hold of the slot", self.name)
 
-    def renew_log(self) -> None:
+    def recreate_slot(self) -> None:
         with asking(self._settings, purpose="slot") as cur:
             slot = (self._settings.slot,)
             cur.execute("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s", slot)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from psycopg2.extensions import cursor
 
 from dblake.core.names import qualified, split_qualified
-from dblake.core.source import ColumnStanding, LogStanding, Standing
+from dblake.core.source import ColumnFingerprint, LogRetention, TableFingerprint
 from dblake.source.postgres import catalog as catalogue
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -78,14 +78,14 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, 
 """
 
 
-def log_standing(cur: cursor, settings: PostgresSettings) -> LogStanding:
+def log_retention(cur: cursor, settings: PostgresSettings) -> LogRetention:
     """How the log stands for the source's slot."""
     cur.execute(_LOG, (settings.slot,))
     row = cur.fetchone()
     if row is None:
-        return LogStanding(lost=True)
+        return LogRetention(lost=True)
     behind, kept, room, lost = row
-    return LogStanding(behind=behind, kept=kept, room=room, lost=lost)
+    return LogRetention(behind=behind, kept=kept, room=room, lost=lost)
 
 
 def row_estimates(cur: cursor, tables: Sequence[str]) -> dict[str, int]:
@@ -96,7 +96,7 @@ def row_estimates(cur: cursor, tables: Sequence[str]) -> dict[str, int]:
     return {qualified(schema, name): rows for schema, name, rows in cur.fetchall() if rows is not None and rows >= 0}
 
 
-def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
+def table_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFingerprint]:
     """All captured tables that are published and may be read, by name; ``cur`` is in no transaction.
 
     All of one moment: columns from before a rewrite and the file from after it would hide it for good.
@@ -108,7 +108,7 @@ def standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
         cur.execute("ROLLBACK")
 
 
-def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
+def _standings(cur: cursor, settings: PostgresSettings) -> list[TableFingerprint]:
     cur.execute(_PUBLISHED if settings.plugin == "pgoutput" else _GRANTED, {"publication": settings.publication})
     ready = {oid for oid, in cur.fetchall()}
     found = catalogue.captured_tables(cur, settings.wanted, settings.watermark_schema)
@@ -125,9 +125,9 @@ def _standings(cur: cursor, settings: PostgresSettings) -> list[Standing]:
     cur.execute(_FILES, asked)
     files = dict(cur.fetchall())
     return [
-        Standing(
+        TableFingerprint(
             table.schema,
-            {c.name: ColumnStanding(
+            {c.name: ColumnFingerprint(
                 f"{c.type} key {c.key}", *columns.get((table.oid, c.name), (0, "", False)), labels[table.oid, c.name]
              ) for c in table.schema.columns},
             {f"table {table.oid}": True, **bodies[table.oid]},

@@ -23,7 +23,7 @@ def identity(settings: PostgresSettings) -> ServerIdentity:
     return ServerIdentity(server=str(system), log=str(timeline))
 
 
-def carries_on(settings: PostgresSettings, known: ServerIdentity, resume: ResumePoint) -> bool:
+def is_promoted_replica(settings: PostgresSettings, known: ServerIdentity, resume: ResumePoint) -> bool:
     """See Source."""
     now = identity(settings)
     if now.server != known.server or int(now.log) <= int(known.log):
