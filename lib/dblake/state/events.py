@@ -23,6 +23,7 @@ from dblake.state.fold import NEEDED, POSITION, is_older
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
 _REPEATED = ["table", "op", "schema_id", "origin"]
 _PAYLOAD = ("key", "after")
+_ENTRY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ def _group(facts: pq.RowGroupMetaData, number: int) -> tuple[int, int | None, in
         if name == "batch" and column.statistics is not None and column.statistics.has_min_max:
             low, high = column.statistics.min, column.statistics.max
         if name.startswith(_PAYLOAD):
-            size += column.total_uncompressed_size
+            # Dictionaries keep repeated texts small in the file, not in memory.
+            size += column.total_uncompressed_size + _ENTRY_BYTES * column.num_values
     return number, low, high, size / max(facts.num_rows, 1)
 
 
@@ -219,8 +221,11 @@ def split_tables(events: pa.Table) -> dict[str, pa.Table]:
     """Split events by ``table``; each table's keep their order."""
     names = _encoded(events["table"])
     codes = names.indices.to_numpy()
+    events = events.drop_columns(["table"])
+    if len(names.dictionary) == 1:
+        return {names.dictionary[0].as_py(): events}
     order = np.argsort(codes, kind="stable")
-    ordered = events.drop_columns(["table"]).take(pa.array(order))
+    ordered = events.take(pa.array(order))
     bounds = np.searchsorted(codes[order], np.arange(len(names.dictionary) + 1))
     return {
         name: ordered.slice(bounds[code], bounds[code + 1] - bounds[code])

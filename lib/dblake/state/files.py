@@ -28,9 +28,9 @@ from pyarrow import fs
 
 from dblake.state.values import arrow_type
 
-FILE_BYTES = 96 << 20
-"""A new file ends at about this size."""
-SMALL_FILE_BYTES = 32 << 20
+FILE_BYTES = 32 << 20
+"""A new file ends at about this size: a merge rewrites whole files, so larger ones make few changed rows dear."""
+SMALL_FILE_BYTES = 16 << 20
 """Smaller files are read whole and may be written together."""
 _ROW_GROUP_ROWS = 128 << 10
 _STATISTICS_COLUMNS = 32

@@ -26,7 +26,7 @@ from dblake.state.shape import OWN, Shape
 _POSITION = ("_incarnation", "_lsn", "_seq")
 _ABSORBED_BYTES = 256 << 10
 """Files up to this size are rewritten with new rows always."""
-_GROUP_BYTES = 64 << 20
+_GROUP_BYTES = 32 << 20
 """Small files are rewritten together up to this size."""
 _COMPRESSION = 4
 
