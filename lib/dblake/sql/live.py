@@ -36,7 +36,7 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
     if not shape.primary_key:
         return (
             f"{plain_sql(shape, state)} UNION ALL "
-            f"SELECT {_current(shape)} FROM ({fold_sql(shape, newer, whole=False, truncated_at=None)})"
+            f"SELECT {_current(shape)} FROM ({fold_sql(shape, newer, truncated_at=None)})"
         )
     truncated_at = f"(SELECT max({EVENT_AT}) FROM {newer} WHERE op = 't')"
     state_is_newer = f"coalesce({state_at('s')} >= {state_at('f')}, false)"
@@ -45,7 +45,7 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
         for c in shape.current for n in [identifier(c.name)]
     ]
     return (
-        f"WITH folded AS ({fold_sql(shape, newer, whole=False, truncated_at=truncated_at)}), "
+        f"WITH folded AS ({fold_sql(shape, newer, truncated_at=truncated_at)}), "
         # Few rows of state are touched: finding them first keeps the join that combines them small.
         f"touched AS (SELECT s.* FROM {state} s LEFT SEMI JOIN folded f ON s._key = f._key) "
         f"SELECT {_current(shape)} FROM {state} s LEFT ANTI JOIN folded f ON s._key = f._key "

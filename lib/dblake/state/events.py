@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.state.files import file_system
-from dblake.state.fold import NEEDED, POSITION, is_older
+from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
 
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
 _REPEATED = ["table", "op", "schema_id", "origin"]
@@ -59,8 +59,7 @@ class Selection:
         if self.table is not None:
             wanted &= _flags(pc.equal(events["table"], self.table))
         if self.since is not None:
-            since = [np.int64(part) for part in (self.since.incarnation, self.since.lsn, self.since.seq)]
-            wanted &= ~is_older([events[name].to_numpy() for name in POSITION], since)
+            wanted &= ~is_older([events[name].to_numpy() for name in POSITION], position_parts(self.since))
         if self.schema_ids is not None and wanted.any():
             fits = _flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
             for name in self.key:

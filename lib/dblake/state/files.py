@@ -251,16 +251,21 @@ class FileWriter:
     def _flush(self) -> None:
         rows = pa.concat_tables(self._pending).rename_columns(self._schema.names)
         self._pending, self._rows = [], 0
-        if self._writer is None:
-            self._name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-            self._sink = self._system.open_output_stream(f"{self._base}/{self._name}")
-            self._facts: list[pq.FileMetaData] = []
-            self._writer = pq.ParquetWriter(
-                self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
-            )
-        self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
-        if self._sink.tell() >= FILE_BYTES:
-            self._finish()
+        for start in range(0, rows.num_rows, _ROW_GROUP_ROWS):
+            if self._writer is None:
+                self._begin()
+            assert self._writer is not None
+            self._writer.write_table(rows.slice(start, _ROW_GROUP_ROWS), row_group_size=_ROW_GROUP_ROWS)
+            if self._sink.tell() >= FILE_BYTES:
+                self._finish()
+
+    def _begin(self) -> None:
+        self._name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        self._sink = self._system.open_output_stream(f"{self._base}/{self._name}")
+        self._facts: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(
+            self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
+        )
 
     def _finish(self) -> None:
         if self._writer is None:

@@ -21,7 +21,6 @@ in events only. Values are typed last, once per key. What cannot be typed is NUL
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -175,8 +174,8 @@ class _Rows:
     def _void(self, truncated_at: Position | None) -> np.ndarray:
         if truncated_at is None:
             return np.zeros(len(self), bool)
-        limit = (truncated_at.incarnation, truncated_at.lsn, truncated_at.seq)
-        older = is_older(self.at, [np.int64(part) for part in limit])
+        limit = position_parts(truncated_at)
+        older = is_older(self.at, limit)
         self.at = [np.where(older, part, own) for own, part in zip(self.at, limit, strict=True)]
         return older
 
@@ -195,7 +194,8 @@ class _Rows:
 
     def carried(self, name: str) -> np.ndarray:
         """True where an event decides what a column holds."""
-        return self._begins | self._has(name)
+        carried: np.ndarray = self._begins | self._has(name)
+        return carried
 
     def texts(self, name: str, rows: np.ndarray) -> pa.Array:
         """A column's texts."""
@@ -206,7 +206,9 @@ class _Rows:
 
     def missing(self, name: str, rows: np.ndarray) -> np.ndarray:
         """True where the event that begins a row does not have the column though its schema does."""
-        return (rows >= 0) & self._pick((self.deleted | self._partial) & ~self._has(name), rows)
+        lacks: np.ndarray = (self.deleted | self._partial) & ~self._has(name)
+        missing: np.ndarray = (rows >= 0) & self._pick(lacks, rows)
+        return missing
 
     def hexed(self) -> dict[str, np.ndarray]:
         """For each column named in ``undecoded``, where its text is the hex of bytes that are no text."""
@@ -278,6 +280,11 @@ def is_older(these: list[np.ndarray], those: list[np.ndarray]) -> np.ndarray:
     (a, b, c), (x, y, z) = these, those
     older: np.ndarray = (a < x) | ((a == x) & ((b < y) | ((b == y) & (c < z))))
     return older
+
+
+def position_parts(at: Position) -> list[np.ndarray]:
+    """Return a position as ``is_older`` takes it."""
+    return [np.array(part, np.int64) for part in (at.incarnation, at.lsn, at.seq)]
 
 
 def name_lists(masks: dict[str, np.ndarray], count: int) -> pa.Array:

@@ -2,8 +2,8 @@
 
 State never returns to an older position, so an event that decoding again changed at its position would not reach it.
 One commit therefore replaces the table by what its events, up to where it is, leave; the table's own log records for
-which run of decoding again it was rebuilt, so a state run that ended in between continues. Columns dropped at the source
-hold what the remaining events say. Folding on from there is ``run``'s.
+which run of decoding again it was rebuilt, so a state run that ended in between continues. Columns dropped at the
+source hold what the remaining events say. Folding on from there is ``run``'s.
 """
 
 from __future__ import annotations

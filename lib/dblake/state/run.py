@@ -213,7 +213,7 @@ class _StepRun:
         return Slice(
             table, _state_path(self.paths, table), _app(self.paths), self.batch, done,
             tuple(v.schema for v in versions),
-            tuple(v.schema for v in versions if v.batch > done) + (versions[-1].schema,), NO_EVENTS,
+            (*(v.schema for v in versions if v.batch > done), versions[-1].schema), NO_EVENTS,
         )
 
     def _done(self, table: str) -> int:

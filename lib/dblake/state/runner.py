@@ -132,7 +132,8 @@ class SparkRunner:
 
 def choose_runner(spark: SparkSession, parallel: int) -> Runner:
     """Return the runner for a session: threads if its executors are this machine."""
-    if spark.sparkContext.master.startswith(("local[", "local")) and "cluster" not in spark.sparkContext.master:
+    master = spark.sparkContext.master or ""
+    if master == "local" or master.startswith("local["):
         return LocalRunner(parallel)
     return SparkRunner(spark)
 
@@ -142,7 +143,8 @@ def to_bytes(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def from_bytes(data: bytes) -> pa.Table:

@@ -21,7 +21,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, file_system, table_columns
-from dblake.state.shape import OWN, Shape, widened_to_fit, key_changed
+from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
@@ -105,9 +105,9 @@ def prepare_odd_names(spark: SparkSession, path: str, shape: Shape) -> None:
     existing = table_columns(table).types
     added = [column for column in widened_to_fit(shape, existing).columns if column.name not in existing]
     if added:
-        columns = ", ".join(f"{identifier(c.name)} {c.type}" for c in added)
+        names = ", ".join(f"{identifier(c.name)} {c.type}" for c in added)
         spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
-        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({columns})")
+        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({names})")
 
 
 def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int) -> None:

@@ -18,9 +18,15 @@ from deltalake.transaction import AddAction
 
 from dblake.core.position import Position
 from dblake.state.files import (
-    SMALL_FILE_BYTES, Columns, DataFile, FileReader, FileWriter, may_hold, ordered_values,
+    SMALL_FILE_BYTES,
+    Columns,
+    DataFile,
+    FileReader,
+    FileWriter,
+    may_hold,
+    ordered_values,
 )
-from dblake.state.fold import UNKNOWN, is_older, name_lists, name_masks
+from dblake.state.fold import UNKNOWN, is_older, name_lists, name_masks, position_parts
 from dblake.state.shape import OWN, Shape
 
 _POSITION = ("_incarnation", "_lsn", "_seq")
@@ -66,7 +72,7 @@ def upsert(
     keys = _ordered_keys(change)
     candidates = [
         file for file in files
-        if change.truncated_at or keys["_key"] and all(may_hold(file, name, values) for name, values in keys.items())
+        if change.truncated_at or (keys["_key"] and all(may_hold(file, name, values) for name, values in keys.items()))
     ]
     result, task = Rewritten(), _Task(root, columns, change)
     for part in run_all(task, _grouped(candidates)):
@@ -162,8 +168,7 @@ def _decided(rows: pa.Table, change: Change, match: np.ndarray) -> tuple[np.ndar
         newer = newer & is_older(at, folded)
     buried = np.zeros(rows.num_rows, bool)
     if change.truncated_at is not None:
-        limit = change.truncated_at
-        buried = (match < 0) & is_older(at, [np.int64(limit.incarnation), np.int64(limit.lsn), np.int64(limit.seq)])
+        buried = (match < 0) & is_older(at, position_parts(change.truncated_at))
     return newer, buried
 
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from dblake.spark.types import read_sql
 from dblake.state.values import arrow_type, read_texts
 
-NUMBERS = ["0", "-0", "7", "007", "-1", "+1", " 5 ", "5.7", "5.0", ".5", "5.", "1e3", "1E-3", "127", "128", "-128", "-129",
-           "32767", "32768", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808",
+NUMBERS = ["0", "-0", "7", "007", "-1", "+1", " 5 ", "5.7", "5.0", ".5", "5.", "1e3", "1E-3", "127", "128", "-128",
+           "-129", "32767", "32768", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808",
            "-9223372036854775808", "9" * 20, "9" * 38, "9" * 39, "0x1f", "", "-", "abc", "1_000", "\\xe9", "1 2", "--5"]
 DECIMALS = ["1.5", "-12345678.90", "0.00012", "12300", "1.500000000000000000", "1.5" + "0" * 40,
             "0.1234567890123456789", "0.123456789012345678", "123456789012345678901", "12345678901234567890.5",
@@ -34,8 +34,8 @@ TEXTS = ["", "a", "today", "\\xe9", "{1,NULL,3}", "é", "\U0001f600"]
 
 CASES = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), NUMBERS + DECIMALS),
-    **dict.fromkeys(("DECIMAL(10,2)", "DECIMAL(38,0)", "DECIMAL(38,18)", "DECIMAL(20,0)", "DECIMAL(5,5)", "DECIMAL(1,0)"),
-                    NUMBERS + DECIMALS),
+    **dict.fromkeys(("DECIMAL(10,2)", "DECIMAL(38,0)", "DECIMAL(38,18)", "DECIMAL(20,0)", "DECIMAL(5,5)",
+                     "DECIMAL(1,0)"), NUMBERS + DECIMALS),
     **dict.fromkeys(("FLOAT", "DOUBLE"), FLOATS + [n for n in NUMBERS if n != "0x1f"]),
     "BOOLEAN": BOOLEANS, "DATE": DATES, "TIMESTAMP_NTZ": TIMES,
     "TIMESTAMP": [t + z for t, z in product(TIMES, ZONES)], "BINARY": BYTES, "STRING": TEXTS,
