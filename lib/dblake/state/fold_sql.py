@@ -14,7 +14,7 @@ from dblake.state.shape import Shape
 
 
 def fold_sql(shape: Shape, events: str, *, truncated_at: str | None) -> str:
-    """Return a SELECT that folds the relation ``events``. ``truncated_at`` is SQL for a position, or NULL."""
+    """Return a SELECT that folds the relation ``events``; ``truncated_at`` is SQL for a position or NULL."""
     if not shape.primary_key:
         return typed_sql(shape, _appended(shape, events))
     rows = keyed_sql(shape, events, truncated_at)
@@ -43,7 +43,7 @@ def carried(column: str) -> str:
 
 
 def cell(shape: Shape, column: str) -> str:
-    """Return SQL for a column in an event: its text ``v``, ``hex`` if the text is the hex of bytes that are no text, and
+    """Return SQL for a column in an event: its text ``v``, ``hex`` if that is the hex of bytes that are no text, and
     ``missing`` if the event begins a row without the column."""
     name = literal(column)
     in_key = column in shape.primary_key

@@ -70,8 +70,8 @@ def has_odd_names(shape: Shape) -> bool:
 def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     """Create the table or let it grow, so that it can take rows of the shape; return it and the shape it then has.
 
-    Every step leaves a valid table, so a run may end between two of them. Raises IncompatibleSchemaChange if the table cannot grow
-    to the shape.
+    Every step leaves a valid table, so a run may end between two of them. Raises IncompatibleSchemaChange if the table
+    cannot grow to the shape.
     """
     if not DeltaTable.is_deltatable(path):
         _create(path, shape)

@@ -26,7 +26,9 @@ def test_spark_folds_as_the_model_does(spark: SparkSession, tmp_path: Path) -> N
     draw = random.Random(seed)
     schemas = {name: [table_schema(f"public.{name}", "id text key", *(f"{c} text" for c in COLUMNS))]
                for name in ("plain", "whole", "truncated")}
-    tables = {name: [e for k in range(KEYS) for e in random_history(draw, f"k{k}", name == "whole")] for name in schemas}
+    tables = {
+        name: [e for k in range(KEYS) for e in random_history(draw, f"k{k}", name == "whole")] for name in schemas
+    }
     tables["truncated"] = [e for e in tables["truncated"] if e.at[1] not in (2500, 6000)]
     tables["truncated"] += [Event((1, at, 0), "t", "", {}) for at in (2500, 6000)]
     schemas["altered"], since, tables["altered"] = altered_table(draw, KEYS)
