@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from dblake.events.keys import key_sql
+from dblake.spark.sql_literals import texts as texts_sql
 from dblake.spark.types import read_sql
+from dblake.state.fold import key_texts
 from dblake.state.values import arrow_type, read_texts
 
 NUMBERS = ["0", "-0", "7", "007", "-1", "+1", " 5 ", "5.7", "5.0", ".5", "5.", "1e3", "1E-3", "127", "128", "-128",
@@ -81,6 +84,20 @@ def _values(column: pa.Array) -> list[object]:
         column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     values: list[object] = column.to_pylist()
     return values
+
+
+KEYS = ["1", "", 'x"', "back\\slash", "tab\tline\nreturn\r", "\x00\x01\x1f\x7f", "é", "\U0001f600",
+        "\u2028/", "null", None]
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b")], ids=["one column", "two columns"])
+def test_arrow_key_texts_equal_sql(spark: SparkSession, names: tuple[str, ...]) -> None:
+    pairs = list(product(KEYS, KEYS))
+    rows = [{"a": a, "b": b} for a, b in pairs]
+    frame = spark.createDataFrame(list(enumerate(rows)), "n INT, key MAP<STRING, STRING>").orderBy("n")
+    by_sql = [row["k"] for row in frame.selectExpr(f"{key_sql(texts_sql(names))} AS k").collect()]
+    keys = pa.array([list(row.items()) for row in rows], pa.map_(pa.string(), pa.string()))
+    assert key_texts(keys, names).to_pylist() == by_sql
 
 
 def _shown(texts: list[str | None], values: list[object]) -> dict[str | None, str]:
