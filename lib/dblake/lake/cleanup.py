@@ -2,7 +2,7 @@
 
 Opening a table lists its log: with 100,000 entries that takes many times as long as with 1,000. Delta removes entries
 by age alone, and only some writers do it. ``clean_log`` writes a checkpoint when one is due and removes the entries
-before the newest checkpoint that is old enough. What a reader can still ask for is the caller's decision.
+before the newest checkpoint that is old enough. Which versions readers may still need is the caller's decision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _checkpoints(system: fs.FileSystem, folder: str) -> list[int]:
 
 
 def _committed_at(system: fs.FileSystem, folder: str, version: int) -> float:
-    """When a version was committed, in milliseconds; infinity if its entry is gone or does not say so."""
+    """When a version was committed, in milliseconds; infinity if its entry is gone or has no time."""
     try:
         with system.open_input_stream(f"{folder}/{version:020}.json") as entry:
             lines = entry.read().decode().splitlines()

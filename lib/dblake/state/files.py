@@ -43,7 +43,7 @@ _WRITER = {"org.apache.spark.version": "4.0.0"}
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file. ``ranges`` holds the least and greatest value of some columns, where statistics say so."""
+    """One file. ``ranges`` holds the least and greatest value of some columns, where statistics have them."""
 
     path: str
     size: int

@@ -3,7 +3,7 @@
 State never returns to an older position, so an event that decoding again changed at its position would not reach it.
 One commit therefore replaces the table by what its events, up to where it is, leave; the table's own log records for
 which run of decoding again it was rebuilt, so a state run that ended in between continues. Columns dropped at the
-source hold what the remaining events say. Folding on from there is ``run``'s.
+source hold what the remaining events have. Folding on from there is ``run``'s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restated:
-    """A table that was built anew for a run, up to a batch, and the version that made; or why it could not be."""
+    """A table rebuilt for a run, up to a batch, and the version that this made; or why it could not be rebuilt."""
 
     table: str
     run: int

@@ -1,9 +1,13 @@
-"""Events → state: finds what is new by looking, folds it in steps, and notes after each where state has got to.
+"""Events → state: find new events, fold them in steps, and record after each step how far state is.
 
-How far a table is stands in the table itself, so a run that died goes on where it was and does nothing twice. After
-each step one row of ``frontier`` says which version of every state table holds which position: cut between two landing
-batches, it is what lets many tables be read as of one point. A table that cannot take its events stays behind, by
-name, in the results and in ``frontier.behind``, and is tried again by every later run; the others go on.
+Each table records in its own log how far it is, so a run after one that died continues there and does nothing twice.
+After each step one row of ``frontier`` names the version of every state table that holds one position, cut between two
+landing batches: by it many tables can be read as of one point. A table that cannot take its events stays behind, is
+named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
+
+The events of a step are read once for all tables and split by table. Tasks then bring each table up to date
+(``merge.merge_slice``); ``runner`` executes them in threads or on Spark's executors. A table with too many events for
+one task is folded by key ranges (``key_ranges``).
 """
 
 from __future__ import annotations
@@ -46,9 +50,10 @@ _NEWEST = 2**62
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What a run did to one table: how many events it folded in, up to which batch, or why it could not."""
+    """What a run did to one table: events folded in, the batch reached and the table's version, or its error."""
 
     table: str
     batch: int
@@ -61,9 +66,9 @@ def run_state(
     spark: SparkSession, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
     until_batch: int | None = None, stop: threading.Event | None = None,
 ) -> list[TableResult]:
-    """Folds all events there are (up to ``until_batch``) into state; one result for each table touched.
+    """Fold all new events (up to ``until_batch``) into state; return one result for each table touched.
 
-    Ends after the step in hand once ``stop`` is set.
+    Ends after the current step once ``stop`` is set.
     """
     if not DeltaTable.is_deltatable(paths.events):
         return []
@@ -72,21 +77,21 @@ def run_state(
         for result in done:
             before = results.get(result.table)
             events = result.events + (before.events if before else 0)
-            results[result.table] = TableResult(result.table, result.batch, events, result.error)
+            results[result.table] = replace(result, events=events)
         if stop and stop.is_set():
             break
     return [results[table] for table in sorted(results)]
 
 
 def events_version(paths: Paths) -> int | None:
-    """The events table's newest version, for who wants to know cheaply whether anything came; None without a table."""
+    """Return the events table's newest version, by which a caller sees cheaply if it changed; None without a table."""
     return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
 
 
 def run_continuously(
     stop: threading.Event, paths: Paths, fold: Callable[[], list[TableResult]], interval: float
 ) -> None:
-    """Folds whenever events have come, until asked to stop.
+    """Fold whenever the events table has changed, until ``stop`` is set.
 
     A table that cannot take its events is logged, and tried again with the next ones.
     """
@@ -136,7 +141,7 @@ def _advance(
 
 @dataclass(frozen=True)
 class _StepRun:
-    """One step: every table's events, then the frontier. The windows up to ``closed`` say which dumps are done."""
+    """One step: every table's events, then the frontier. The windows up to ``closed`` show which dumps are done."""
 
     spark: SparkSession
     runner: Runner
