@@ -8,13 +8,14 @@ to one typed row a key beforehand: it has neither to read events nor to guard po
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
@@ -139,22 +140,32 @@ def _beside_merge(
 
 
 def measure_age(folder: Path, rounds: int) -> list[Measured]:
-    """The first operations on a table with few commits and with many, after maintenance of its log."""
-    found = []
+    """The first operation on a table with few commits and with many, after maintenance of its log."""
+    costs = []
     for commits in (100, 100_000):
         path = str(folder / f"aged_{commits}")
-        rows = pa.table({"batch": pa.array([1])})
-        write_deltalake(path, rows)
-        table = DeltaTable(path)
+        write_deltalake(path, pa.table({"batch": pa.array([1])}))
         for number in range(1, commits):
-            properties = CommitProperties(app_transactions=[Transaction("bench", number)])
-            table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+            _commit_nothing(path, number)
+            # As its writers do; checkpoints that are older have no effect.
+            if number % 100 == 0 and number >= commits - 2_000:
+                DeltaTable(path).create_checkpoint()
         clean_log(path, keep_hours=0)
-        found.append([cost_of(lambda of=path: DeltaTable(of).transaction_version("bench"))  # type: ignore[misc]
-                      for _ in range(rounds)])
-    ratio = median_seconds(found[1]) / median_seconds(found[0])
-    return [Measured("first operation at 100,000 commits ÷ at 100", 100_000, found[1], found[0], "time ≤ 1.3",
+        costs.append([cost_of(lambda of=path: DeltaTable(of).transaction_version("bench"))  # type: ignore[misc]
+                      for _ in range(max(rounds, 5))])
+    ratio = median_seconds(costs[1]) / median_seconds(costs[0])
+    return [Measured("first operation at 100,000 commits ÷ at 100", 100_000, costs[1], costs[0], "time ≤ 1.3",
                      ratio <= 1.3)]
+
+
+def _commit_nothing(path: str, version: int) -> None:
+    """Write a commit without files; delta-rs would take a quarter of an hour for 100,000."""
+    actions: list[dict[str, object]] = [
+        {"commitInfo": {"timestamp": 1_700_000_000_000 + version, "operation": "WRITE", "operationParameters": {}}},
+        {"txn": {"appId": "bench", "version": version}},
+    ]
+    entry = Path(path) / "_delta_log" / f"{version:020}.json"
+    entry.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
 
 
 PARTS = (

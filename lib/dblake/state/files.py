@@ -173,7 +173,7 @@ class FileReader:
 
     def __init__(self, root: str, columns: Columns, file: DataFile) -> None:
         system, base = file_system(root)
-        self._source = system.open_input_file(f"{base}/{file.path}")
+        self._source = system.open_input_file(file_path(base, file.path))
         self._file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="us", pre_buffer=False)
         self._columns = columns
         self._there = set(self._file.schema_arrow.names)
@@ -362,6 +362,11 @@ def file_system(root: str) -> tuple[fs.FileSystem, str]:
         system, base = fs.FileSystem.from_uri(root)
         return system, base.rstrip("/")
     return fs.LocalFileSystem(), root.rstrip("/")
+
+
+def file_path(base: str, path: str) -> str:
+    """Return where a file is, given its path in the Delta log."""
+    return path if path.startswith("/") else f"{base}/{path}"
 
 
 def ordered_values(column: pa.Array) -> list[Any]:
