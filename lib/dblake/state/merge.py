@@ -127,7 +127,9 @@ def _merge(
         if progress_of(target.table, part.app).batch is None:
             result = _write_first(target, shape, folded)
         else:
-            result = _upsert_parts(target, shape, folded, truncated(after), run_all)
+            # Without a key, state has every row created, and truncates are in events only.
+            truncated_at = truncated(after) if shape.primary_key else None
+            result = _upsert_parts(target, shape, folded, truncated_at, run_all)
         return target.commit(result.adds, result.removed, part.app, part.batch)
 
 

@@ -191,7 +191,7 @@ def test_merge_of_keyless_table_appends_creates_only(tmp_path: Path) -> None:
     schema, target = table_schema("public.t", "a text"), Target(tmp_path)
     for batch in (1, 2, 3):
         events = to_arrow([Event((1, 10 * batch + n, 0), op, "", {"a": str(batch)}, batch)
-                           for n, op in enumerate("ccud")], ["a"])
+                           for n, op in enumerate("ccudt")], ["a"])
         target.merge(events, batch, (schema,))
         target.merge(events, batch, (schema,))
     assert sorted((r["a"], r["_key"], r["_lsn"]) for r in target.rows()) == [
