@@ -41,6 +41,9 @@ LOW, CHUNK, HIGH, HEARTBEAT, MESSAGE = "low", "chunk", "high", "heartbeat", "mes
 PGOUTPUT, WAL2JSON, COPY, JSON = "pgoutput", "wal2json", "copy", "json"
 BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
 
+#: The field of a commit's metadata in which capture records where it resumes; only capture's commits have it.
+RESUME_METADATA = "dblake"
+
 _TIME = pa.timestamp("us", tz="UTC")
 
 #: What a source frames: all of landing but what the writer of a batch adds.

@@ -39,12 +39,12 @@ from dblake.landing.columns import (
     LEASE_EPOCH,
     LSN,
     PAYLOAD,
+    RESUME_METADATA,
     SEQ,
     TABLE,
     TXID,
 )
 
-_METADATA = "dblake"
 _ONE_FILE = 1 << 40
 _HISTORY_STEP = 50
 # Readers prune by these; statistics of payloads would only cost.
@@ -76,7 +76,7 @@ class Reached:
 
     def to_metadata(self) -> dict[str, str]:
         """As Delta commit metadata."""
-        return {_METADATA: json.dumps(asdict(self), sort_keys=True)}
+        return {RESUME_METADATA: json.dumps(asdict(self), sort_keys=True)}
 
     @classmethod
     def from_metadata(cls, text: str) -> Reached:
@@ -126,8 +126,8 @@ class Landing:
         while True:
             history: list[dict[str, Any]] = self._table.history(limit)
             for commit in history:
-                if _METADATA in commit:
-                    return Reached.from_metadata(commit[_METADATA])
+                if RESUME_METADATA in commit:
+                    return Reached.from_metadata(commit[RESUME_METADATA])
             if len(history) < limit:
                 raise LandingError(
                     "the landing table's log no longer holds the commit that says where capture must resume",

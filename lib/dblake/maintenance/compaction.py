@@ -18,11 +18,11 @@ SMALL_BYTES = 64 << 20
 """Files from this size on are left as they are; smaller ones are put together, up to twice as much."""
 
 
-def upkeep_session(spark: SparkSession) -> SparkSession:
+def upkeep_session(spark: SparkSession, small_bytes: int = SMALL_BYTES) -> SparkSession:
     """A session whose settings are for upkeep alone."""
     session = spark.newSession()
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL_BYTES))
-    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * SMALL_BYTES))
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(small_bytes))
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * small_bytes))
     # VACUUM lists a folder in so many tasks; Spark's own 10,000 take minutes to find out that there is little to list.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", spark.sparkContext.defaultParallelism)
     # Else the hours given are passed over in silence, for a property of the table's.
@@ -31,8 +31,10 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
 
 
 @retry_on_conflict
-def compact(session: SparkSession, path: str) -> int:
-    """Puts small files together; returns how many are gone from the table."""
+def compact(session: SparkSession, path: str, small_bytes: int = SMALL_BYTES) -> int:
+    """Merge files smaller than ``small_bytes`` into files up to twice that; return how many were removed."""
+    if small_bytes != SMALL_BYTES:
+        session = upkeep_session(session, small_bytes)
     with commit_lock(path):
         found = DeltaTable.forPath(session, path).optimize().executeCompaction().first()
     return int(found["metrics"]["numFilesRemoved"]) if found else 0

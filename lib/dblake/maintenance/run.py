@@ -25,25 +25,26 @@ from dblake.config import MaintainConfig
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.events.schema import POSITION
+from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, record_batch
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, RESUME_METADATA
 from dblake.maintenance.compaction import SMALL_BYTES, compact, delete, delete_these, upkeep_session, vacuum
 from dblake.maintenance.retention import old, superseded
 from dblake.maintenance.tombstones import expired
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.windows import endings, unanswered
+from dblake.state.files import SMALL_FILE_BYTES
 
 _MANY = 8
 """So many small files are worth putting together."""
 _VACUUM_EVERY = timedelta(hours=24)
 """Looking for files to remove lists all of a table's folder."""
 _COMMITS_LOOKED_AT = 1000
-_PAUSE = timedelta(days=1)
-_LOG_STAYS = timedelta(days=30)
-"""Landing's log, by the property capture gives the table."""
+_LOG_HOURS = 24.0
+"""Entries of a log stay so long; readers of a table begin at its newest version."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class Upkeep:
         wanted = [
             partial(self._keep_landing, "landing", paths.landing),
             partial(self._keep, "events", paths.events, self._expire_events),
-            *(partial(self._keep, f"state {table}", paths.state(*split_qualified(table)),
-                      partial(self._expire_tombstones, table)) for table in states),
+            *(partial(self._keep_state, f"state {table}", paths.state(*split_qualified(table)), table)
+              for table in states),
             partial(self._keep, "schemas", paths.schemas),
             partial(self._keep, "windows", paths.windows),
             partial(self._keep, "frontier", paths.frontier),
@@ -99,24 +100,27 @@ class Upkeep:
         return {run.args[0]: run for run in wanted if DeltaTable.is_deltatable(run.args[1])}
 
     def _keep_landing(self, name: str, path: str) -> Kept:
-        unread_hours = self._unread_hours()
-        kept = self._keep(name, path, self._expire_landing, unread_hours)
-        if timedelta(hours=unread_hours) < _LOG_STAYS / 2:
-            self._clean_log(path)
-        return kept
+        return self._keep(name, path, self._expire_landing, self._unread_hours(), _newest_landing(path))
+
+    def _keep_state(self, name: str, path: str, table: str) -> Kept:
+        # State's merges keep files at a size of their own; --at reads versions as long as their files are there.
+        return self._keep(name, path, partial(self._expire_tombstones, table), small_bytes=SMALL_FILE_BYTES,
+                          log_hours=self._settings.vacuum_hours)
 
     def _keep(
-        self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0, unread_hours: float = 0.0
+        self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0, unread_hours: float = 0.0,
+        log_from: int | None = None, *, small_bytes: int = SMALL_BYTES, log_hours: float = _LOG_HOURS,
     ) -> Kept:
         before = _sizes(path)
         deleted = expire(path)
         failpoint("maintain.deleted")
-        if sum(size < SMALL_BYTES for size in before) >= _MANY:
-            compact(self._spark, path)
+        if sum(size < small_bytes for size in before) >= _MANY:
+            compact(self._spark, path, small_bytes)
             failpoint("maintain.compacted")
         vacuumed = self._vacuum_is_due(path)
         if vacuumed:
             vacuum(self._spark, path, max(self._settings.vacuum_hours, unread_hours))
+        clean_log(path, keep_hours=max(log_hours, unread_hours), keep_from=log_from)
         kept = Kept(name, len(before), len(_sizes(path)), deleted, vacuumed)
         logger.info("%s: %d files became %d, %d rows deleted%s", name, kept.files_before, kept.files_after, deleted,
                     ", old files removed" if vacuumed else "")
@@ -189,11 +193,18 @@ class Upkeep:
         since: datetime = row["since"]
         return (self._now - since.astimezone(UTC)) / timedelta(hours=1) + 1
 
-    def _clean_log(self, path: str) -> None:
-        """Removes old entries of landing's log, unless a capture that resumes needs one."""
-        newest = DeltaTable(path).history(1)[0]["timestamp"] / 1000
-        if datetime.fromtimestamp(newest, UTC) > self._now - _PAUSE:
-            DeltaTable(path).cleanup_metadata()
+
+def _newest_landing(path: str) -> int:
+    """Return the version of capture's newest commit, which says where capture resumes; 0 if it is not found."""
+    table, limit = DeltaTable(path), _COMMITS_LOOKED_AT
+    while True:
+        history = table.history(limit)
+        for commit in history:
+            if RESUME_METADATA in commit:
+                return int(commit["version"])
+        if len(history) < limit:
+            return 0
+        limit *= 10
 
 
 def _sizes(path: str) -> list[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dblake.core.errors import StateError
 from dblake.spark.sql_literals import EVENT_AT, identifier, literal, state_at
-from dblake.state.fold import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
+from dblake.state.fold_sql import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
 from dblake.state.shape import OWN, Shape
 
 _HISTORYS_OWN = ("_op", "_valid_from", "_valid_to", "_from", "_to")
@@ -36,7 +36,7 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
     if not shape.primary_key:
         return (
             f"{plain_sql(shape, state)} UNION ALL "
-            f"SELECT {_current(shape)} FROM ({fold_sql(shape, newer, whole=False, truncated_at=None)})"
+            f"SELECT {_current(shape)} FROM ({fold_sql(shape, newer, truncated_at=None)})"
         )
     truncated_at = f"(SELECT max({EVENT_AT}) FROM {newer} WHERE op = 't')"
     state_is_newer = f"coalesce({state_at('s')} >= {state_at('f')}, false)"
@@ -45,7 +45,7 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
         for c in shape.current for n in [identifier(c.name)]
     ]
     return (
-        f"WITH folded AS ({fold_sql(shape, newer, whole=False, truncated_at=truncated_at)}), "
+        f"WITH folded AS ({fold_sql(shape, newer, truncated_at=truncated_at)}), "
         # Few rows of state are touched: finding them first keeps the join that combines them small.
         f"touched AS (SELECT s.* FROM {state} s LEFT SEMI JOIN folded f ON s._key = f._key) "
         f"SELECT {_current(shape)} FROM {state} s LEFT ANTI JOIN folded f ON s._key = f._key "

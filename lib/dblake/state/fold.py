@@ -1,167 +1,331 @@
-"""Events of one table → one row per key: what the table looks like once they have all happened, in order.
+"""Events of one table → one row per key: the state of the table after all of them, in order.
 
-Reads frames of ``events.schema.EVENTS``, returns frames a merge can apply: the columns of the shape, typed,
-``_incarnation, _lsn, _seq`` of the newest event, ``_deleted``, ``_lossy``, ``_unknown``: the columns none of the
-events supplied, whose value only the state can tell, and ``_missing``: those of which it cannot tell it either.
-Promise: the result is the same whether events are folded at once or in steps; only ``_missing`` may name a column too
-many where one was added or dropped since the event that lacks it, until the row is written again. The rules:
+``fold`` is a function from Arrow to Arrow, without loops over rows. Tasks call it for the events of a table in a step,
+or for a key range of a large table. Promise: the result is the same whether events are folded at once or in steps;
+only ``_missing`` may name a column too many where one was added or dropped since the event that lacks it, until the
+row is written again. The rules:
 
-- ``c`` and ``r`` begin a row: a column they lack is never what it was before. If their schema has it, it was not sent
-  (a new key given to a row with unchanged TOAST values): it is NULL here and missing. If not, it is NULL. ``d`` is the
-  whole row, too: a tombstone, with nothing left but its key.
-- ``u`` and ``f`` supply the columns they carry; the others keep what is known. Of a key that is not there, nothing is:
-  they are missing.
-- ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows only the state knows are the
-  merge's to bury.
+- ``c`` and ``r`` begin a row. A column they lack never keeps its previous value. If the event's schema has the column,
+  it was not sent (a key change with unchanged TOAST values): it becomes NULL and is missing. If not, it is NULL. ``d``
+  is a whole row, too: a tombstone with nothing but its key.
+- ``u`` and ``f`` supply the columns they carry; the others keep their value. Of a key without a row they are missing.
+- ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows that only the state table
+  has are left to ``upsert``.
 
-A table without a primary key is only appended to: each row created is a row of state, and its updates, deletes and
-truncates are in events alone.
+A table without a primary key is append-only: each ``c`` is a row of state; updates, deletes and truncates of it exist
+in events only. Values are typed last, once per key. What cannot be typed is NULL and named in ``_lossy``.
 
-The fold is SQL text, because the live and history views must be text and must not say it a second time. Values are
-typed last, once per key. What cannot be typed is NULL and named in ``_lossy``.
+``fold_sql`` has the same rules as SQL text, for views.
 """
 
 from __future__ import annotations
 
-import uuid
+import json
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblake.core.position import Position
-from dblake.events.keys import key_sql
-from dblake.spark.sql_literals import EVENT_AT, identifier, literal, position, texts
-from dblake.spark.types import TEXT, read_sql
-from dblake.state.shape import Shape
+from dblake.spark.types import TEXT
+from dblake.state.shape import OWN, Shape
+from dblake.state.values import arrow_type, read_texts
+
+#: The columns of events that a fold reads.
+NEEDED = (
+    "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch",
+)
+POSITION = ("incarnation", "lsn", "seq")
+UNKNOWN = "_unknown"
+_NAMES = pa.list_(pa.string())
+_SPECIAL = r'["\\\x00-\x1f]'
 
 
-def fold(events: DataFrame, shape: Shape, *, whole: bool, truncated_at: Position | None) -> DataFrame:
-    """Folds the events of one table.
+def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Table:
+    """Fold the events of one table, or of a range of its keys.
 
-    ``whole``: every event but the deletes carries its whole row, all of one schema. ``truncated_at``: the newest
-    truncate among the events. Both are found by ``steps.summary``.
+    ``events`` has the columns ``NEEDED``. ``truncated_at`` is the newest truncate of the table among all events of the
+    step, also those of other key ranges.
+
+    Returns the columns ``OWN``, ``_unknown`` (names of the columns that no event supplied; only the state table can
+    have their values) and the typed columns of the shape. ``_missing`` names the columns whose value is in neither.
     """
-    voided = None if truncated_at is None else position(truncated_at)
-    name = f"fold_{uuid.uuid4().hex}"
-    events.createTempView(name)
-    try:
-        return events.sparkSession.sql(fold_sql(shape, name, whole=whole, truncated_at=voided))
-    finally:
-        events.sparkSession.catalog.dropTempView(name)
-
-
-def last_truncate(events: DataFrame) -> Position | None:
-    """Where the newest truncate among the events of one table is, if there is one."""
-    row = events.where("op = 't'").selectExpr(f"max({EVENT_AT}) AS at").first()
-    return Position(*row["at"]) if row and row["at"] else None
-
-
-def fold_sql(shape: Shape, events: str, *, whole: bool, truncated_at: str | None) -> str:
-    """The fold as a SELECT from the relation ``events``; ``truncated_at`` is SQL for a position, which may be NULL."""
+    events = events.combine_chunks()
     if not shape.primary_key:
-        return typed_sql(shape, _appended(shape, events))
-    rows = keyed_sql(shape, events, truncated_at)
-    return typed_sql(shape, _newest(shape, rows) if whole else _resolved(shape, rows), truncated_at=truncated_at)
-
-
-def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
-    """Row events with ``_key`` and ``_at``; one from before the truncate becomes a delete at the truncate."""
-    rows = (
-        f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
-        f"CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at "
-        f"FROM {events} WHERE op <> 't'"
-    )
-    if truncated_at is None:
-        return rows
-    return (
-        f"SELECT _key, key, IF(_at < _t, _t, _at) AS _at, IF(_at < _t, 'd', op) AS op, "
-        f"IF(_at < _t, NULL, after) AS after, partial, IF(_at < _t, NULL, undecoded) AS undecoded "
-        f"FROM (SELECT *, {truncated_at} AS _t FROM ({rows}))"
-    )
-
-
-def carried(column: str) -> str:
-    """SQL: does this event say what the column holds?"""
-    return f"(op IN ('c', 'r', 'd') OR map_contains_key(after, {literal(column)}))"
-
-
-def cell(shape: Shape, column: str) -> str:
-    """SQL for what an event says of a column: its text ``v``, ``hex`` if that stands for bytes that are no text, and
-    ``missing`` if it says no more than that nothing of before holds."""
-    name = literal(column)
-    in_key = column in shape.primary_key
-    missing = (
-        "false" if in_key else
-        f"(op = 'd' OR coalesce(partial, false)) AND NOT coalesce(map_contains_key(after, {name}), false)"
-    )
-    return (
-        f"named_struct('v', {'key' if in_key else 'after'}[{name}], "
-        f"'hex', coalesce(array_contains(undecoded, {name}), false), 'missing', {missing})"
-    )
-
-
-def missing_sql(shape: Shape, names: str) -> str:
-    """SQL for the names in an array that are columns of the newest schema: of others nobody will be told any more."""
-    gone = [c.name for c in shape.columns if c.dropped]
-    return f"array_except({names}, {texts(gone)})" if gone else names
-
-
-def typed_sql(shape: Shape, cells: str, *, truncated_at: str | None = None, extra: tuple[str, ...] = ()) -> str:
-    """Rows with a cell ``c0, c1, …`` for each column (NULL where unknown) → the columns of the shape, typed."""
-    named = list(enumerate(shape.columns))
-    typed = [f"{read_sql(c.type, f'c{i}.v')} AS t{i}" for i, c in named]
-    lost = {
-        c.name: f"c{i}.hex" if c.type == TEXT else f"(c{i}.hex OR t{i} IS NULL AND c{i}.v IS NOT NULL)"
-        for i, c in named
-    }
-    keyless = not shape.primary_key
-    absent = {c.name: f"c{i} IS NULL" for i, c in named if not keyless and c.name not in shape.primary_key}
-    unknown = _names_where(absent)
-    missing = _names_where({name: f"c{i}.missing" for i, c in named if (name := c.name) in absent})
-    if truncated_at is not None:
-        missing = f"IF(({truncated_at}) IS NULL, {missing}, array_union({missing}, {unknown}))"
-        unknown = f"IF(({truncated_at}) IS NULL, {unknown}, {texts([])})"
-    columns = [f"t{i} AS {identifier(c.name)}" for i, c in named]
-    head = ["_key", "_at.incarnation AS _incarnation", "_at.lsn AS _lsn", "_at.seq AS _seq", "_deleted",
-            f"{_names_where(lost)} AS _lossy", f"{unknown} AS _unknown",
-            f"IF(_deleted, {texts([])}, {missing}) AS _missing", *extra]
-    return f"SELECT {', '.join(head + columns)} FROM (SELECT *, {', '.join(typed)} FROM ({cells}))"
-
-
-def _names_where(conditions: dict[str, str]) -> str:
-    """SQL for the array of those names whose condition holds; mostly none does, which costs no array to find out."""
-    if not conditions:
-        return texts([])
-    named = ", ".join(f"IF({condition}, {literal(name)}, NULL)" for name, condition in conditions.items())
-    return f"IF({' OR '.join(conditions.values())}, array_compact(array({named})), {texts([])})"
-
-
-def _newest(shape: Shape, rows: str) -> str:
-    """Every image is whole, so the newest event of a key says it all."""
-    cells = [f"IF({carried(c.name)} OR {c.name in shape.primary_key}, {cell(shape, c.name)}, NULL) AS c{i}"
-             for i, c in enumerate(shape.columns)]
-    return (
-        f"SELECT _key, _at, op = 'd' AS _deleted, {', '.join(cells)} FROM ("
-        f"SELECT *, row_number() OVER (PARTITION BY _key ORDER BY _at DESC) AS place FROM ({rows})) WHERE place = 1"
-    )
-
-
-def _resolved(shape: Shape, rows: str) -> str:
-    """Some images are partial: each column comes from the newest event that carries it."""
-    cells = [
-        f"max_by({cell(shape, c.name)}, _at)"
-        + ("" if c.name in shape.primary_key else f" FILTER (WHERE {carried(c.name)})") + f" AS c{i}"
-        for i, c in enumerate(shape.columns)
+        rows = _Rows(events.filter(pc.equal(events["op"], "c")), shape, None)
+        count = len(rows)
+        every = np.arange(count)
+        return _folded(shape, rows, every, [every] * len(shape.columns), pa.nulls(count, pa.string()), None)
+    rows = _Rows(events.filter(pc.not_equal(events["op"], "t")), shape, truncated_at)
+    keys = key_texts(rows.keys, shape.primary_key).dictionary_encode(null_encoding="encode")
+    codes, groups = keys.indices.to_numpy(), len(keys.dictionary)
+    order = rows.order()
+    newest = _last(codes, order, groups)
+    sources = [
+        newest if c.name in shape.primary_key else _last(codes, order[carried[order]], groups)
+        for c, carried in ((c, rows.carried(c.name)) for c in shape.columns)
     ]
-    return (
-        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = 'd' AS _deleted, {', '.join(cells)} "
-        f"FROM ({rows}) GROUP BY _key"
-    )
+    return _folded(shape, rows, newest, sources, keys.dictionary.cast(pa.string()), truncated_at)
 
 
-def _appended(shape: Shape, events: str) -> str:
-    """Without a key there is nothing to fold: every row created is a row."""
-    cells = [f"{cell(shape, c.name)} AS c{i}" for i, c in enumerate(shape.columns)]
-    return (
-        f"SELECT CAST(NULL AS STRING) AS _key, {EVENT_AT} AS _at, false AS _deleted, {', '.join(cells)} "
-        f"FROM {events} WHERE op = 'c'"
-    )
+def key_texts(keys: pa.Array, names: tuple[str, ...]) -> pa.Array:
+    """Return each row's key as one string: the twin of ``events.keys.key_sql``.
+
+    ``keys`` is a column of maps, ``names`` are the key columns in key order.
+    """
+    parts = _Images(keys)
+    texts = [parts.texts(name, np.arange(len(keys))) for name in names]
+    if len(texts) == 1:
+        return texts[0]
+    quoted = [pc.fill_null(pc.binary_join_element_wise('"', _escaped(text), '"', ""), "null") for text in texts]
+    inner = pc.binary_join_element_wise(*quoted, ",")
+    return pc.binary_join_element_wise("[", inner, "]", "")
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Escape texts as JSON does, without their quotes."""
+    special = pc.fill_null(pc.match_substring_regex(texts, _SPECIAL), False)
+    if not pc.any(special, min_count=0).as_py():
+        return texts
+    odd = [_jackson(text) for text in texts.filter(special).to_pylist()]
+    return pc.replace_with_mask(texts, special, pa.array(odd, pa.string()))
+
+
+def _jackson(text: str) -> str:
+    escaped = json.dumps(text, ensure_ascii=False)[1:-1]
+    for code in range(32):
+        escaped = escaped.replace(f"\\u{code:04x}", f"\\u{code:04X}")
+    return escaped
+
+
+def _last(codes: np.ndarray, order: np.ndarray, groups: int) -> np.ndarray:
+    """For each group the last row of ``order`` in it; -1 without one."""
+    last = np.full(groups, -1, np.int64)
+    # Of several values for one place numpy keeps the last.
+    last[codes[order]] = order
+    return last
+
+
+class _Images:
+    """A column of maps from column names to texts."""
+
+    def __init__(self, maps: pa.Array) -> None:
+        self._rows = len(maps)
+        offsets = maps.offsets.to_numpy()
+        lengths = np.diff(offsets)
+        if maps.null_count:
+            # A NULL map may still span entries.
+            lengths = np.where(pc.is_null(maps).to_numpy(zero_copy_only=False), 0, lengths)
+        first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+        names = maps.keys.slice(first, last - first).dictionary_encode()
+        self._items = maps.items.slice(first, last - first)
+        self._names = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
+        codes = names.indices.to_numpy()
+        if maps.null_count and int(lengths.sum()) != len(codes):
+            starts = np.repeat(offsets[:-1] - first, lengths)
+            within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            entries = starts + within
+        else:
+            entries = np.arange(len(codes))
+        row_of = np.repeat(np.arange(self._rows), lengths)
+        kinds = codes[entries].astype(np.int16 if len(self._names) < 32768 else np.int32)
+        by_name = np.argsort(kinds, kind="stable")
+        bounds = np.searchsorted(kinds[by_name], np.arange(len(self._names) + 1))
+        self._entries = entries[by_name]
+        self._row_of = row_of[by_name]
+        self._bounds = bounds
+
+    def entries(self, name: str) -> np.ndarray:
+        """For each row the entry of a column; -1 if the image does not have it."""
+        found = np.full(self._rows, -1, np.int64)
+        code = self._names.get(name)
+        if code is not None:
+            these = slice(self._bounds[code], self._bounds[code + 1])
+            found[self._row_of[these]] = self._entries[these]
+        return found
+
+    def texts(self, name: str, rows: np.ndarray) -> pa.Array:
+        """The texts of a column in some rows; NULL for row -1 and where the image lacks the column."""
+        entries = self.entries(name)
+        at = np.where(rows < 0, -1, entries[rows]) if self._rows else np.full(len(rows), -1)
+        return self._items.take(pa.array(at, mask=at < 0))
+
+
+class _Rows:
+    """Row events as the fold sees them: those before the truncate are deletes at the truncate."""
+
+    def __init__(self, events: pa.Table, shape: Shape, truncated_at: Position | None) -> None:
+        self.keys = _chunk(events, "key")
+        self._after = _Images(_chunk(events, "after"))
+        self._in_key = _Images(self.keys)
+        self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in POSITION]
+        ops = _chunk(events, "op")
+        self.voided = self._void(truncated_at)
+        self.deleted = _mask(pc.equal(ops, "d")) | self.voided
+        self._begins = _mask(pc.is_in(ops, value_set=pa.array(["c", "r"]))) | self.deleted
+        self._partial = _mask(_chunk(events, "partial"))
+        self._undecoded = _chunk(events, "undecoded")
+        self._key_columns = set(shape.primary_key)
+        self._carried: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def _void(self, truncated_at: Position | None) -> np.ndarray:
+        if truncated_at is None:
+            return np.zeros(len(self), bool)
+        limit = position_parts(truncated_at)
+        older = is_older(self.at, limit)
+        self.at = [np.where(older, part, own) for own, part in zip(self.at, limit, strict=True)]
+        return older
+
+    def order(self) -> np.ndarray:
+        """The rows by position."""
+        incarnation, lsn, seq = self.at
+        before = [part[:-1] for part in self.at]
+        if not is_older([part[1:] for part in self.at], before).any():
+            return np.arange(len(self))
+        return np.lexsort((seq, lsn, incarnation))
+
+    def _has(self, name: str) -> np.ndarray:
+        if name not in self._carried:
+            self._carried[name] = (self._after.entries(name) >= 0) & ~self.deleted
+        return self._carried[name]
+
+    def carried(self, name: str) -> np.ndarray:
+        """True where an event decides what a column holds."""
+        carried: np.ndarray = self._begins | self._has(name)
+        return carried
+
+    def texts(self, name: str, rows: np.ndarray) -> pa.Array:
+        """A column's texts."""
+        if name in self._key_columns:
+            return self._in_key.texts(name, rows)
+        kept = np.where((rows >= 0) & self._pick(self.deleted, rows), -1, rows)
+        return self._after.texts(name, kept)
+
+    def missing(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """True where the event that begins a row does not have the column though its schema does."""
+        lacks: np.ndarray = (self.deleted | self._partial) & ~self._has(name)
+        missing: np.ndarray = (rows >= 0) & self._pick(lacks, rows)
+        return missing
+
+    def hexed(self) -> dict[str, np.ndarray]:
+        """For each column named in ``undecoded``, where its text is the hex of bytes that are no text."""
+        if not len(self._undecoded.flatten()):
+            return {}
+        lengths = pc.fill_null(pc.list_value_length(self._undecoded), 0).to_numpy()
+        names = self._undecoded.flatten()
+        row_of = np.repeat(np.arange(len(self)), lengths)
+        found = {}
+        for name in pc.unique(names).to_pylist():
+            where = np.zeros(len(self), bool)
+            where[row_of[_mask(pc.equal(names, name))]] = True
+            found[name] = where & ~self.voided
+        return found
+
+    @staticmethod
+    def _pick(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return values[rows] if len(values) else np.zeros(len(rows), bool)
+
+    def positions(self, rows: np.ndarray) -> list[pa.Array]:
+        return [pa.array(part[rows]) for part in self.at]
+
+
+def _folded(
+    shape: Shape, rows: _Rows, newest: np.ndarray, sources: list[np.ndarray], keys: pa.Array,
+    truncated_at: Position | None,
+) -> pa.Table:
+    """Build the folded rows: column ``n`` of key ``k`` comes from event ``sources[n][k]``, or from none (-1)."""
+    count = len(newest)
+    hexed = rows.hexed()
+    columns: dict[str, pa.Array] = {}
+    lossy: dict[str, np.ndarray] = {}
+    unknown: dict[str, np.ndarray] = {}
+    missing: dict[str, np.ndarray] = {}
+    deleted = rows.deleted[newest] if shape.primary_key else np.zeros(count, bool)
+    for column, source in zip(shape.columns, sources, strict=True):
+        name = column.name
+        text = rows.texts(name, source)
+        typed = columns[name] = read_texts(column.type, text)
+        lost = np.zeros(count, bool)
+        if name in hexed:
+            lost |= (source >= 0) & rows._pick(hexed[name], source)
+        if column.type != TEXT and typed.null_count != text.null_count:
+            lost |= _mask(pc.and_(pc.is_null(typed), pc.is_valid(text)))
+        lossy[name] = lost
+        if shape.primary_key and name not in shape.primary_key:
+            unknown[name] = source < 0
+            missing[name] = rows.missing(name, source) & ~deleted
+    if truncated_at is not None:
+        # What the state table has is from before the truncate.
+        missing = {name: mask | (unknown[name] & ~deleted) for name, mask in missing.items()}
+        unknown = {}
+    incarnation, lsn, seq = rows.positions(newest)
+    own = {
+        "_key": keys, "_incarnation": incarnation, "_lsn": lsn, "_seq": seq, "_deleted": pa.array(deleted),
+        "_lossy": name_lists(lossy, count), "_missing": name_lists(missing, count), UNKNOWN: name_lists(unknown, count),
+    }
+    return pa.table({**own, **columns}, schema=folded_schema(shape))
+
+
+def folded_schema(shape: Shape) -> pa.Schema:
+    """Return the Arrow schema of ``fold``'s result."""
+    own = [pa.field(name, arrow_type(kind)) for name, kind in OWN.items()]
+    return pa.schema([*own, pa.field(UNKNOWN, _NAMES), *(pa.field(c.name, arrow_type(c.type)) for c in shape.columns)])
+
+
+def is_older(these: list[np.ndarray], those: list[np.ndarray]) -> np.ndarray:
+    """True where a position, given as its three parts, comes before another."""
+    (a, b, c), (x, y, z) = these, those
+    older: np.ndarray = (a < x) | ((a == x) & ((b < y) | ((b == y) & (c < z))))
+    return older
+
+
+def position_parts(at: Position) -> list[np.ndarray]:
+    """Return a position as ``is_older`` takes it."""
+    return [np.array(part, np.int64) for part in (at.incarnation, at.lsn, at.seq)]
+
+
+def name_lists(masks: dict[str, np.ndarray], count: int) -> pa.Array:
+    """For each row the list of those names whose mask is true there."""
+    marked = [(name, np.flatnonzero(mask)) for name, mask in masks.items()]
+    marked = [(name, at) for name, at in marked if len(at)]
+    if not marked:
+        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+    at = np.concatenate([at for _, at in marked])
+    code = np.repeat(np.arange(len(marked)), [len(at) for _, at in marked])
+    order = np.argsort(at, kind="stable")
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(at, minlength=count), out=offsets[1:])
+    names = pa.array([name for name, _ in marked], pa.string()).take(pa.array(code[order]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names)
+
+
+def name_masks(lists: pa.Array, count: int) -> dict[str, np.ndarray]:
+    """Undo ``name_lists``; names that no row has are absent."""
+    names = lists.flatten()
+    if not len(names):
+        return {}
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    row_of = np.repeat(np.arange(count), lengths)
+    encoded = names.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    found = {}
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        found[name] = np.zeros(count, bool)
+        found[name][row_of[codes == code]] = True
+    return found
+
+
+def _chunk(table: pa.Table, name: str) -> pa.Array:
+    column = table[name].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _mask(values: pa.Array) -> np.ndarray:
+    """A boolean column as a mask; NULL is false."""
+    mask: np.ndarray = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return mask.astype(bool, copy=False)

@@ -1,102 +1,164 @@
-"""Folded rows → their state table, in one commit.
+"""The events of one table in one step → its state table, in one commit.
 
-Promise: no row goes back to an older position, deletes included; the commit carries the landing batch folded in up
-to, so that the same slice a second time changes nothing; another writer's commit in between (OPTIMIZE, a second state
-job) is met with a fresh read and another try. Tombstones stay, with nothing but their key and position, until
-maintenance removes them. Which events a table still lacks is the caller's to find, with ``table.progress``.
+Promise: no row returns to an older position, deletes included. The commit carries the landing batch up to which events
+were folded in, so the same slice a second time changes nothing. A commit that loses to another writer's (OPTIMIZE, a
+second state job) is tried again from a fresh read. Tombstones stay, with nothing but their key and position, until
+maintenance removes them. Runs in a task without Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from dblake.core.errors import IncompatibleSchemaChange, StateError
+from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
-from dblake.spark.conflicts import retry_on_conflict
-from dblake.spark.sql_literals import delta, identifier, literal, position, state_at
-from dblake.state.fold import fold, missing_sql
-from dblake.state.shape import OWN, Shape
-from dblake.state.table import prepare, progress
+from dblake.core.schema import TableSchema
+from dblake.lake.locks import commit_lock
+from dblake.state.events import newest_truncate
+from dblake.state.files import DataFile, FileWriter, TableFiles, data_file
+from dblake.state.fold import fold
+from dblake.state.runner import from_bytes, to_bytes
+from dblake.state.shape import Shape, require_one_key, shape_of
+from dblake.state.table import prepare, progress, progress_of, retry_refused_commit
+from dblake.state.upsert import Change, Rewritten, RunAll, first_rows, upsert
 
-_SOURCE = "folded"
-
-
-@retry_on_conflict
-def merge(
-    events: DataFrame, path: str, shape: Shape, *, app: str, batch: int, whole: bool, truncated_at: Position | None
-) -> None:
-    """Folds ``events``, all of one table, up to landing batch ``batch``, into the state table at ``path``."""
-    spark = events.sparkSession
-    now = progress(path, app)
-    if now is not None and now.batch is not None:
-        if now.batch >= batch:
-            return
-        # A table without a key takes every row it is given.
-        events = events.where(f"batch > {now.batch}")
-    shape = prepare(spark, path, shape)
-    folded = fold(events, shape, whole=whole, truncated_at=truncated_at)
-    if now is None or now.batch is None or not shape.primary_key:
-        first = missing_sql(shape, "array_union(_missing, _unknown)")
-        _append(folded.withColumn("_missing", expr(first)).drop("_unknown"), path, app, batch)
-    else:
-        _merge(folded, path, shape, app, batch, truncated_at)
+#: Yields folded rows, no key twice, given the shape and the batch after which events are wanted.
+FoldParts = Callable[[Shape, int], Iterable[pa.Table]]
 
 
-def merge_sql(path: str, shape: Shape, truncated_at: Position | None) -> str:
-    """The MERGE. The guard is in its first condition, and again where a truncate buries what only state knows."""
-    values = {name: f"s.{name}" for name in OWN}
-    values["_lossy"] = (
-        "array_union(filter(coalesce(t._lossy, array()), c -> array_contains(s._unknown, c)), s._lossy)"
-    )
-    still = "IF(t._deleted, s._unknown, filter(coalesce(t._missing, array()), c -> array_contains(s._unknown, c)))"
-    values["_missing"] = missing_sql(shape, f"array_union({still}, s._missing)")
-    for column in shape.columns:
-        name = identifier(column.name)
-        kept = f"IF(array_contains(s._unknown, {literal(column.name)}), t.{name}, s.{name})"
-        values[name] = f"s.{name}" if column.name in shape.primary_key else kept
-    inserted = {name: f"s.{name}" for name in (*OWN, *(identifier(c.name) for c in shape.columns))}
-    inserted["_missing"] = missing_sql(shape, "array_union(s._missing, s._unknown)")
-    buried = ""
-    if truncated_at is not None:
-        at = truncated_at
-        emptied = "".join(f", {identifier(c.name)} = NULL" for c in shape.columns if c.name not in shape.primary_key)
-        keys = ", ".join(map(literal, shape.primary_key))
-        buried = (
-            f" WHEN NOT MATCHED BY SOURCE AND {state_at('t')} < {position(at)} THEN UPDATE SET _deleted = true, "
-            f"_incarnation = {at.incarnation}, _lsn = {at.lsn}, _seq = {at.seq}, "
-            f"_lossy = filter(t._lossy, c -> c IN ({keys})), _missing = array(){emptied}"
-        )
-    return (
-        f"MERGE INTO {delta(path)} t USING {_SOURCE} s ON t._key = s._key "
-        f"WHEN MATCHED AND {state_at('t')} < {state_at('s')} "
-        f"THEN UPDATE SET {', '.join(f'{n} = {v}' for n, v in values.items())} "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(inserted)}) VALUES ({', '.join(inserted.values())}){buried}"
-    )
+@dataclass(frozen=True)
+class Slice:
+    """One table's part of a step, a value that can be sent to an executor.
+
+    ``events`` are those after batch ``done`` up to ``batch``, with ``fold.NEEDED``. ``versions`` are the table's
+    schemas up to ``batch``, oldest first, ``recent`` those of events after ``done`` and the newest.
+    """
+
+    table: str
+    path: str
+    app: str
+    batch: int
+    done: int
+    versions: tuple[TableSchema, ...]
+    recent: tuple[TableSchema, ...]
+    events: pa.Table
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickled, a slice of a larger table would take all of that with it.
+        return {**self.__dict__, "events": to_bytes(self.events)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, events=from_bytes(state["events"]))
 
 
-def _append(folded: DataFrame, path: str, app: str, batch: int) -> None:
-    folded.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch).save(path)
+NO_EVENTS = pa.table({})
 
 
-def _merge(
-    folded: DataFrame, path: str, shape: Shape, app: str, batch: int, truncated_at: Position | None
-) -> None:
-    spark = folded.sparkSession
-    folded.createOrReplaceTempView(_SOURCE)
-    with _transaction(spark, app, batch):
-        spark.sql(merge_sql(path, shape, truncated_at))
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a slice: the table's version after it, or why the table could not take it."""
+
+    table: str
+    version: int = 0
+    error: str | None = None
+    next_step: str = ""
+    is_broken: bool = False
+    """True if a dump of the table can repair it."""
+
+    @classmethod
+    def of_error(cls, table: str, error: StateError) -> Outcome:
+        """Return the outcome of a table that cannot take its events."""
+        return cls(table, 0, error.what, error.next_step, isinstance(error, IncompatibleSchemaChange))
+
+    def raise_error(self) -> None:
+        """Raise the error that the task met, if any."""
+        if self.error is not None:
+            raise (IncompatibleSchemaChange if self.is_broken else StateError)(self.error, next_step=self.next_step)
 
 
-@contextmanager
-def _transaction(spark: SparkSession, app: str, batch: int) -> Iterator[None]:
-    """MERGE takes its SetTransaction from the session; one session must therefore merge one table at a time."""
-    spark.conf.set("spark.databricks.delta.write.txnAppId", app)
-    spark.conf.set("spark.databricks.delta.write.txnVersion", str(batch))
+def merge_slice(part: Slice) -> Outcome:
+    """Fold a slice and merge it into its table."""
+
+    def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
+        events = part.events
+        if after > part.done:
+            events = events.filter(pc.greater(events["batch"], after))
+        yield fold(events, shape, truncated(after))
+
+    def truncated(after: int) -> Position | None:
+        events = part.events.filter(pc.greater(part.events["batch"], after)) if after > part.done else part.events
+        return newest_truncate(events)
+
+    return merge_events(part, parts, truncated, _run_here)
+
+
+def merge_events(
+    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
+) -> Outcome:
+    """Merge what ``parts`` folds into the slice's table; a table that cannot take it is an outcome, not an error."""
     try:
-        yield
-    finally:
-        spark.conf.unset("spark.databricks.delta.write.txnAppId")
-        spark.conf.unset("spark.databricks.delta.write.txnVersion")
+        version = _merge(part, parts, truncated, run_all)
+        failpoint("state.table")
+        return Outcome(part.table, version)
+    except StateError as error:
+        return Outcome.of_error(part.table, error)
+
+
+@retry_refused_commit
+def _merge(
+    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
+) -> int:
+    with commit_lock(part.path):
+        now = progress(part.path, part.app)
+        reached = now.batch or 0 if now else 0
+        if reached >= part.batch and now is not None:
+            return now.version
+        # Also of those in between: a table may have had no key for a while, or another one.
+        require_one_key(part.recent)
+        target, shape = prepare(part.path, shape_of(part.versions))
+        after = max(part.done, reached)
+        folded = parts(shape, after)
+        if progress_of(target.table, part.app).batch is None:
+            result = _write_first(target, shape, folded)
+        else:
+            # Without a key, state has every row created, and truncates are in events only.
+            truncated_at = truncated(after) if shape.primary_key else None
+            result = _upsert_parts(target, shape, folded, truncated_at, run_all)
+        return target.commit(result.adds, result.removed, part.app, part.batch)
+
+
+def _write_first(target: TableFiles, shape: Shape, parts: Iterable[pa.Table]) -> Rewritten:
+    """Write folded rows for a table that has none."""
+    writer = FileWriter(target.path, target.columns)
+    for rows in parts:
+        writer.write(first_rows(rows, shape))
+    return Rewritten(adds=writer.close())
+
+
+def _upsert_parts(
+    target: TableFiles, shape: Shape, parts: Iterable[pa.Table], truncated_at: Position | None, run_all: RunAll
+) -> Rewritten:
+    """Bring folded rows into the table, one part after the other: each finds the files as the part before left them."""
+    files = {file.path: file for file in target.files()}
+    before, adds = dict(files), {}
+    for rows in parts:
+        change = Change(rows, shape, truncated_at)
+        found = upsert(target.path, target.columns, list(files.values()), change, run_all)
+        for file in found.removed:
+            del files[file.path]
+        for add in found.adds:
+            files[add.path], adds[add.path] = data_file(add, target.columns), add
+    return Rewritten(
+        [file for path, file in before.items() if path not in files],
+        [add for path, add in adds.items() if path in files],
+    )
+
+
+def _run_here(task: Callable[[list[DataFile]], Rewritten], groups: Sequence[list[DataFile]]) -> Iterable[Rewritten]:
+    return map(task, groups)

@@ -1,60 +1,85 @@
-"""A state table built anew, where its shape changed so that the old rows cannot be carried over.
+"""A state table rebuilt from a dump, after a schema change that its rows cannot follow.
 
-A key that became another one, a type that does not hold the values of the one before: the events from before such a
-break say nothing that a table of the new shape could take. What does is a dump of the whole table that began after it,
-with all events from the break on. So until such a dump is done the table stays as it is, and behind; then it is
-replaced in one commit. Finding the break is ``shape.first_compatible_version``'s business, finding the dump the caller's.
+If the key became another one, or a type does not hold the values of the one before, events from before that change do
+not fit a table of the new shape. A dump of the whole table that ended after the change does, with all events from the
+change on. Until such a dump is done the table stays as it is, and behind; then one commit replaces it.
+``shape.first_compatible_version`` finds the change; which dump fits, ``dumped_in`` finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql.functions import expr
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.spark.sql_literals import EVENT_AT, literal, position
-from dblake.state.fold import fold, last_truncate, missing_sql
+from dblake.lake.layout import Paths
+from dblake.lake.log import query_rows
+from dblake.state.events import Events, Selection
+from dblake.state.key_ranges import fold_ranges
+from dblake.state.runner import Runner
 from dblake.state.shape import shape_of, widened_to_fit
-from dblake.state.table import replace
+from dblake.state.table import has_odd_names, replace, replace_odd_names
+from dblake.state.upsert import first_rows
+
+
+def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:
+    """Return the closed chunk windows of a table up to a landing batch, with what ``dumped_in`` needs."""
+    name = table.replace("'", "''")
+    return query_rows(
+        paths.windows, "SELECT dump_id, schema_id, incarnation, high_lsn, began FROM t "
+                       f"WHERE \"table\" = '{name}' AND status = 'closed' AND batch <= {until}",
+    )
 
 
 def dumped_in(
-    windows: DataFrame, table: str, versions: Sequence[TableSchema], broken_at: Position
+    windows: Iterable[Mapping[str, Any]], versions: Sequence[TableSchema], changed_at: Position
 ) -> Position | None:
-    """Where the newest dump of the whole table began that is done, and all of whose chunks were read under these.
+    """Return where the newest finished dump of the whole table began whose chunks all have one of these schemas.
 
-    One that had ended before the break was of rows that have changed since, though its shape may be that of now again.
+    ``windows`` are the table's closed windows: ``dump_id, schema_id, incarnation, high_lsn, began``. A dump that ended
+    before ``changed_at`` does not count: its rows have changed since, though their shape may be the present one again.
     """
-    ended = f"max(struct(incarnation, high_lsn)) >= struct({broken_at.incarnation}L, {broken_at.lsn}L)"
-    dump = (
-        windows.where(f"`table` = {literal(table)} AND status = 'closed'").groupBy("dump_id")
-        .agg(expr(f"bool_and(schema_id IN ({_ids(versions)})) AND {ended} AS fits"), expr("max(began) AS began"))
-        .where("fits AND began IS NOT NULL").agg(expr("max(began) AS began")).first()
-    )
-    return Position(*dump["began"]) if dump and dump["began"] else None
+    ids = {schema.schema_id for schema in versions}
+    dumps: dict[str, list[Mapping[str, Any]]] = {}
+    for window in windows:
+        dumps.setdefault(window["dump_id"], []).append(window)
+    limit = (changed_at.incarnation, changed_at.lsn)
+    began = [
+        Position(at["incarnation"], at["lsn"], at["seq"])
+        for chunks in dumps.values()
+        if all(chunk["schema_id"] in ids for chunk in chunks)
+        and max((chunk["incarnation"], chunk["high_lsn"]) for chunk in chunks) >= limit
+        for chunk in chunks if (at := chunk["began"])
+    ]
+    return max(began, default=None)
 
 
 def rebuild(
-    events: DataFrame, path: str, versions: Sequence[TableSchema], since: Position, *, app: str, batch: int,
-    existing: Mapping[str, str] | None = None,
+    spark: SparkSession, runner: Runner, paths: Paths, path: str, versions: Sequence[TableSchema], since: Position,
+    until: int, *, app: str, batch: int, existing: Mapping[str, str] | None = None,
 ) -> None:
-    """Replaces the table at ``path`` by what its ``events`` from ``since`` on leave. ``versions`` go together.
+    """Replace the table at ``path`` by what its events from ``since`` on, up to landing batch ``until``, leave.
 
-    ``existing`` are the columns and types that the table is to keep, where it has some that fit.
+    ``versions`` are compatible with each other. ``existing`` are columns and types that the table keeps where they fit.
     """
     shape = widened_to_fit(shape_of(versions), existing or {})
-    # Keys of the old shape stand beside the new ones while the log is behind the chunks that were read.
-    keyed = "".join(f" AND map_contains_key(key, {literal(name)})" for name in shape.primary_key)
-    later = events.where(
-        f"{EVENT_AT} >= {position(since)} AND (op = 't' OR (schema_id IN ({_ids(versions)}){keyed}))"
-    )
-    folded = fold(later, shape, whole=False, truncated_at=last_truncate(later))
-    first = expr(missing_sql(shape, "array_union(_missing, _unknown)"))
-    replace(folded.withColumn("_missing", first).drop("_unknown"), path, shape, app=app, batch=batch)
+    # Rows of the old key are among the newer ones while the log is behind the chunks that were read.
+    wanted = Selection(0, until, table=shape.table, since=since, key=shape.primary_key,
+                       schema_ids=frozenset(schema.schema_id for schema in versions))
+    events = Events(paths.events)
+    survey = events.survey(wanted)
+    truncated_at = max(survey.truncates.values(), default=None)
 
+    def rows() -> Iterator[pa.Table]:
+        size = sum(survey.sizes.values())
+        for part in fold_ranges(paths.events, events, wanted, shape, truncated_at, size, runner):
+            yield first_rows(part, shape)
 
-def _ids(versions: Sequence[TableSchema]) -> str:
-    return ", ".join(literal(schema.schema_id) for schema in versions)
+    if has_odd_names(shape):
+        replace_odd_names(spark, path, rows(), shape, app=app, batch=batch)
+    else:
+        replace(path, rows(), shape, app=app, batch=batch)

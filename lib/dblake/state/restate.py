@@ -1,9 +1,9 @@
-"""State tables built anew because their events were decoded again: before anything newer is folded into them.
+"""State tables rebuilt because their events were decoded again, before newer events are folded into them.
 
-State never goes back to an older position, so an event that became another one at the same position would not reach it.
-The table is replaced instead, in one commit, by what its events up to where it stands leave; its own log says which
-run of decoding again it was built for, so a state run that died goes on where it was. What a table holds of columns
-dropped at the source is what the events left still tell. Folding on from there is ``state``'s.
+State never returns to an older position, so an event that decoding again changed at its position would not reach it.
+One commit therefore replaces the table by what its events, up to where it is, leave; the table's own log records for
+which run of decoding again it was rebuilt, so a state run that ended in between continues. Columns dropped at the
+source hold what the remaining events have. Folding on from there is ``run``'s.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.redecode.ledger import changes
 from dblake.spark.conflicts import retry_on_conflict
-from dblake.state.rebuild import dumped_in, rebuild
+from dblake.state.files import table_columns
+from dblake.state.rebuild import closed_windows, dumped_in, rebuild
+from dblake.state.runner import Runner
 from dblake.state.shape import REBUILD, first_compatible_version
-from dblake.state.table import progress
+from dblake.state.table import progress, retry_refused_commit
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Restated:
-    """A table that was built anew for a run, up to a batch, and the version that made; or why it could not be."""
+    """A table rebuilt for a run, up to a batch, and the version that this made; or why it could not be rebuilt."""
 
     table: str
     run: int
@@ -43,10 +45,12 @@ class Restated:
     error: StateError | None = None
 
 
-def restate(spark: SparkSession, paths: Paths, frontier: int, behind: Container[str]) -> list[Restated]:
-    """Builds anew what stands on events that are there no more.
+def restate(
+    spark: SparkSession, runner: Runner, paths: Paths, frontier: int, behind: Container[str]
+) -> list[Restated]:
+    """Rebuild the tables that rest on events which decoding again has replaced.
 
-    A table that is not ``behind`` stands at the ``frontier``, though it may have had no events for long.
+    A table that is not ``behind`` is at the ``frontier``, though it may have had no events for long.
     """
     application, restated = Application.redecode(paths.source), []
     for table, runs in sorted(changes(paths).items()):
@@ -59,10 +63,10 @@ def restate(spark: SparkSession, paths: Paths, frontier: int, behind: Container[
         if min(since) > batch:
             record_batch(path, application, max(runs))
             continue
-        logger.warning("table %s is built anew: its events were decoded again", table)
+        logger.warning("table %s is rebuilt: its events were decoded again", table)
         error = None
         try:
-            _build(spark, paths, table, max(runs), batch)
+            _build(spark, runner, paths, table, max(runs), batch)
         except StateError as failure:
             logger.error("%s", failure)
             error = failure
@@ -72,39 +76,37 @@ def restate(spark: SparkSession, paths: Paths, frontier: int, behind: Container[
 
 
 def settle(paths: Paths, restated: Sequence[Restated]) -> None:
-    """Notes that these stand on the events there are now; before that they are looked at again by every state run."""
+    """Record that these tables rest on the present events; before that every state run rebuilds them again."""
     for each in restated:
         if each.error is None:
             record_batch(paths.state(*split_qualified(each.table)), Application.redecode(paths.source), each.run)
 
 
 @retry_on_conflict
-def _build(spark: SparkSession, paths: Paths, table: str, run: int, batch: int) -> None:
+@retry_refused_commit
+def _build(spark: SparkSession, runner: Runner, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with commit_lock(path):
         now = progress(path, Application.state(paths.source))
-        assert now is not None and now.batch is not None, "it was there a moment ago"
-        # Another state job may have brought it further meanwhile.
-        _replace(spark, paths, table, path, run, max(batch, now.batch))
+        assert now is not None and now.batch is not None, "the caller found the table"
+        # Another state job may have brought it further.
+        _replace(spark, runner, paths, table, path, run, max(batch, now.batch))
 
 
-def _replace(spark: SparkSession, paths: Paths, table: str, path: str, run: int, batch: int) -> None:
+def _replace(
+    spark: SparkSession, runner: Runner, paths: Paths, table: str, path: str, run: int, batch: int
+) -> None:
     versions = [version for version in read_schemas(paths).get(table, []) if version.batch <= batch]
     whole = versions[first_compatible_version([version.schema for version in versions]):] if versions else []
-    since = _since(spark, paths, table, versions, whole, batch)
-    events = spark.read.format("delta").load(paths.events)
-    events = events.where((events["table"] == table) & (events["batch"] <= batch))
-    fields = spark.read.format("delta").load(path).schema
-    existing = {field.name: field.dataType.simpleString().upper() for field in fields}
-    rebuild(events, path, [version.schema for version in whole], since, app=Application.redecode_built(paths.source),
-            batch=run, existing=existing)
+    since = _since(paths, table, versions, whole, batch)
+    rebuild(spark, runner, paths, path, [version.schema for version in whole], since, batch,
+            app=Application.redecode_built(paths.source), batch=run, existing=table_columns(DeltaTable(path)).types)
 
 
 def _since(
-    spark: SparkSession, paths: Paths, table: str, versions: Sequence[SchemaVersion], whole: Sequence[SchemaVersion],
-    batch: int,
+    paths: Paths, table: str, versions: Sequence[SchemaVersion], whole: Sequence[SchemaVersion], batch: int
 ) -> Position:
-    """From where on the events say all: from the first, unless the table was built from a dump since then."""
+    """From which position the events suffice: the first, unless the table was rebuilt from a dump since then."""
     if not whole:
         raise StateError(
             f"table {table}: its events refer to a schema that is not in the schemas table",
@@ -112,8 +114,8 @@ def _since(
         )
     if len(whole) == len(versions):
         return Position(1, 0, 0)
-    windows = spark.read.format("delta").load(paths.windows).where(f"batch <= {batch}")
-    began = dumped_in(windows, table, [version.schema for version in whole], whole[0].since)
+    windows = closed_windows(paths, table, batch)
+    began = dumped_in(windows, [version.schema for version in whole], whole[0].since)
     if began is None:
         raise IncompatibleSchemaChange(
             f"table {table}: its events were decoded again, and its shape changed since it was last dumped whole",

@@ -1,9 +1,13 @@
-"""Events → state: finds what is new by looking, folds it in steps, and notes after each where state has got to.
+"""Events → state: find new events, fold them in steps, and record after each step how far state is.
 
-How far a table is stands in the table itself, so a run that died goes on where it was and does nothing twice. After
-each step one row of ``frontier`` says which version of every state table holds which position: cut between two landing
-batches, it is what lets many tables be read as of one point. A table that cannot take its events stays behind, by
-name, in the results and in ``frontier.behind``, and is tried again by every later run; the others go on.
+Each table records in its own log how far it is, so a run after one that died continues there and does nothing twice.
+After each step one row of ``frontier`` names the version of every state table that holds one position, cut between two
+landing batches: by it many tables can be read as of one point. A table that cannot take its events stays behind, is
+named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
+
+The events of a step are read once for all tables and split by table. Tasks then bring each table up to date
+(``merge.merge_slice``); ``runner`` executes them in threads or on Spark's executors. A table with too many events for
+one task is folded by key ranges (``key_ranges``).
 """
 
 from __future__ import annotations
@@ -11,48 +15,60 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
+from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.redecode.ledger import changes
-from dblake.state.fold import last_truncate
-from dblake.state.merge import merge
-from dblake.state.rebuild import dumped_in, rebuild
+from dblake.state.events import Events, Selection, split_tables
+from dblake.state.key_ranges import fold_ranges
+from dblake.state.merge import NO_EVENTS, Outcome, Slice, merge_events, merge_slice
+from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.restate import Restated, restate, settle
-from dblake.state.shape import first_compatible_version, require_one_key, shape_of
-from dblake.state.steps import Slice, Step, batch_ends, cuts, newer, steps, summary
-from dblake.state.table import progress
+from dblake.state.runner import Runner, choose_runner
+from dblake.state.shape import Shape, first_compatible_version, shape_of
+from dblake.state.steps import Step, plan_steps
+from dblake.state.table import has_odd_names, prepare_odd_names, progress
+
+SLICE_BYTES = 256 << 20
+"""A table whose events in a step have more bytes of images than this is folded by key ranges."""
+WAVE_BYTES = 512 << 20
+"""The events of several tables are read at once up to this."""
+_NEWEST = 2**62
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What a run did to one table: how many events it folded in, up to which batch, or why it could not."""
+    """What a run did to one table: events folded in, the batch reached and the table's version, or its error."""
 
     table: str
     batch: int
     events: int
     error: StateError | None = None
+    version: int = 0
 
 
 def run_state(
     spark: SparkSession, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
     until_batch: int | None = None, stop: threading.Event | None = None,
 ) -> list[TableResult]:
-    """Folds all events there are (up to ``until_batch``) into state; one result for each table touched.
+    """Fold all new events (up to ``until_batch``) into state; return one result for each table touched.
 
-    Ends after the step in hand once ``stop`` is set.
+    Ends after the current step once ``stop`` is set.
     """
     if not DeltaTable.is_deltatable(paths.events):
         return []
@@ -61,21 +77,21 @@ def run_state(
         for result in done:
             before = results.get(result.table)
             events = result.events + (before.events if before else 0)
-            results[result.table] = TableResult(result.table, result.batch, events, result.error)
+            results[result.table] = replace(result, events=events)
         if stop and stop.is_set():
             break
     return [results[table] for table in sorted(results)]
 
 
 def events_version(paths: Paths) -> int | None:
-    """The events table's newest version, for who wants to know cheaply whether anything came; None without a table."""
+    """Return the events table's newest version, by which a caller sees cheaply if it changed; None without a table."""
     return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
 
 
 def run_continuously(
     stop: threading.Event, paths: Paths, fold: Callable[[], list[TableResult]], interval: float
 ) -> None:
-    """Folds whenever events have come, until asked to stop.
+    """Fold whenever the events table has changed, until ``stop`` is set.
 
     A table that cannot take its events is logged, and tried again with the next ones.
     """
@@ -91,53 +107,46 @@ def run_continuously(
 def _advance(
     spark: SparkSession, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
 ) -> Iterator[list[TableResult]]:
+    runner = choose_runner(spark, parallel)
     frontier = read_frontier(paths)
-    restated = restate(spark, paths, frontier.batch, frontier.behind)
+    restated = restate(spark, runner, paths, frontier.batch, frontier.behind)
     frontier = _note_restated(paths, frontier, restated)
     settle(paths, restated)
     yield [TableResult(each.table, each.batch, 0) for each in restated if not each.error]
-    # Before events are looked at, so that none of a window known by then is missing among them.
+    # Read before the events, so that those of every window known by then are among them.
     closed = newest_batch(paths.windows, Application.reconcile(paths.source))
-    # Who removes a state table's folder wants it rebuilt; and decoding again may have found the first events of one.
+    # A removed state table is rebuilt; and decoding again may have found the first events of one.
     meant = {*frontier.versions, *frontier.behind, *changes(paths)}
     gone = {t: 0 for t in meant if not DeltaTable.is_deltatable(_state_path(paths, t))}
-    behind = {**frontier.behind, **gone}
-    events = newer(spark.read.format("delta").load(paths.events), frontier.batch, behind)
-    if until_batch is not None:
-        events, closed = events.where(events["batch"] <= until_batch), min(closed, until_batch)
-    plan, all_of_them = _plan(events, frontier.batch, batches_per_step)
+    behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
+    events = Events(paths.events)
+    until = _NEWEST if until_batch is None else until_batch
+    closed = min(closed, until)
+    survey = events.survey(Selection(frontier.batch, until, behind))
+    plan, is_complete = plan_steps(survey, frontier.batch, batches_per_step)
     schemas = read_schemas(paths) if plan else {}
     for step in plan:
-        # A dump may have ended after the last event there is.
-        ended = closed if all_of_them and step is plan[-1] else 0
-        run = _StepRun(spark, paths, step, frontier, behind, schemas, ended)
-        with ThreadPoolExecutor(parallel, thread_name_prefix="state") as pool:
-            results = list(pool.map(run.fold_in, step.slices))
+        # A dump may have ended after the last event.
+        ended = closed if is_complete and step is plan[-1] else 0
+        run = _StepRun(spark, runner, paths, events, step, frontier, behind, schemas, ended)
+        results = run.merge_tables()
         failpoint("state.merged")
         frontier = run.note(results)
         failpoint("state.noted")
         behind = dict(frontier.behind)
         yield results
-    # Last, so that what was folded into them nevertheless does not hide it.
+    # Last, so that a later result of the same table does not hide it.
     yield [TableResult(each.table, each.batch, 0, each.error) for each in restated if each.error]
-
-
-def _plan(events: DataFrame, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
-    """The steps, and whether they take all events there are: a transaction that has not landed whole waits."""
-    ends = batch_ends(events).collect()
-    if not ends:
-        return [], True
-    # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.
-    plan = steps(summary(events, cuts(ends, done, batches_per_step) or [done]).collect())
-    return plan, bool(plan) and plan[-1].batch == max(row["batch"] for row in ends)
 
 
 @dataclass(frozen=True)
 class _StepRun:
-    """One step: each slice on its own, then the frontier. ``closed``: up to there its windows tell of dumps, too."""
+    """One step: every table's events, then the frontier. The windows up to ``closed`` show which dumps are done."""
 
     spark: SparkSession
+    runner: Runner
     paths: Paths
+    events: Events
     step: Step
     before: Frontier
     behind: Mapping[str, int]
@@ -146,56 +155,22 @@ class _StepRun:
 
     @property
     def batch(self) -> int:
+        """The batch that state has reached after the step."""
         return max(self.step.batch, self.before.batch)
 
-    def fold_in(self, part: Slice) -> TableResult:
-        """Brings one table up to the step's batch."""
-        with commit_lock(_state_path(self.paths, part.table)):
-            return self._bring_up(part)
-
-    def _bring_up(self, part: Slice) -> TableResult:
-        path, app = _state_path(self.paths, part.table), _app(self.paths)
-        known = progress(path, app)
-        done = known.batch or 0 if known else 0
-        if part.table not in self.behind:
-            done = max(done, self.before.batch)
-        # A session of its own: MERGE takes its transaction identifier from session settings.
-        session = self.spark.newSession()
-        events = session.read.format("delta").load(self.paths.events)
-        events = events.where(
-            (events["table"] == part.table) & (events["batch"] > done) & (events["batch"] <= self.batch)
-        )
-        if part.table in self.behind:
-            # The slice was summed up from where the table was thought to be, and the table itself may be further back.
-            part = replace(part, whole=False, truncated_at=last_truncate(events))
-        try:
-            self._fold(part, events, path, app, done)
-        except StateError as error:
-            logger.error("%s", error)
-            return TableResult(part.table, done, 0, error)
-        return TableResult(part.table, self.batch, part.events)
-
-    def _fold(self, part: Slice, events: DataFrame, path: str, app: str, done: int) -> None:
-        versions = self._versions(part.table)
-        schemas = [v.schema for v in versions]
-        try:
-            # Also of those in between: a table may have had no key for a while, or another one.
-            require_one_key([v.schema for v in versions if v.batch > done] + schemas[-1:])
-            merge(events, path, shape_of(schemas), app=app, batch=self.batch, whole=part.whole,
-                  truncated_at=part.truncated_at)
-        except IncompatibleSchemaChange:
-            if not self._rebuilt(events.sparkSession, versions, path, app):
-                raise
+    def merge_tables(self) -> list[TableResult]:
+        """Bring every table of the step up to its batch."""
+        results = []
+        for wave in self.step.waves(WAVE_BYTES, SLICE_BYTES):
+            results += [self._result(outcome) for outcome in self._merge_wave(wave)]
+        return sorted(results, key=lambda result: result.table)
 
     def note(self, results: list[TableResult]) -> Frontier:
-        """Appends the frontier row of this step: a step done again adds a row that says the same."""
+        """Append the frontier row of this step; a step done twice appends equal rows."""
         failed = {r.table: r.batch for r in results if r.error}
         tried = {r.table for r in results}
         versions = {t: v for t, v in self.before.versions.items() if t not in tried}
-        for table in tried - failed.keys():
-            now = progress(_state_path(self.paths, table), _app(self.paths))
-            if now is not None:
-                versions[table] = now.version
+        versions |= {r.table: r.version for r in results if not r.error}
         behind = {t: b for t, b in self.behind.items() if t not in tried} | failed
         position = max(self.step.position, self.before.position or self.step.position)
         frontier = Frontier(self.batch, position, versions, behind)
@@ -204,31 +179,99 @@ class _StepRun:
                     sum(r.events for r in results))
         return frontier
 
-    def _rebuilt(self, session: SparkSession, versions: list[SchemaVersion], path: str, app: str) -> bool:
-        """Builds a table anew whose shape is broken, if a dump has returned its rows in the new one since."""
-        whole = versions[first_compatible_version([v.schema for v in versions]):]
-        table, schemas = whole[0].schema.table, [v.schema for v in whole]
-        if not DeltaTable.is_deltatable(self.paths.windows):
-            return False
-        windows = session.read.format("delta").load(self.paths.windows)
-        known = windows.where(f"batch <= {max(self.batch, self.closed)}")
-        began = dumped_in(known, table, schemas, whole[0].since)
-        if began is None:
-            return False
-        logger.warning("table %s is built anew from its dump: its shape changed", table)
-        events = session.read.format("delta").load(self.paths.events).where(f"batch <= {self.batch}")
-        rebuild(events.where(events["table"] == table), path, schemas, min(began, whole[0].since), app=app,
-                batch=self.batch)
-        return True
+    def _merge_wave(self, tables: Sequence[str]) -> Iterator[Outcome]:
+        """Merge tables whose events together fit in memory, or one table of which they do not."""
+        slices, failed = self._slices(tables)
+        yield from failed
+        if len(tables) == 1 and self.step.sizes[tables[0]] > SLICE_BYTES:
+            yield from map(self._merge_large, slices)
+            return
+        wanted = Selection(self.before.batch, self.batch, self.behind)
+        names = pa.array(sorted(part.table for part in slices), pa.string())
+        chunks = [
+            events.filter(pc.is_in(events["table"], names)) for events in self.events.read(wanted)
+        ] if slices else []
+        found = split_tables(pa.concat_tables(chunks)) if chunks else {}
+        del chunks
+        yield from self.runner.run_all(
+            merge_slice, [replace(part, events=found.pop(part.table)) for part in slices if part.table in found]
+        )
 
-    def _versions(self, table: str) -> list[SchemaVersion]:
+    def _slices(self, tables: Sequence[str]) -> tuple[list[Slice], list[Outcome]]:
+        """The slices of tables, without events; and what became of those that cannot be folded."""
+        slices, failed = [], []
+        for table in tables:
+            try:
+                part = self._slice(table)
+                shape = shape_of(part.versions)
+                if has_odd_names(shape):
+                    with commit_lock(part.path):
+                        prepare_odd_names(self.spark, part.path, shape)
+                slices.append(part)
+            except StateError as error:
+                failed.append(Outcome.of_error(table, error))
+        return slices, failed
+
+    def _slice(self, table: str) -> Slice:
         versions = [v for v in self.schemas.get(table, []) if v.batch <= self.batch]
         if not versions:
             raise StateError(
                 f"table {table}: events refer to a schema that is not in the schemas table",
                 next_step="run reconcile from the start for this source",
             )
-        return versions
+        done = self._done(table)
+        return Slice(
+            table, _state_path(self.paths, table), _app(self.paths), self.batch, done,
+            tuple(v.schema for v in versions),
+            (*(v.schema for v in versions if v.batch > done), versions[-1].schema), NO_EVENTS,
+        )
+
+    def _done(self, table: str) -> int:
+        return self.behind.get(table, self.before.batch)
+
+    def _merge_large(self, part: Slice) -> Outcome:
+        """Merge a table of which a step has too many events for one task."""
+
+        def truncated(after: int) -> Position | None:
+            return max((at for batch, at in self.step.truncates.get(part.table, ()) if batch > after), default=None)
+
+        def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
+            wanted = Selection(after, self.batch, table=part.table)
+            size = self.step.sizes[part.table]
+            return fold_ranges(self.paths.events, self.events, wanted, shape, truncated(after), size, self.runner)
+
+        return merge_events(part, parts, truncated, self.runner.run_all)
+
+    def _result(self, outcome: Outcome) -> TableResult:
+        table = outcome.table
+        try:
+            outcome.raise_error()
+            return TableResult(table, self.batch, self.step.counts[table], version=outcome.version)
+        except IncompatibleSchemaChange as change:
+            error: StateError = change
+            version = self._rebuild(table)
+            if version is not None:
+                return TableResult(table, self.batch, self.step.counts[table], version=version)
+        except StateError as other:
+            error = other
+        logger.error("%s", error)
+        return TableResult(table, max(self._done(table), _reached(self.paths, table)), 0, error)
+
+    def _rebuild(self, table: str) -> int | None:
+        """Rebuild a table with an incompatible change, if a dump has returned its rows since; return its version."""
+        versions = [v for v in self.schemas[table] if v.batch <= self.batch]
+        compatible = versions[first_compatible_version([v.schema for v in versions]):]
+        schemas = [v.schema for v in compatible]
+        windows = closed_windows(self.paths, table, max(self.batch, self.closed))
+        began = dumped_in(windows, schemas, compatible[0].since)
+        if began is None:
+            return None
+        logger.warning("table %s is rebuilt from its dump: its schema changed", table)
+        path, app = _state_path(self.paths, table), _app(self.paths)
+        with commit_lock(path):
+            rebuild(self.spark, self.runner, self.paths, path, schemas, min(began, compatible[0].since), self.batch,
+                    app=app, batch=self.batch)
+            return DeltaTable(path).version()
 
 
 def _note_restated(paths: Paths, before: Frontier, restated: Sequence[Restated]) -> Frontier:
@@ -243,6 +286,11 @@ def _note_restated(paths: Paths, before: Frontier, restated: Sequence[Restated])
 
 def _state_path(paths: Paths, table: str) -> str:
     return paths.state(*split_qualified(table))
+
+
+def _reached(paths: Paths, table: str) -> int:
+    now = progress(_state_path(paths, table), _app(paths))
+    return now.batch or 0 if now else 0
 
 
 def _app(paths: Paths) -> str:

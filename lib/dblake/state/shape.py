@@ -1,4 +1,4 @@
-"""The columns of one state table: what its schemas say, in Spark's types.
+"""The columns of one state table: those of its schemas, in Spark's types.
 
 Built from all versions of a table's schema up to some landing batch. Promise: a shape can be a Delta table, and what
 cannot (names that differ only in case, names of our own columns, a key or a type that changed beyond repair) is a
@@ -20,15 +20,15 @@ OWN = {
     "_key": "STRING", "_incarnation": "BIGINT", "_lsn": "BIGINT", "_seq": "BIGINT", "_deleted": "BOOLEAN",
     "_lossy": "ARRAY<STRING>", "_missing": "ARRAY<STRING>",
 }
-#: What a column may not be called: our own, and what the fold tells the merge.
+#: What a column may not be called: our own, and one that the fold hands to the merge.
 RESERVED = frozenset({*OWN, "_unknown"})
-REBUILD = "if the change is meant, dump start --table '{table}', unless capture has asked for that by itself; once " \
-          "that dump is done, the next state run builds the table anew from it"
+REBUILD = "if the change is meant, dump start --table '{table}', unless capture has requested that by itself; once " \
+          "that dump is done, the next state run rebuilds the table from it"
 
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """One column: its name at the source and its Spark type. ``dropped`` says the newest schema has it no more."""
+    """One column: its name at the source and its Spark type. ``dropped`` is true if the newest schema does not have it."""
 
     name: str
     type: str
@@ -81,13 +81,13 @@ def first_compatible_version(versions: Sequence[TableSchema]) -> int:
 
 
 def require_one_key(versions: Sequence[TableSchema]) -> None:
-    """Raises IncompatibleSchemaChange for versions with different keys: rows of all of them cannot be told apart by one."""
+    """Raise IncompatibleSchemaChange for versions with different keys: no one of them identifies the rows of all."""
     if any(schema.primary_key != versions[-1].primary_key for schema in versions):
         raise key_changed(versions[-1].table)
 
 
 def key_changed(table: str) -> IncompatibleSchemaChange:
-    """What there is to say of a table whose key is another one than it was."""
+    """Return the error for a table whose key is another one than it was."""
     return IncompatibleSchemaChange(f"table {table}: its primary key changed", next_step=REBUILD.format(table=table))
 
 

@@ -1,54 +1,73 @@
 """What there is to fold: events in bounded steps, cut between landing batches.
 
-One small aggregate over all events that are new says which tables each step touches and how they can be folded.
+A survey of the new events, which does not read their payloads, determines which tables each step touches and how large it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.functions import expr
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from dblake.core.position import Position
-from dblake.spark.sql_literals import EVENT_AT, literal
+from dblake.state.events import Survey
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One table's part of a step. ``whole`` and ``truncated_at`` are what ``fold`` must be told."""
-
-    table: str
-    events: int
-    whole: bool
-    truncated_at: Position | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Step:
-    """Events up to landing batch ``batch``, which reach ``position``."""
+    """Events up to landing batch ``batch``, which reach ``position``.
+
+    By table: ``counts`` of events, ``sizes`` of their images in bytes, ``truncates`` with their batches.
+    """
 
     batch: int
     position: Position
-    slices: tuple[Slice, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+    truncates: dict[str, list[tuple[int, Position]]] = field(default_factory=dict)
+
+    def waves(self, most: int, large: int) -> Iterator[list[str]]:
+        """Yield groups of tables with up to ``most`` bytes of events; a table above ``large`` is alone."""
+        group: list[str] = []
+        size = 0.0
+        for table in sorted(self.counts):
+            if self.sizes[table] > large:
+                yield [table]
+                continue
+            if group and size + self.sizes[table] > most:
+                yield group
+                group, size = [], 0.0
+            group.append(table)
+            size += self.sizes[table]
+        if group:
+            yield group
 
 
-def newer(events: DataFrame, done: int, behind: Mapping[str, int]) -> DataFrame:
-    """Events after batch ``done``; of the tables left behind, those after their own."""
-    late = [f"(`table` = {literal(table)} AND batch > {batch})" for table, batch in behind.items()]
-    return events.where(" OR ".join([f"batch > {done}", *late]))
+def plan_steps(survey: Survey, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
+    """Return the steps after batch ``done``, and whether they take all events: an open transaction waits."""
+    if not survey.ends:
+        return [], True
+    ends = [{"batch": batch, "open": end.open} for batch, end in sorted(survey.ends.items())]
+    # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.
+    edges = cuts(ends, done, batches_per_step) or [done]
+    steps: dict[int, Step] = {}
+    for (batch, table), count in sorted(survey.counts.items()):
+        if batch > edges[-1]:
+            continue
+        edge = next(edge for edge in edges if batch <= edge)
+        newest = survey.ends[batch].newest
+        step = steps.setdefault(edge, Step(batch, newest))
+        step.batch, step.position = max(step.batch, batch), max(step.position, newest)
+        step.counts[table] = step.counts.get(table, 0) + count
+        step.sizes[table] = step.sizes.get(table, 0.0) + survey.sizes[batch, table]
+        if (batch, table) in survey.truncates:
+            step.truncates.setdefault(table, []).append((batch, survey.truncates[batch, table]))
+    plan = [steps[edge] for edge in edges if edge in steps]
+    return plan, bool(plan) and plan[-1].batch == max(survey.ends)
 
 
-def batch_ends(events: DataFrame) -> DataFrame:
-    """For each batch, whether a transaction is ``open`` at its end, so that the next batch holds the rest of it."""
-    log = f"IF(origin = 'log', {EVENT_AT}, NULL)"
-    return events.groupBy("batch").agg(expr(f"coalesce(NOT max_by(last_in_txn, {log}), false) AS open"))
-
-
-def cuts(ends: Sequence[Row], done: int, batches_per_step: int) -> list[int]:
-    """The batches each step goes up to: about so many a step, and none with a transaction open at its end."""
+def cuts(ends: Sequence[Mapping[str, Any]], done: int, batches_per_step: int) -> list[int]:
+    """Return the batch each step goes up to: about so many a step, and none with a transaction open at its end."""
     newest = max((row["batch"] for row in ends), default=0)
     inside = {row["batch"] for row in ends if row["open"]}
     found: list[int] = []
@@ -63,39 +82,4 @@ def cuts(ends: Sequence[Row], done: int, batches_per_step: int) -> list[int]:
             break
         found.append(cut)
         done = cut
-    return found
-
-
-def summary(events: DataFrame, cuts: Sequence[int]) -> DataFrame:
-    """One row for each step, up to the cuts, and table."""
-    at = expr(EVENT_AT)
-    step = expr(f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < batch)) AS step")
-    return (
-        events.where(f"batch <= {cuts[-1]}")
-        .select(step, "table", "batch", "op", "partial", "schema_id", at.alias("at"))
-        .groupBy("step", "table")
-        .agg(
-            expr("max(batch) AS batch"),
-            expr("max(at) AS at"),
-            expr("count(*) AS events"),
-            expr("NOT bool_or(coalesce(partial, false) OR op = 'f') AND "
-                 "min(IF(op = 't', NULL, schema_id)) <=> max(IF(op = 't', NULL, schema_id)) AS whole"),
-            expr("max(IF(op = 't', at, NULL)) AS truncated_at"),
-        )
-        .orderBy("step", "table")
-    )
-
-
-def steps(rows: Iterable[Row]) -> list[Step]:
-    """The steps in order, from the rows of ``summary``."""
-    found = []
-    for _, group in groupby(rows, key=lambda row: row["step"]):
-        tables = list(group)
-        slices = tuple(
-            Slice(r["table"], r["events"], r["whole"], Position(*r["truncated_at"]) if r["truncated_at"] else None)
-            for r in tables
-        )
-        found.append(
-            Step(max(r["batch"] for r in tables), max(Position(*r["at"]) for r in tables), slices)
-        )
     return found

@@ -1,24 +1,41 @@
-"""A state table in Delta: how far it is, and how it comes to be and grows with its shape.
+"""A state table in Delta: how far it is, and how it is created, grows with its shape and is replaced.
 
-How far a table is stands in its own log, as the SetTransaction of ``merge``: the landing batch up to which events
-were folded in. Deletion vectors are off, so that readers which do not know them (delta-rs, DuckDB) read the tables.
+A table records how far it is in its own log: the transaction identifier of each commit is the landing batch up to
+which events were folded in. Tables have no deletion vectors, so that every reader of Delta or Parquet can read them.
+
+Everything goes through delta-rs and works in a task without Spark, with one exception: column mapping, which a table
+needs if a column name has characters that Parquet reserves, is set up by Spark (``prepare_odd_names``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema, TableFeatures
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import SparkSession
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.spark.sql_literals import delta, identifier, literal
+from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, file_system, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
+from dblake.state.values import arrow_type
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _MAPPED = "'delta.columnMapping.mode' = 'name'"
 _KEY = "dblake.key"
+_NTZ = "TIMESTAMP_NTZ"
+
+#: Decorator: call the function again if its commit lost to another writer's, eight times in all. The function reads
+#: the table again, so that nothing it commits rests on the version that lost.
+retry_refused_commit = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(8), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,78 +47,135 @@ class Progress:
     key: str | None
 
     def require_key(self, shape: Shape) -> None:
-        """Raises IncompatibleSchemaChange if the table's rows go by another key than the shape's."""
+        """Raise IncompatibleSchemaChange if the table's rows are identified by another key than the shape's."""
         if self.key is not None and self.key != _key_property(shape):
             raise key_changed(shape.table)
 
 
 def progress(path: str, app: str) -> Progress | None:
-    """How far the table is by its own log; None if there is no table."""
-    if not DeltaTable.is_deltatable(path):
-        return None
-    table = DeltaTable(path)
+    """Return how far a table is by its own log; None if there is no table."""
+    return progress_of(DeltaTable(path), app) if DeltaTable.is_deltatable(path) else None
+
+
+def progress_of(table: DeltaTable, app: str) -> Progress:
+    """Return how far an open table is."""
     return Progress(table.version(), table.transaction_version(app), table.metadata().configuration.get(_KEY))
 
 
-def prepare(spark: SparkSession, path: str, shape: Shape) -> Shape:
-    """Makes the table, or lets it grow, so that it can take rows of the shape; returns the shape it then has.
+def has_odd_names(shape: Shape) -> bool:
+    """True if the table needs column mapping, which only Spark can set up."""
+    return any(_ODD_NAME.search(column.name) for column in shape.columns)
 
-    Every step leaves a table that is right as it is, so dying between two of them costs nothing. A shape the table
-    cannot grow to is a IncompatibleSchemaChange.
+
+def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
+    """Create the table or let it grow, so that it can take rows of the shape; return it and the shape it then has.
+
+    Every step leaves a valid table, so a run may end between two of them. Raises IncompatibleSchemaChange if the table
+    cannot grow to the shape.
     """
     if not DeltaTable.is_deltatable(path):
-        _create(spark, path, shape)
-    key = spark.sql(f"SHOW TBLPROPERTIES {delta(path)} ('{_KEY}')").first()
-    if key is not None and key["value"] != _key_property(shape):
-        raise key_changed(shape.table)
-    existing = {f.name: f.dataType.simpleString().upper() for f in spark.read.format("delta").load(path).schema}
+        _create(path, shape)
+    table = DeltaTable(path)
+    progress_of(table, "").require_key(shape)
+    existing = table_columns(table).types
     shape = widened_to_fit(shape, existing)
-    missing = [c for c in shape.columns if c.name not in existing]
-    if any(_ODD_NAME.search(c.name) for c in missing):
-        spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
-    if missing:
-        added = ", ".join(f"{identifier(c.name)} {c.type}" for c in missing)
-        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({added})")
-    if any(existing.get(c.name, c.type) != c.type for c in shape.columns):
-        _widen(spark, path, shape)
-    return shape
+    added = [column for column in shape.columns if column.name not in existing]
+    if added:
+        _allow_types(table, [column.type for column in added])
+        table.alter.add_columns([Field.from_arrow(pa.field(c.name, arrow_type(c.type))) for c in added])
+        table = DeltaTable(path)
+    if any(existing.get(column.name, column.type) != column.type for column in shape.columns):
+        _widen(TableFiles(path, table), shape)
+        table = DeltaTable(path)
+    return TableFiles(path, table), shape
 
 
-def replace(rows: DataFrame, path: str, shape: Shape, *, app: str, batch: int) -> None:
-    """Puts ``rows``, which have the shape's columns, in place of the table and all it held."""
-    spark = rows.sparkSession
+def prepare_odd_names(spark: SparkSession, path: str, shape: Shape) -> None:
+    """Create the table with column mapping, or give it the columns it lacks: what ``prepare`` leaves to Spark."""
     if not DeltaTable.is_deltatable(path):
-        _create(spark, path, shape)
-    if any(_ODD_NAME.search(c.name) for c in shape.columns):
+        columns = [*OWN.items(), *((c.name, c.type) for c in shape.columns)]
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {delta(path)} "
+            f"({', '.join(f'{identifier(name)} {kind}' for name, kind in columns)}) USING delta TBLPROPERTIES "
+            f"('delta.enableDeletionVectors' = 'false', '{_KEY}' = {literal(_key_property(shape))}, {_MAPPED})"
+        )
+        return
+    table = DeltaTable(path)
+    progress_of(table, "").require_key(shape)
+    existing = table_columns(table).types
+    added = [column for column in widened_to_fit(shape, existing).columns if column.name not in existing]
+    if added:
+        names = ", ".join(f"{identifier(c.name)} {c.type}" for c in added)
         spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
+        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({names})")
+
+
+def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int) -> None:
+    """Replace the table and all it holds by ``parts``, rows with the shape's columns, in one commit."""
+    if not DeltaTable.is_deltatable(path):
+        _create(path, shape)
+    table = DeltaTable(path)
+    _allow_types(table, [column.type for column in shape.columns])
+    table = DeltaTable(path)
+    types = {**OWN, **{c.name: c.type for c in shape.columns}}
+    columns = Columns(types, {name: name for name in types})
+    writer = FileWriter(path, columns)
+    for rows in parts:
+        writer.write(rows)
+    TableFiles(path, table).commit(
+        writer.close(), [], app, batch, Schema.from_arrow(columns.schema()), replace=True
+    )
+    # After the rows: a run that ended in between finds the old key and does this again.
+    DeltaTable(path).alter.set_table_properties({_KEY: _key_property(shape)}, raise_if_not_exists=False)
+
+
+def replace_odd_names(
+    spark: SparkSession, path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int
+) -> None:
+    """Do what ``replace`` does for a table that needs column mapping."""
+    if not DeltaTable.is_deltatable(path):
+        prepare_odd_names(spark, path, shape)
+    spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
+    types = {**OWN, **{c.name: c.type for c in shape.columns}}
+    schema = Columns(types, {name: name for name in types}).schema()
+    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in parts] or [schema.empty_table()])
     (
-        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        spark.createDataFrame(rows).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         .option("txnAppId", app).option("txnVersion", batch).save(path)
     )
-    # After the rows: with the old key said, a run that died in between is followed by one that does this again.
     spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ('{_KEY}' = {literal(_key_property(shape))})")
 
 
-def _create(spark: SparkSession, path: str, shape: Shape) -> None:
-    columns = [*OWN.items(), *((c.name, c.type) for c in shape.columns)]
-    properties = ["'delta.enableDeletionVectors' = 'false'", f"'{_KEY}' = {literal(_key_property(shape))}"]
-    if any(_ODD_NAME.search(c.name) for c in shape.columns):
-        properties.append(_MAPPED)
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {delta(path)} "
-        f"({', '.join(f'{identifier(name)} {kind}' for name, kind in columns)}) USING delta "
-        f"TBLPROPERTIES ({', '.join(properties)})"
+def _create(path: str, shape: Shape) -> None:
+    types = {**OWN, **{c.name: c.type for c in shape.columns}}
+    schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])
+    system, base = file_system(path)
+    system.create_dir(base, recursive=True)
+    DeltaTable.create(
+        path, Schema.from_arrow(schema), mode="ignore", raise_if_key_not_exists=False,
+        configuration={"delta.enableDeletionVectors": "false", _KEY: _key_property(shape)},
     )
+
+
+def _allow_types(table: DeltaTable, types: Iterable[str]) -> None:
+    """Raise the table's protocol if it does not have times without a zone yet."""
+    if _NTZ in types and "timestampNtz" not in (table.protocol().reader_features or []):
+        table.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True,
+        )
 
 
 def _key_property(shape: Shape) -> str:
     return ",".join(map(identifier, shape.primary_key))
 
 
-def _widen(spark: SparkSession, path: str, shape: Shape) -> None:
-    """Writes the table anew with the wider types: the source did the same, and few readers know Delta's own way."""
-    types = {c.name: c.type for c in shape.columns}
-    table = spark.read.format("delta").load(path)
-    table.selectExpr(
-        *(f"CAST({identifier(n)} AS {types[n]}) AS {identifier(n)}" if n in types else n for n in table.columns)
-    ).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+def _widen(files: TableFiles, shape: Shape) -> None:
+    """Rewrite the table with the wider types; few readers support Delta's own type widening."""
+    types = {**files.columns.types, **{c.name: c.type for c in shape.columns}}
+    wider = Columns({name: types[name] for name in files.columns.types}, files.columns.physical)
+    writer = FileWriter(files.path, wider)
+    for file in files.files():
+        with FileReader(files.path, wider, file) as reader:
+            for group in range(reader.groups):
+                writer.write(reader.read(group))
+    files.replace_types(writer.close(), wider)

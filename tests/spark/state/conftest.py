@@ -11,26 +11,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dblake.core.schema import Column, TableSchema
+from dblake.core.schema import TableSchema
 from dblake.events.schema import EVENTS
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SCHEMAS
 from dblake.state.run import TableResult, run_state
+from tests.support.schemas import table_schema
 
-Image = dict[str, str | None]
-
-
-def table_schema(table: str, *columns: str) -> TableSchema:
-    """``"id integer key"``, ``"note text"``, ``"odd name: text"``; key columns in the order of the key."""
-    found, keys = [], 0
-    for text in columns:
-        name, _, kind = text.partition(": " if ": " in text else " ")
-        if kind.endswith(" key"):
-            keys += 1
-            found.append(Column(name, kind.removesuffix(" key"), False, keys))
-        else:
-            found.append(Column(name, kind))
-    return TableSchema(table, tuple(found))
+__all__ = ["Lake", "table_schema", "when"]
 
 
 class Lake:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dblake.core.position import Position
-from dblake.state.merge import merge
-from dblake.state.shape import shape_of
+from dblake.state.fold import NEEDED
+from dblake.state.merge import Slice, merge_slice
 from dblake.state.table import progress
 from tests.spark.state.conftest import Lake, table_schema
 
@@ -23,11 +22,9 @@ class Target:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.lake, self.path = Lake(spark, root), str(root / "t")
 
-    def merge(self, batch: int, *events: tuple[object, ...], truncated_at: int | None = None) -> None:
-        # A session of its own each time, as a step has it.
-        frame = self.lake.frame(TABLE, batch, events)
-        merge(frame, self.path, shape_of([TABLE]), app="state/shop", batch=batch, whole=False,
-              truncated_at=None if truncated_at is None else Position(1, truncated_at))
+    def merge(self, batch: int, *events: tuple[object, ...]) -> None:
+        rows = self.lake.frame(TABLE, batch, events).select(*NEEDED).toArrow()
+        merge_slice(Slice(TABLE.table, self.path, "state/shop", batch, 0, (TABLE,), (TABLE,), rows)).raise_error()
 
     def rows(self) -> list[tuple[object, ...]]:
         frame = self.lake.spark.read.format("delta").load(self.path).orderBy("id")
@@ -49,7 +46,7 @@ def test_older_events_never_move_a_row_back(target: Target) -> None:
 
 def test_an_older_truncate_buries_nothing_newer(target: Target) -> None:
     target.merge(1, *NEW)
-    target.merge(2, (4, "c", "4", {"id": "4", "a": "old"}), (11, "t", None, None), truncated_at=11)
+    target.merge(2, (4, "c", "4", {"id": "4", "a": "old"}), (11, "t", None, None))
     assert target.rows() == [(1, None, 11, True), (2, None, 11, True), (3, "new", 12, False), (4, None, 11, True)]
 
 

@@ -1,0 +1,248 @@
+"""New events, read from their files with Arrow: which there are, and those of one table or of all.
+
+Files are skipped by their batch statistics in the Delta log, row groups by those in their footers. A reader holds one
+row group at a time. ``Selection`` names the wanted rows, ``Span`` where they may be; both can be sent to Spark's executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from dblake.core.position import Position
+from dblake.state.files import file_path, file_system
+from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
+
+_SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
+_REPEATED = ["table", "op", "schema_id", "origin"]
+_PAYLOAD = ("key", "after")
+_ENTRY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which events: of batches after ``after`` up to ``until``.
+
+    Events of the tables in ``behind`` are wanted from after their own batch. ``table`` limits the selection to one
+    table, ``since`` to a position and later; ``schema_ids`` and ``key`` to rows of these schemas that have all key
+    columns, and truncates.
+    """
+
+    after: int
+    until: int
+    behind: Mapping[str, int] = field(default_factory=dict)
+    table: str | None = None
+    since: Position | None = None
+    schema_ids: frozenset[str] | None = None
+    key: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """The batch after which the earliest wanted event can be."""
+        if self.table is not None:
+            return self.behind.get(self.table, self.after)
+        return min([self.after, *self.behind.values()])
+
+    def filter(self, events: pa.Table) -> pa.Table:
+        """Return the wanted rows; ``events`` has the columns that the conditions are about."""
+        batches = events["batch"].to_numpy()
+        wanted = (batches > self.after) & (batches <= self.until)
+        for table, after in self.behind.items():
+            wanted |= (batches > after) & (batches <= self.until) & _flags(pc.equal(events["table"], table))
+        if self.table is not None:
+            wanted &= _flags(pc.equal(events["table"], self.table))
+        if self.since is not None:
+            wanted &= ~is_older([events[name].to_numpy() for name in POSITION], position_parts(self.since))
+        if self.schema_ids is not None and wanted.any():
+            fits = _flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
+            for name in self.key:
+                # A row of an earlier key does not have the column there.
+                fits &= _flags(pc.is_valid(pc.map_lookup(events["key"], name, "first")))
+            wanted &= fits | _flags(pc.equal(events["op"], "t"))
+        return events if wanted.all() else events.filter(pa.array(wanted))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Row groups of one events file."""
+
+    path: str
+    groups: tuple[int, ...]
+    bytes_per_row: float
+
+
+@dataclass
+class BatchEnd:
+    """One batch: its newest position, the newest of its log events, and if a transaction is open after that one."""
+
+    newest: Position
+    last_log: Position | None = None
+    open: bool = False
+
+
+@dataclass
+class Survey:
+    """What there is to fold. ``counts``, ``sizes`` and ``truncates`` are by batch and table."""
+
+    ends: dict[int, BatchEnd] = field(default_factory=dict)
+    counts: dict[tuple[int, str], int] = field(default_factory=dict)
+    sizes: dict[tuple[int, str], float] = field(default_factory=dict)
+    truncates: dict[tuple[int, str], Position] = field(default_factory=dict)
+
+
+class Events:
+    """The events table as of its newest version when this was made."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+        missing = [None] * files.num_rows
+        least, most = (
+            files[name].to_pylist() if name in files.column_names else missing for name in ("min.batch", "max.batch")
+        )
+        self._files = sorted(zip(files["path"].to_pylist(), least, most, strict=True), key=lambda f: (f[2] or 0, f[0]))
+        self._spans: dict[str, list[tuple[int, int | None, int | None, float]]] = {}
+
+    def spans(self, wanted: Selection) -> list[Span]:
+        """Return where the events of a selection may be."""
+        found = []
+        for path, least, most in self._files:
+            if (most is not None and most <= wanted.first) or (least is not None and least > wanted.until):
+                continue
+            groups = [
+                (group, size) for group, low, high, size in self._groups(path)
+                if (high is None or high > wanted.first) and (low is None or low <= wanted.until)
+            ]
+            if groups:
+                found.append(Span(path, tuple(g for g, _ in groups), max(size for _, size in groups)))
+        return found
+
+    def read(self, wanted: Selection, columns: Sequence[str] = ("table", *NEEDED)) -> Iterator[pa.Table]:
+        """Yield the events of a selection, one row group at a time."""
+        for span in self.spans(wanted):
+            yield from self.read_span(span, wanted, columns)
+
+    def read_span(
+        self, span: Span, wanted: Selection, columns: Sequence[str] = ("table", *NEEDED)
+    ) -> Iterator[pa.Table]:
+        """Yield the wanted events of one span, one row group at a time."""
+        return read_span(self._path, span, wanted, columns)
+
+    def survey(self, wanted: Selection) -> Survey:
+        """Count the wanted events by batch and table, without their payloads."""
+        found = Survey()
+        for span in self.spans(wanted):
+            for events in read_span(self._path, span, wanted, _SURVEYED):
+                if events.num_rows:
+                    _count(events, span.bytes_per_row, found)
+        return found
+
+    def _groups(self, path: str) -> list[tuple[int, int | None, int | None, float]]:
+        """For each row group its least and greatest batch, and the bytes of a row's images."""
+        if path not in self._spans:
+            system, base = file_system(self._path)
+            with system.open_input_file(file_path(base, path)) as source:
+                facts = pq.ParquetFile(source).metadata
+            self._spans[path] = [_group(facts.row_group(n), n) for n in range(facts.num_row_groups)]
+        return self._spans[path]
+
+
+def read_span(root: str, span: Span, wanted: Selection, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the wanted events of a span of the events table at ``root``, one row group at a time."""
+    conditions = {"batch", "table", *(POSITION if wanted.since else ())}
+    if wanted.schema_ids is not None:
+        conditions |= {"schema_id", "key", "op"}
+    system, base = file_system(root)
+    with system.open_input_file(file_path(base, span.path)) as source:
+        file = pq.ParquetFile(source, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False)
+        names = [name for name in file.schema_arrow.names if name in {*columns, *conditions}]
+        for group in span.groups:
+            found = file.read_row_group(group, names, use_threads=False)
+            yield _plain(wanted.filter(found).select(list(columns)))
+
+
+def _plain(events: pa.Table) -> pa.Table:
+    """Decode dictionaries, which differ from file to file."""
+    for place, one in enumerate(events.schema):
+        if pa.types.is_dictionary(one.type):
+            events = events.set_column(place, one.name, events[one.name].cast(one.type.value_type))
+    return events
+
+
+def _group(facts: pq.RowGroupMetaData, number: int) -> tuple[int, int | None, int | None, float]:
+    low = high = None
+    size = 0
+    for place in range(facts.num_columns):
+        column = facts.column(place)
+        name = column.path_in_schema
+        if name == "batch" and column.statistics is not None and column.statistics.has_min_max:
+            low, high = column.statistics.min, column.statistics.max
+        if name.startswith(_PAYLOAD):
+            # Dictionaries keep repeated texts small in the file, not in memory.
+            size += column.total_uncompressed_size + _ENTRY_BYTES * column.num_values
+    return number, low, high, size / max(facts.num_rows, 1)
+
+
+def _count(events: pa.Table, bytes_per_row: float, found: Survey) -> None:
+    """Add a row group's events to a survey."""
+    names = _encoded(events["table"])
+    tables, codes = names.dictionary.to_pylist(), names.indices.to_numpy()
+    batches = events["batch"].to_numpy()
+    at = [events[name].to_numpy() for name in POSITION]
+    kinds, counts = np.unique(batches * len(tables) + codes, return_counts=True)
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        pair = (kind // len(tables), tables[kind % len(tables)])
+        found.counts[pair] = found.counts.get(pair, 0) + count
+        found.sizes[pair] = found.sizes.get(pair, 0.0) + count * bytes_per_row
+    for row in np.flatnonzero(_flags(pc.equal(events["op"], "t"))):
+        pair, place = (int(batches[row]), tables[codes[row]]), Position(*(int(part[row]) for part in at))
+        found.truncates[pair] = max(place, found.truncates.get(pair, place))
+    order = np.lexsort((at[2], at[1], at[0], batches))
+    last = _flags(events["last_in_txn"])
+    logged = order[_flags(pc.equal(events["origin"], "log"))[order]]
+    for rows, is_log in ((order, False), (logged, True)):
+        for row in rows[np.append(np.diff(batches[rows]) != 0, True)] if len(rows) else ():
+            place = Position(*(int(part[row]) for part in at))
+            end = found.ends.setdefault(int(batches[row]), BatchEnd(place))
+            end.newest = max(end.newest, place)
+            if is_log and (end.last_log is None or end.last_log < place):
+                end.last_log, end.open = place, not last[row]
+
+
+def split_tables(events: pa.Table) -> dict[str, pa.Table]:
+    """Split events by ``table``; each table's keep their order."""
+    names = _encoded(events["table"])
+    codes = names.indices.to_numpy()
+    events = events.drop_columns(["table"])
+    if len(names.dictionary) == 1:
+        return {names.dictionary[0].as_py(): events}
+    order = np.argsort(codes, kind="stable")
+    ordered = events.take(pa.array(order))
+    bounds = np.searchsorted(codes[order], np.arange(len(names.dictionary) + 1))
+    return {
+        name: ordered.slice(bounds[code], bounds[code + 1] - bounds[code])
+        for code, name in enumerate(names.dictionary.to_pylist()) if bounds[code + 1] > bounds[code]
+    }
+
+
+def newest_truncate(events: pa.Table) -> Position | None:
+    """Return the newest truncate among the events of one table."""
+    rows = np.flatnonzero(_flags(pc.equal(events["op"], "t")))
+    at = [events[name].to_numpy() for name in POSITION]
+    return max((Position(*(int(part[row]) for part in at)) for row in rows), default=None)
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    column = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _flags(values: pa.ChunkedArray) -> np.ndarray:
+    flags: np.ndarray = pc.fill_null(values, False).to_numpy()
+    return flags.astype(bool, copy=False)

@@ -1,0 +1,131 @@
+"""State's tasks where they can fail: killed between two tables' commits, on executors, beside another writer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblake.lake.frontier import read_frontier
+from dblake.state.run import run_state
+from tests.spark.state.conftest import Lake, table_schema
+
+HOME = Path(__file__).parents[3]
+TABLES = [table_schema(f"public.t{n}", "id integer key", "a text") for n in range(4)]
+STATE = """
+import sys
+from dblake.lake.layout import Paths
+from dblake.spark.session import spark_session
+from dblake.state import run
+run.SLICE_BYTES = int(sys.argv[3])
+spark = spark_session("state", **{"spark.master": sys.argv[2]})
+results = run.run_state(spark, Paths(sys.argv[1], "shop"), parallel=1)
+assert all(result.error is None for result in results), results
+spark.stop()
+"""
+
+
+def run_process(lake: Lake, master: str, *, failpoint: str = "", slice_bytes: int = 1 << 30) -> int:
+    """Run state in a process of its own; return how it ended."""
+    environment = {**os.environ, "PYTHONPATH": f"{HOME / 'lib'}{os.pathsep}{HOME}", "DBLAKE_FAILPOINT": failpoint}
+    environment.pop("PYSPARK_GATEWAY_PORT", None)
+    command = [sys.executable, "-c", STATE, lake.paths.warehouse, master, str(slice_bytes)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=HOME)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.returncode
+
+
+def fill(lake: Lake) -> None:
+    for number, schema in enumerate(TABLES):
+        lake.schema(schema)
+        lake.land(schema, 1, *((10 + n, "c", str(n), {"id": str(n), "a": f"{number} {n}"}) for n in range(40)))
+
+
+def change(lake: Lake) -> None:
+    for schema in TABLES:
+        lake.land(schema, 2, (50, "u", "1", {"a": "changed"}), (51, "d", "2", None),
+                  (52, "c", "99", {"id": "99", "a": "new"}))
+
+
+def expected(number: int) -> dict[int, str]:
+    rows = {n: f"{number} {n}" for n in range(40)} | {1: "changed", 99: "new"}
+    del rows[2]
+    return rows
+
+
+def found(lake: Lake, number: int) -> dict[int, str]:
+    rows = lake.state("public", f"t{number}").collect()
+    assert len(rows) == len({row["_key"] for row in rows}) == 41
+    return {row["id"]: row["a"] for row in rows if not row["_deleted"]}
+
+
+@pytest.mark.timeout(900)
+def test_state_killed_between_two_tables_continues(lake: Lake) -> None:
+    fill(lake)
+    lake.fold()
+    change(lake)
+    assert run_process(lake, "local[1]", failpoint="state.table:2") == -signal.SIGKILL
+    versions = [DeltaTable(lake.paths.state("public", f"t{n}")).version() for n in range(4)]
+    assert sorted(versions) == [1, 1, 2, 2]
+    assert read_frontier(lake.paths).batch == 1
+    lake.fold()
+    assert [found(lake, n) for n in range(4)] == [expected(n) for n in range(4)]
+    assert read_frontier(lake.paths).versions == {f"public.t{n}": 2 for n in range(4)}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("slice_bytes", [1 << 30, 0], ids=["slices", "key ranges"])
+def test_state_on_cluster_equals_state_in_process(lake: Lake, slice_bytes: int) -> None:
+    fill(lake)
+    assert run_process(lake, "local-cluster[2,1,1024]", slice_bytes=slice_bytes) == 0
+    change(lake)
+    assert run_process(lake, "local-cluster[2,1,1024]", slice_bytes=slice_bytes) == 0
+    assert [found(lake, n) for n in range(4)] == [expected(n) for n in range(4)]
+
+
+def test_state_folded_by_key_ranges_equals_state_at_once(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dblake.state.run.SLICE_BYTES", 0)
+    monkeypatch.setattr("dblake.state.key_ranges.BUCKET_BYTES", 500)
+    fill(lake)
+    run_state(spark, lake.paths)
+    change(lake)
+    lake.land(TABLES[0], 3, (60, "t", None, None), (61, "c", "7", {"id": "7", "a": "after"}))
+    run_state(spark, lake.paths)
+    assert [found(lake, n) for n in range(1, 4)] == [expected(n) for n in range(1, 4)]
+    assert found(lake, 0) == {7: "after"}
+
+
+def test_state_task_after_lost_commit_reads_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPTIMIZE by a writer that holds no lock takes the file that a merge is about to replace."""
+    fill(lake)
+    lake.fold()
+    for number in range(4):
+        lake.land(TABLES[number], 2, (45, "c", "99", {"id": "99", "a": "new"}))
+    lake.fold()
+    change(lake)
+    from dblake.state import merge
+
+    upserted, taken = merge._upsert_parts, []
+
+    def upsert_beside_another(target, *rest):  # type: ignore[no-untyped-def]
+        result = upserted(target, *rest)
+        if target.path.endswith("t1") and not taken:
+            taken.append(1)
+            lake.spark.sql(f"DELETE FROM delta.`{target.path}` WHERE id = 5")
+        return result
+
+    monkeypatch.setattr(merge, "_upsert_parts", upsert_beside_another)
+    for number in range(4):
+        lake.land(TABLES[number], 3, (70, "u", "1", {"a": "changed"}))
+    lake.fold()
+    assert taken
+    rows = {row["id"]: row["a"] for row in lake.state("public", "t1").where("NOT _deleted").collect()}
+    assert rows[1] == "changed" and 5 not in rows
