@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dblake.capture.requests import Throttle, pending, save_progress, throttle
 
 from dblake.capture.progress import FileProgress
-from dblake.capture.requests import Throttle, pending, save_progress, throttle
 from dblake.core.errors import UsageError
 from dblake.landing.control import DumpStart
 from pipelines.dump import parse_keys
