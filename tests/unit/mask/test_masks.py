@@ -24,7 +24,7 @@ def test_encrypted_key_is_decrypted_with_its_own_key_only() -> None:
     assert own.decrypt_key("public.t", encrypted) == KEY
     assert len({*encrypted, *other.encrypt_key(KEY)}) == 6
     for wrong in (other.encrypt_key(KEY), KEY, ("00",), (encrypted[1][:-1] + "0", )):
-        with pytest.raises(Unsupported, match="was encrypted with another `mask.key`"):
+        with pytest.raises(Unsupported, match=r"was encrypted with another `mask\.key`"):
             own.decrypt_key("public.t", wrong)
 
 
