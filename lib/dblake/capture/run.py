@@ -51,7 +51,7 @@ class Capture:
 
     def _follow(self, until: Until, *, new_incarnation: bool = False) -> None:
         """Capture from the server that answers, and from its successors as long as each continues the same log."""
-        while True:
+        while not self._context.stop.is_set():
             try:
                 return self._follow_server(until, new_incarnation=new_incarnation)
             except ServerChanged:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MAX_DOCUMENT_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
+from tests.support.certificates import self_signed
 from tests.support.progress_contract import ProgressContract, Write
 from tests.support.zookeeper import ZookeeperServer
 
@@ -108,7 +108,8 @@ class TestZookeeperProgress(ProgressContract):
                 open_progress(other, "shop").write("d/b", {})
 
     def test_tls_verifies_server_certificate(self, tmp_path: Path) -> None:
-        certificate, key = _certificate(tmp_path, "localhost"), tmp_path / "localhost.key"
+        signed = self_signed(tmp_path, "localhost")
+        certificate, key = signed.certificate, signed.key
         both = tmp_path / "both.pem"
         both.write_text(key.read_text() + certificate.read_text())
         port = ZookeeperServer(tmp_path / "x").port
@@ -132,16 +133,6 @@ class TestZookeeperProgress(ProgressContract):
                 else:
                     with pytest.raises((ProgressUnavailable, ConfigError)):
                         store.write("a", {"n": 2})
-
-
-def _certificate(folder: Path, host: str) -> Path:
-    """Return a self-signed certificate; its key is beside it."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}",
-         "-addext", f"subjectAltName=DNS:{host}", "-keyout", str(folder / f"{host}.key"),
-         "-out", str(folder / f"{host}.crt")], check=True, capture_output=True,
-    )
-    return folder / f"{host}.crt"
 
 
 def test_sources_share_an_ensemble_and_no_document(progress_url: str) -> None:

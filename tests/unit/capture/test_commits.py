@@ -12,7 +12,7 @@ import pytest
 
 from dblake.capture.batch import Batch
 from dblake.capture.commits import Committer
-from dblake.core.errors import Fenced
+from dblake.core.errors import Fenced, TableUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.lake.locks import commit_lock
@@ -81,6 +81,14 @@ def test_commit_ignores_shared_lock_of_frozen_capture(path: str) -> None:
         commits.submit(batch(1))
         assert commits.take_landed(wait_seconds=20) is not None
     commits.close()
+
+
+def test_commit_lock_held_too_long_raises_table_unavailable(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dblake.lake.locks._LOCK_SECONDS", 0.3)
+    with commit_lock(path), pytest.raises(TableUnavailable, match="locked by another job"), commit_lock(path):
+        pass
+    with commit_lock(path):
+        pass
 
 
 def test_commit_lock_is_reentrant_for_object_stores() -> None:

@@ -21,6 +21,7 @@ from dblake.source.postgres.settings import PostgresSettings
 _NO_CA = "/dev/null/none"
 _SSLMODE = {"verify": "verify-full", "require": "require", "disable": "disable"}
 
+#: ``lock_timeout``: no wait is unbounded; a longer lock on a table ends the job, which may be started again.
 #: ``synchronous_commit=local``: ``on`` may wait for a standby, ``off`` leaves the log unflushed and the stream waiting.
 _PINNED = {
     "TimeZone": "UTC",
@@ -33,7 +34,7 @@ _PINNED = {
     "search_path": "pg_catalog",
     "synchronous_commit": "local",
     "statement_timeout": "0",
-    "lock_timeout": "0",
+    "lock_timeout": "1h",
     "idle_in_transaction_session_timeout": "0",
 }
 
@@ -123,6 +124,11 @@ def explained(settings: PostgresSettings) -> Iterator[None]:
         yield
     except DblakeError:
         raise
+    except psycopg2.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"source {settings.name}: another session at the source holds a lock for too long",
+            next_step="see pg_locks and pg_stat_activity for that session; then run again",
+        ) from error
     except psycopg2.Error as error:
         text = str(error)
         passing = any(words in text for words in _PASSING)
