@@ -19,7 +19,7 @@ from pipelines.sources import open_source
 def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_gap: bool = False) -> Landed:
     """Capture until ``until`` holds or ``stop`` is set, at a transaction's end; return what has landed.
 
-    A run with an end never stands by: its scheduler learns at once that another capture leads. Raises the errors of
+    A run with an end is never on standby: its scheduler learns at once that another capture leads. Raises the errors of
     ``Capture.run``.
     """
     name = config.source.name

@@ -91,7 +91,7 @@ class Reached:
 
 
 class Landing:
-    """One source's landing table, for its one writer. ``reached`` is the newest commit's metadata, None without one."""
+    """One source's landing table, for its one writer. ``reached`` is its newest metadata, None before a commit."""
 
     def __init__(self, path: str, source: str) -> None:
         """Open the table, and create it if there is none.
