@@ -207,7 +207,8 @@ def test_key_ranges_resume_after_restart(backend: Backend, lake: Lake) -> None:
         if next(numbers) == 6:
             stop.set()
 
-    lake.capture(source, steps={("every read", T): stop_at_the_seventh}, chunk_size=4, readers=2, until=Until(), stop=stop)
+    steps = {("every read", T): stop_at_the_seventh}
+    lake.capture(source, steps=steps, chunk_size=4, readers=2, until=Until(), stop=stop)
     (before,) = lake.dumps()
     assert before["state"] == "running" and 0 < before["rows"] < 200
     script.run(["delete 199", "update 0 b"])

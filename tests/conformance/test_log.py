@@ -49,7 +49,9 @@ def test_transactions_are_in_commit_order(backend: Backend, lake: Lake) -> None:
     second.commit()
     first.commit()
     lake.capture(source)
-    assert event_lines(lake.reconciled()[0], T) == ["c 2 of the first to commit", "c 1 of the first to begin", "c 3 None"]
+    assert event_lines(lake.reconciled()[0], T) == [
+        "c 2 of the first to commit", "c 1 of the first to begin", "c 3 None",
+    ]
     assert flags(lake) == [(T, "2", True), (T, "1", False), (T, "3", True)]
     txids = [row["txid"] for row in lake.decoded()]
     assert txids[0] > txids[1] == txids[2] if backend.has_txids else txids == [None] * 3
