@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -228,7 +229,10 @@ def ops_of_dump_with_updates_in_every_window(
     before = lake.reached.batch
     numbers = itertools.count()
 
-    def touch(table: str) -> None:
+    def touch(table: str) -> Callable[[], None]:
+        return lambda: update_rows(table)
+
+    def update_rows(table: str) -> None:
         with backend.begin() as transaction:
             # Another value each time: MySQL logs no update that changes nothing.
             transaction.update(table, {}, {"v": f"b{next(numbers)}"})
@@ -236,7 +240,7 @@ def ops_of_dump_with_updates_in_every_window(
     lake.dump(*(schema.table for schema in schemas))
     lake.capture(
         backend.source("public.*"), chunk_size=size,
-        steps={("every read", schema.table): lambda table=schema.table: touch(table) for schema in schemas},
+        steps={("every read", schema.table): touch(schema.table) for schema in schemas},
     )
     return {(event.table, event.op) for event in lake.reconciled()[0] if event.batch > before}
 

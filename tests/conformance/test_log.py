@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -162,7 +163,7 @@ ROWS = 1500
 ], ids=["rows", "bytes"])
 @pytest.mark.parity
 def test_transaction_split_over_batches_resumes_inside(
-    backend: Backend, lake: Lake, limit: dict[str, int]
+    backend: Backend, lake: Lake, limit: dict[str, Any]
 ) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")

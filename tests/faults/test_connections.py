@@ -33,8 +33,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[SqlBackend]:
     with ExitStack() as stack:
         server = request.getfixturevalue(request.param)
         if request.param == "postgres":
-            backend: SqlBackend = PostgresBackend(stack.enter_context(fresh_database(server)))
-            stack.callback(backend.close)
+            postgres = PostgresBackend(stack.enter_context(fresh_database(server)))
+            stack.callback(postgres.close)
+            backend: SqlBackend = postgres
         else:
             backend = stack.enter_context(mysql_backend(server))
         yield backend
@@ -66,7 +67,7 @@ def test_connection_cut_inside_chunk_rereads_it(backend: SqlBackend, proxy: Prox
     source = backend.source("public.*")
     lake.capture(source)
     lake.dump(T)
-    lows = []
+    lows: list[int] = []
 
     def cut_the_first_read() -> None:
         lows.append(len(lows))

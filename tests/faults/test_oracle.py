@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_every_step_lands_once_while_jobs_are_killed(
 ) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
     print(f"DBLAKE_SEED={seed}")
-    with rig_on(kind, request, tmp_path, **(PACE if jobs else {})) as rig:
+    pace: dict[str, Any] = PACE if jobs else {}
+    with rig_on(kind, request, tmp_path, **pace) as rig:
         stress = Stress(rig, seed=seed, seconds=SECONDS, kill_every=3.0, jobs=jobs)
         seconds, writers = stress.run()
         if jobs:

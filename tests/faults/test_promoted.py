@@ -71,7 +71,7 @@ def promote(standby: EmbeddedPostgres, rig: Rig) -> None:
 
 def gaps(rig: Rig) -> list[str]:
     """Return the reasons of the gaps in the window ledger."""
-    return [line.reason for line in rig.lake.reconciled()[1] if line.status == "gap"]
+    return [line.reason or "" for line in rig.lake.reconciled()[1] if line.status == "gap"]
 
 
 def test_capture_resumes_on_promoted_standby_without_gap(primary: EmbeddedPostgres, tmp_path: Path) -> None:
@@ -111,6 +111,7 @@ def test_log_missing_on_promoted_standby_is_a_gap(primary: EmbeddedPostgres, tmp
         rig.catch_up()
         wait_until_synced(standby, primary, rig)
         standby.stop()
+        assert isinstance(rig.backend, PostgresBackend)
         rig.backend.run("INSERT INTO public.t VALUES (1000, 0, 'lost')")
         rig.catch_up()
         primary.stop(crash=True)

@@ -165,8 +165,10 @@ def test_start_wait_ends_with_dump(
         assert task.id == dump_id
         task = task.start().split_at([]).add_chunk(0, 7, ("7",), done=False, began=DumpStart(1, 9, 0))
         save_progress(store, task)
-        progress = list(iter(process.stderr.readline, "public.orders: running, 7 rows\n"))
-        assert process.poll() is None, progress
+        lines = []
+        while "public.orders: running, 7 rows" not in lines:
+            lines.append(process.stderr.readline().rstrip("\n"))
+            assert process.poll() is None, lines
         save_progress(store, task.fail(error) if error else task.complete())
         _, err = process.communicate(timeout=30)
     assert process.returncode == code

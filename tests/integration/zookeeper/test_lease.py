@@ -17,7 +17,8 @@ from dblake.core.errors import Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 from tests.support.zookeeper import ZookeeperServer
 
-SESSION = 2.0
+SESSION = 3.0
+"""Seconds; short, and long enough for a busy machine to renew the lease in time."""
 OTHER = f"process {os.getpid()} on {socket.gethostname()}"
 
 
