@@ -91,7 +91,10 @@ class Reached:
 
 
 class Landing:
-    """One source's landing table, for its one writer. ``reached`` is its newest metadata, None before a commit."""
+    """One source's landing table, for its one writer.
+
+    ``reached`` is the metadata of capture's newest commit, None without one.
+    """
 
     def __init__(self, path: str, source: str) -> None:
         """Open the table, and create it if there is none.
@@ -108,7 +111,8 @@ class Landing:
             reason = _reason(error)
             if isinstance(error, OSError) and reason not in _PERMANENT:
                 raise LandingUnavailable(
-                    f"{what}: {reason}", next_step="check that the warehouse exists and is not full; then run this again"
+                    f"{what}: {reason}",
+                    next_step="check that the warehouse exists and is not full; then run this again",
                 ) from error
             raise LandingError(
                 f"{what}: {reason}", next_step="set `warehouse` to a path or URL that this user may write to"

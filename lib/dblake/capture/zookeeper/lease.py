@@ -91,7 +91,7 @@ class ZookeeperLease:
             if not self._standby and _now() - began > _REFUSAL_FRACTION * self._session.timeout:
                 raise Fenced(
                     f"source {self._source}: another capture leads ({leader})",
-                    next_step="leave the source to it; start this one without --until-caught-up and --seconds for standby",
+                    next_step="leave the source to it; for standby, start without --until-caught-up and --seconds",
                 )
             if leader != known_leader:
                 logger.info("capture of %s is on standby: %s leads", self._source, leader)
