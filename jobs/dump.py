@@ -14,7 +14,8 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 from rich.text import Text
 
-from dblake.capture.requests import Control, Throttle
+from dblake.capture.dump_task import Control
+from dblake.capture.throttle import Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
 from jobs.cli.frame import job_options, run_job

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dblake.capture import requests
+from dblake.capture import dump_queue
+from dblake.capture.dump_task import Control, DumpState, Key
 from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.requests import Control, Key, State, Throttle
-from dblake.capture.stale_tables import answered
+from dblake.capture.stale_tables import set_dump
+from dblake.capture.throttle import Throttle, read_throttle, set_throttle
 from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, Unsupported, UsageError
 from dblake.core.names import qualified, split_qualified
@@ -79,9 +80,9 @@ def start_tables(
 
 def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
     store = _store(config)
-    dump_id = requests.queue_dump(store, tables, keys, priority=priority)
+    dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority)
     if keys is None:
-        answered(store, tables, dump_id)
+        set_dump(store, tables, dump_id)
     return dump_id
 
 
@@ -114,52 +115,52 @@ def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pauses, resumes or cancels: one dump or all, of one table or all. Returns what it applies to, as it stands."""
     store = _store(config)
-    entries = requests.status(store)
+    entries = dump_queue.dump_status(store)
     if dump_id is not None and all(entry["id"] != dump_id for entry in entries):
         raise ConfigError(f"there is no dump {dump_id}", next_step="dump status lists the dumps there are")
     name = None if table is None else _canonical(table)
     if name is not None and all(entry["table"] != name for entry in entries):
         raise ConfigError(f"there is no dump of table {name}", next_step="dump status lists the dumps there are")
     applies = [
-        request for request in requests.requests(store)
+        request for request in dump_queue.read_requests(store)
         if dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
     ]
     for request in applies:
-        requests.direct(store, request, control)
+        dump_queue.set_control(store, request, control)
     chosen = {(request.id, request.table) for request in applies}
-    return [entry for entry in requests.status(store) if (entry["id"], entry["table"]) in chosen]
+    return [entry for entry in dump_queue.dump_status(store) if (entry["id"], entry["table"]) in chosen]
 
 
 def slow_down(config: Config, given: Throttle) -> Throttle:
     """Sets what is given and keeps the rest; heeded from the next chunk on. Returns all that holds then."""
     store = _store(config)
     said = {name: value for name, value in asdict(given).items() if value is not None}
-    wanted = replace(requests.throttle(store), **said)
-    requests.set_throttle(store, wanted)
+    wanted = replace(read_throttle(store), **said)
+    set_throttle(store, wanted)
     configured = config.dump.model_dump(include=set(asdict(wanted)))
     return Throttle(**configured | {name: value for name, value in asdict(wanted).items() if value is not None})
 
 
 def end_throttle(config: Config) -> None:
     """Back to the configuration's chunk size and delay."""
-    requests.set_throttle(_store(config), Throttle())
+    set_throttle(_store(config), Throttle())
 
 
 def dump_status(config: Config) -> list[Entry]:
     """Every dump, one entry a table."""
-    return requests.status(_store(config))
+    return dump_queue.dump_status(_store(config))
 
 
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Looks until all tables of a dump are finished. Raises PrerequisitesNotMet if some were not dumped."""
     store = _store(config)
     while True:
-        entries = [entry for entry in requests.status(store) if entry["id"] == dump_id]
+        entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
         show(entries)
-        if all(State(entry["state"]).final for entry in entries):
+        if all(DumpState(entry["state"]).is_final for entry in entries):
             break
         time.sleep(_LOOK_SECONDS)
-    undone = [f"{entry['table']} {entry['state']}" for entry in entries if entry["state"] != State.DONE]
+    undone = [f"{entry['table']} {entry['state']}" for entry in entries if entry["state"] != DumpState.DONE]
     if undone:
         raise PrerequisitesNotMet(f"dump {dump_id}: {', '.join(undone)}", next_step="dump status says why")
 

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dblake.capture.dump_queue import dump_status, queue_dump
 from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.requests import queue_dump, status
 from dblake.config import Config
 from dblake.core.errors import ConfigError, SourceError, StateError
 from dblake.core.names import split_qualified
@@ -223,7 +223,7 @@ class Quickstart:
             bar = progress.add_task("rows dumped", total=self.scale * (_ACCOUNTS_A_SCALE + 11))
             seen, since = None, time.monotonic()
             while True:
-                dumps = status(store)
+                dumps = dump_status(store)
                 progress.update(bar, completed=sum(d["rows"] for d in dumps))
                 failed = [d for d in dumps if d["state"] == "failed"]
                 if failed:

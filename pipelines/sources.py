@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dblake.config import Config
 from dblake.core.source import Source
-from dblake.mask.rules import Masks
+from dblake.mask.masks import Masks
 from dblake.mask.source import MaskedSource
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.source import MysqlSource

@@ -6,9 +6,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from dblake.capture.dump_queue import dump_status
+from dblake.capture.dump_task import DumpState
 from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.requests import State
-from dblake.capture.requests import status as dump_status
 from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
@@ -27,7 +27,7 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
 
 def _ask_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
     reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
-    tables = sorted({dump["table"] for dump in dump_status(store) if not State(dump["state"]).final})
+    tables = sorted({dump["table"] for dump in dump_status(store) if not DumpState(dump["state"]).is_final})
     try:
         source = open_source(config)
         return SourceReport(source.log_retention(reached.resume if reached else None), source.row_estimates(tables))

@@ -373,7 +373,7 @@ class Config(_Section):
         if given.startswith("file:") and not given.startswith("file://") and given != "file:":
             return "file:" + file.beside(given.removeprefix("file:"))
         if given.startswith("zookeeper://"):
-            return str(ZookeeperUrl.parse(given).beside(file.beside))
+            return str(ZookeeperUrl.parse(given).resolve_paths(file.beside))
         raise ValueError("must be file:PATH or zookeeper://host:port/path")
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import pytest
 from psycopg2.extensions import cursor
 
-from dblake.capture.stale_detector import Known, changed
-from dblake.capture.stale_tables import StaleTable, answered, rewritten
+from dblake.capture.stale_detector import SavedFingerprint, stale_reason
+from dblake.capture.stale_tables import StaleTable, read_stale_tables, set_dump
 from dblake.core.schema import TableSchema
 from dblake.source.postgres import standing
 from tests.support.backends import PostgresBackend
@@ -73,7 +73,7 @@ def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
     lake.capture(source)
     require_same(world, lake, change.table)
     assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.dumped_again)
-    assert rewritten(lake.store) == []
+    assert read_stale_tables(lake.store) == []
 
 
 @pytest.mark.parametrize("where", ["low", "read", "high"])
@@ -149,10 +149,11 @@ def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: 
 
     connection = world.backend.database.connect()
     with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as looking:
-        before = Known.of(standing.table_fingerprints(plain, world.backend.settings)[0])
+        before = SavedFingerprint.from_catalog(standing.table_fingerprints(plain, world.backend.settings)[0])
         during = standing.table_fingerprints(looking, world.backend.settings)[0]
         after = standing.table_fingerprints(plain, world.backend.settings)[0]
-    assert (changed(before, during) or changed(Known.of(during), after)) == "its columns were written anew"
+    reason = stale_reason(before, during) or stale_reason(SavedFingerprint.from_catalog(during), after)
+    assert reason == "its columns were rewritten"
 
 
 def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
@@ -163,16 +164,16 @@ def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFi
     world.change(CHANGES["added"])
     for _ in range(2):
         lake.capture(source, redump=False)
-    (found,) = rewritten(lake.store)
+    (found,) = read_stale_tables(lake.store)
     assert (found.table, found.dump_id) == (T, None)
     assert [r.message for r in caplog.records if "dump start --table 'public.t'" in r.message] == [
         f"table public.t changed without row events: {found.why}. Next: dump start --table 'public.t'"
     ]
     assert dumps(lake) == [(T, "done")]
     asked = lake.dump(T)
-    answered(lake.store, [T], asked)
-    assert rewritten(lake.store) == [StaleTable(T, found.why, asked)]
+    set_dump(lake.store, [T], asked)
+    assert read_stale_tables(lake.store) == [StaleTable(T, found.why, asked)]
     for _ in range(2):
         lake.capture(source, redump=False)
-    assert rewritten(lake.store) == []
+    assert read_stale_tables(lake.store) == []
     require_same(world, lake, T)

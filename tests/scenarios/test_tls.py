@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from dblake.capture.progress import open_progress
-from dblake.core.errors import ConfigError, LandingUnavailable, PrerequisitesNotMet
+from dblake.core.errors import ConfigError, PrerequisitesNotMet, ProgressUnavailable
 from dblake.source.mysql import connection as mysql_connection
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.postgres import connection as postgres_connection
@@ -195,5 +195,5 @@ def test_which_zookeeper_is_trusted(
         store.write("a", {"n": 1})
         assert store.read("a") == {"n": 1}
         return
-    with pytest.raises((LandingUnavailable, ConfigError)):
+    with pytest.raises((ProgressUnavailable, ConfigError)):
         store.write("a", {"n": 2})

@@ -13,6 +13,7 @@
     ├── LandingError          78  the landing table cannot be read or written
     │   ├── LandingUnavailable 75  a commit failed for a reason that may pass
     │   └── Fenced            75  another capture holds the lease or has written since
+    ├── ProgressUnavailable   75  the progress directory or ZooKeeper fails for a reason that may pass
     ├── TableUnavailable      75  a table cannot be committed to for a reason that may pass
     ├── ReconcileError        70  landing breaks a promise capture gives
     │   ├── LandingGap        78  batches are missing between the last one done and the next one found
@@ -128,6 +129,12 @@ class LandingUnavailable(LandingError):
 
 class Fenced(LandingError):
     """Another capture holds the lease, or has written to landing since this one last did."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class ProgressUnavailable(DblakeError):
+    """The progress directory or ZooKeeper fails for a reason that may pass: disk full, no ensemble majority."""
 
     exit_code = ExitCode.TRY_AGAIN
 

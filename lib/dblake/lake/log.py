@@ -137,6 +137,6 @@ def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     if not DeltaTable.is_deltatable(path):
         return []
     # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    found = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
-    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    result = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
+    rows: list[dict[str, Any]] = pa.table(result).to_pylist()
     return rows

@@ -30,7 +30,7 @@ import dblake
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
-from dblake.lake.layout import Beside, Paths
+from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.landing.columns import BATCH
@@ -129,11 +129,11 @@ class _Work:
         logger.info("batches %d to %d are decoded again", run.first, run.last)
         return late
 
-    def _beside(self, run: Run) -> Beside:
+    def _beside(self, run: Run) -> StagedPaths:
         folder = f"{self._paths.again}/{run.number}-{run.first}-{run.decoder}"
-        return Beside(self._paths.warehouse, self._paths.source, folder)
+        return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
-    def _decode(self, beside: Beside, run: Run) -> None:
+    def _decode(self, beside: StagedPaths, run: Run) -> None:
         reconciler = Reconciler(as_session(self._spark), beside, (self._paths, run.first))
         try:
             reconciler.catch_up()

@@ -1,4 +1,4 @@
-"""The ZooKeeper form of the ``progress`` setting: what is understood, and what each mistake is told."""
+"""The ZooKeeper form of the ``progress`` setting: what it means, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REFERENCE = "${env:ZK_PASSWORD}"
 
 
 @pytest.mark.parametrize(
-    ("url", "place", "again"),
+    ("url", "parsed", "canonical"),
     [
         ("zookeeper://a/dblake", ZookeeperUrl("a:2181", "/dblake"), "zookeeper://a:2181/dblake"),
         ("zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5", ZookeeperUrl("a:1,[::1]:2", "/x/y", 2.5),
@@ -22,14 +22,14 @@ REFERENCE = "${env:ZK_PASSWORD}"
          "zookeeper://a:1/x?tls=verify&ca=my%2Bca.pem&certificate=%26.crt&key=k"),
     ],
 )
-def test_what_a_url_means_and_how_it_is_spelled(url: str, place: ZookeeperUrl, again: str) -> None:
-    assert ZookeeperUrl.parse(url) == place
-    assert str(place) == again
-    assert ZookeeperUrl.parse(again) == place
+def test_zookeeper_url_parses_and_round_trips(url: str, parsed: ZookeeperUrl, canonical: str) -> None:
+    assert ZookeeperUrl.parse(url) == parsed
+    assert str(parsed) == canonical
+    assert ZookeeperUrl.parse(canonical) == parsed
 
 
 @pytest.mark.parametrize(
-    ("rest", "told"),
+    ("rest", "message"),
     [
         ("a:2181", "must be zookeeper://host:port"),
         ("a:2181/", "must be zookeeper://host:port"),
@@ -40,28 +40,28 @@ def test_what_a_url_means_and_how_it_is_spelled(url: str, place: ZookeeperUrl, a
         ("a/x?timeout=3", "no parameter timeout; there are session_timeout, user, password, tls, ca, certificate, key"),
         ("a/x?session_timeout=soon", "session_timeout must be 1 to 120 seconds"),
         ("a/x?session_timeout=nan", "session_timeout must be 1 to 120 seconds"),
-        ("a/x?session_timeout=1&session_timeout=2", "a parameter stands there twice"),
+        ("a/x?session_timeout=1&session_timeout=2", "duplicate parameter"),
         ("a/x?user=", "a parameter has no value"),
         ("a/x?user=me&password=secret", "password must be a reference"),
-        (f"a/x?password={REFERENCE}", "user and password come together"),
-        (f"a/x?user=m:e&password={REFERENCE}", "user holds a colon"),
+        (f"a/x?password={REFERENCE}", "user and password must be set together"),
+        (f"a/x?user=m:e&password={REFERENCE}", "user must not contain a colon"),
         ("a/x?tls=maybe", "tls must be verify, require or disable"),
-        ("a/x?ca=x", "only make sense with tls"),
-        ("a/x?tls=require&key=x", "certificate and key come together"),
+        ("a/x?ca=x", "ca, certificate and key require tls=verify or tls=require"),
+        ("a/x?tls=require&key=x", "certificate and key must be set together"),
     ],
 )
-def test_mistakes_are_named_without_their_value(rest: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as mistake:
+def test_zookeeper_url_mistake_is_named_without_value(rest: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as mistake:
         ZookeeperUrl.parse(f"zookeeper://{rest}")
-    assert "secret" not in str(mistake.value).replace("a literal secret is refused", "")
+    assert "secret" not in str(mistake.value).replace("a literal secret is rejected", "")
 
 
-def test_paths_become_absolute_and_a_secret_is_looked_up_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zookeeper_url_resolves_paths_and_reads_secret_late(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "zookeeper://a/x?user=me&password=${file:zk}&tls=verify&ca=ca.pem"
-    assert str(ZookeeperUrl.parse(url).beside(lambda path: f"/conf/{path}")) == (
+    assert str(ZookeeperUrl.parse(url).resolve_paths(lambda path: f"/conf/{path}")) == (
         "zookeeper://a:2181/x?user=me&password=${file:/conf/zk}&tls=verify&ca=/conf/ca.pem"
     )
     monkeypatch.setenv("ZK_PASSWORD", "hunter2")
-    place = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
-    assert place.secret() == "hunter2"
-    assert "hunter2" not in f"{place!r} {place}"
+    server = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
+    assert server.secret() == "hunter2"
+    assert "hunter2" not in f"{server!r} {server}"

@@ -1,4 +1,4 @@
-"""What happens to masking when tables, rules and processes do not stay as they are, on PostgreSQL."""
+"""Masking when tables, rules, keys and processes change, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from dblake.config import load_config
 from dblake.core.errors import PrerequisitesNotMet, Unsupported
 from dblake.core.source import Source
-from dblake.mask.rules import Masks, Rule, Rules
+from dblake.mask.masks import Masks
+from dblake.mask.rules import Rule, Rules
 from dblake.mask.source import MaskedSource
 from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
@@ -38,7 +39,7 @@ def masked(backend: PostgresBackend, rules: Rules = HASHED, key: bytes = KEY) ->
     return MaskedSource(backend.source("public.*"), Masks(rules, key, text="text"))
 
 
-def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
+def test_renamed_masked_column_does_not_land(
     backend: PostgresBackend, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)
@@ -47,7 +48,7 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
     def rename() -> None:
         backend.run("ALTER TABLE people RENAME email TO mail", "INSERT INTO people (id, mail) VALUES (7, 'SECRET 7')")
 
-    with pytest.raises(Unsupported, match=r"table public\.people comes with"):
+    with pytest.raises(Unsupported, match=r"table public\.people lacks"):
         lake.capture(masked(backend), steps={("low", T): rename})
     assert leaks(tmp_path, SECRET) == []
     with pytest.raises(PrerequisitesNotMet, match=r"table public\.people has no column email"):
@@ -56,11 +57,11 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
 
 
 @pytest.mark.parametrize(("rules", "key", "expected"), [
-    # What `openssl dgst -sha256 -hmac KEY` says of "SECRET 1".
+    # The output of `openssl dgst -sha256 -hmac KEY` for "SECRET 1".
     (HASHED, b"another key of 16 bytes", "7aa97ad6ea08fc42cb35cdc0e3579b2da28139c2d8aefab1d4fa8fe61acc8598"),
     ({T: {"email": Rule("truncate", 3)}}, KEY, "SEC"),
 ])
-def test_a_table_is_dumped_again_when_its_rules_or_their_key_change(
+def test_changed_rule_or_key_queues_dump(
     backend: PostgresBackend, tmp_path: Path, rules: Rules, key: bytes, expected: str
 ) -> None:
     lake = Lake(tmp_path)
@@ -73,7 +74,7 @@ def test_a_table_is_dumped_again_when_its_rules_or_their_key_change(
     assert (lake.state(T)["1",]["email"] or "").startswith(expected)
 
 
-def test_dump_start_refuses_keys_that_may_not_be_written_down(
+def test_dump_start_rejects_masked_keys(
     backend: PostgresBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.source("public.*")
@@ -90,13 +91,13 @@ def test_dump_start_refuses_keys_that_may_not_be_written_down(
     monkeypatch.setenv("SHOP_PASSWORD", backend.settings.password)
     monkeypatch.setenv("MASK_KEY", KEY.decode())
     config = load_config(tmp_path / "shop.yaml")
-    with pytest.raises(Unsupported, match="its key is masked, so rows cannot be asked for by key"):
+    with pytest.raises(Unsupported, match="its key is masked, so rows cannot be requested by key"):
         start_tables(config, [T], ["[4711]"])
     start_tables(config, [T], [])
     assert leaks(tmp_path, "4711") == []
 
 
-def test_a_dump_of_a_table_with_hashed_columns_goes_on_where_it_was(backend: PostgresBackend, tmp_path: Path) -> None:
+def test_dump_with_hashed_key_resumes_after_crash(backend: PostgresBackend, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     keyed: Rules = {T: {"id": Rule("hash"), "email": Rule("drop")}}
     lake.dump(T)

@@ -1,6 +1,8 @@
-"""What ``status`` asks a database: how much log waits, whether it is still there, how large tables are."""
+"""What ``status`` reads from a database: pending log, lost log, and the size of tables."""
 
 from __future__ import annotations
+
+import pytest
 
 from dblake.core.schema import Column, TableSchema
 from tests.conformance.script import Script
@@ -12,7 +14,8 @@ ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
 _WRITTEN = 200
 
 
-def test_log_that_has_not_landed_is_behind(backend: Backend, lake: Lake) -> None:
+@pytest.mark.parity
+def test_unlanded_log_counts_as_behind(backend: Backend, lake: Lake) -> None:
     backend.create(ITEMS)
     source = backend.source("public.*")
     lake.capture(source)
@@ -21,20 +24,20 @@ def test_log_that_has_not_landed_is_behind(backend: Backend, lake: Lake) -> None
     Script(backend, T).run([f"insert {number} {'x' * 100}" for number in range(_WRITTEN)])
     after = source.log_retention(lake.reached.resume)
     # The memory twin's log counts transactions, not bytes.
-    least = _WRITTEN if isinstance(backend, MemoryBackend) else 100 * _WRITTEN
-    assert after.behind is not None and after.behind >= before.behind + least
+    minimum = _WRITTEN if isinstance(backend, MemoryBackend) else 100 * _WRITTEN
+    assert after.behind is not None and after.behind >= before.behind + minimum
     assert after.kept is not None and after.kept >= after.behind
     lake.capture(source)
     landed = source.log_retention(lake.reached.resume)
     assert landed.behind is not None and landed.behind < after.behind
 
 
-def test_before_the_first_capture_nothing_is_lost(backend: Backend) -> None:
+def test_log_is_not_lost_before_first_capture(backend: Backend) -> None:
     backend.create(ITEMS)
     assert not backend.source("public.*").log_retention(None).lost
 
 
-def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
+def test_missing_log_is_lost(keeping_backend: Backend, lake: Lake) -> None:
     keeping_backend.create(ITEMS)
     source = keeping_backend.source("public.*")
     lake.capture(source)
@@ -42,11 +45,11 @@ def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
     assert source.log_retention(lake.reached.resume).lost
 
 
-def test_about_how_many_rows(backend: Backend) -> None:
+def test_row_estimates_are_plausible(backend: Backend) -> None:
     backend.create(ITEMS)
     source = backend.source("public.*")
     Script(backend, T).run([f"insert {number} x" for number in range(_WRITTEN)])
     estimates = source.row_estimates([T])
-    # A database that has not counted yet says nothing, or guesses low.
+    # Without statistics a database returns no estimate, or one that is too low.
     assert set(estimates) <= {T} and 0 <= estimates.get(T, 0) <= 2 * _WRITTEN
     assert source.row_estimates([]) == {}

@@ -1,4 +1,4 @@
-"""The ``dump`` job as scripts use it: against a real catalogue, with the documents capture would find."""
+"""The ``dump`` job as scripts use it: on a real catalog, with the documents that capture reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dblake.capture.dump_queue import pending_tasks, save_progress
 from dblake.capture.progress import FileProgress
-from dblake.capture.requests import Throttle, pending, save_progress, throttle
+from dblake.capture.throttle import Throttle, read_throttle
 from dblake.core.errors import UsageError
 from dblake.landing.control import DumpStart
 from pipelines.dump import parse_keys
@@ -69,7 +69,7 @@ def run(command: Callable[..., subprocess.Popen[str]]) -> Run:
     return finish
 
 
-def test_all_tables_that_can_be_dumped(run: Run, store: FileProgress) -> None:
+def test_start_all_queues_tables_with_key(run: Run, store: FileProgress) -> None:
     done = run("start", "--all", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -77,25 +77,25 @@ def test_all_tables_that_can_be_dumped(run: Run, store: FileProgress) -> None:
     assert printed["tables"] == [ODD, "public.orders", "public.prices"]
     assert printed["skipped"] == ["public.log"]
     assert "skipped: public.log has no primary key" in done.stderr
-    assert [(t.id, t.table) for t in pending(store)] == [(printed["id"], table) for table in printed["tables"]]
+    assert [(t.id, t.table) for t in pending_tasks(store)] == [(printed["id"], table) for table in printed["tables"]]
 
 
-def test_named_tables_in_the_order_given(run: Run, store: FileProgress) -> None:
+def test_start_queues_tables_in_given_order(run: Run, store: FileProgress) -> None:
     done = run("start", "--table", "public.prices", "--table", 'public."orders"', "--table", ODD)
     assert done.returncode == 0, done.stderr
-    assert [t.table for t in pending(store)] == ["public.prices", "public.orders", ODD]
-    assert done.stdout.strip() == pending(store)[0].id
+    assert [t.table for t in pending_tasks(store)] == ["public.prices", "public.orders", ODD]
+    assert done.stdout.strip() == pending_tasks(store)[0].id
 
 
-def test_rows_of_given_keys(run: Run, store: FileProgress) -> None:
+def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
     done = run("start", "--table", "public.prices", "--keys", '[["eu", "2026-01-01"], ["us", "2026-01-02"]]')
     assert done.returncode == 0, done.stderr
-    (task,) = pending(store)
+    (task,) = pending_tasks(store)
     assert task.keys == (("eu", "2026-01-01"), ("us", "2026-01-02"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("start", "--table", "public.ordres"), 78, "public.ordres is not captured. Next: did you mean public.orders"),
         (("start", "--table", "public.hidden"), 78, "table public.hidden is not captured"),
@@ -113,36 +113,38 @@ def test_rows_of_given_keys(run: Run, store: FileProgress) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_is_refused(run: Run, store: FileProgress, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_invalid_command_is_rejected(
+    run: Run, store: FileProgress, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     done = run(*arguments)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
-    assert pending(store) == []
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert pending_tasks(store) == []
 
 
-def test_pause_resume_cancel_and_status(run: Run, store: FileProgress) -> None:
+def test_pause_resume_and_cancel_show_in_status(run: Run, store: FileProgress) -> None:
     dump_id = run("start", "--table", "public.orders", "--table", "public.prices").stdout.strip()
 
     def states() -> dict[str, str]:
         return {entry["table"]: entry["state"] for entry in json.loads(run("status", "--json").stdout)}
 
     assert run("pause").stdout.splitlines() == [f"{dump_id} public.orders paused", f"{dump_id} public.prices paused"]
-    assert pending(store) == []
+    assert pending_tasks(store) == []
     run("resume", dump_id, "--table", "public.prices")
     assert states() == {"public.orders": "paused", "public.prices": "queued"}
-    assert [t.table for t in pending(store)] == ["public.prices"]
+    assert [t.table for t in pending_tasks(store)] == ["public.prices"]
     run("cancel", dump_id)
     assert states() == {"public.orders": "cancelled", "public.prices": "cancelled"}
     assert run("resume", dump_id).stderr.strip() == "no unfinished dump"
     assert "cancelled" in run("status").stdout
 
 
-def test_throttle_keeps_what_is_not_given(run: Run, store: FileProgress) -> None:
+def test_throttle_keeps_other_limits(run: Run, store: FileProgress) -> None:
     assert run("throttle", "--chunk-size", "500").stdout == "chunk size 500, delay 0.0 s, share 1.0\n"
-    said = run("throttle", "--delay", "0.5", "--share", "0.25", "--max-latency", "0.1").stdout
-    assert said == "chunk size 500, delay 0.5 s, share 0.25, latency at most 0.1 s\n"
-    assert throttle(store) == Throttle(500, 0.5, 0.25, 0.1)
+    printed = run("throttle", "--delay", "0.5", "--share", "0.25", "--max-latency", "0.1").stdout
+    assert printed == "chunk size 500, delay 0.5 s, share 0.25, latency at most 0.1 s\n"
+    assert read_throttle(store) == Throttle(500, 0.5, 0.25, 0.1)
     assert run("throttle", "--off").returncode == 0
-    assert throttle(store) == Throttle(None, None)
+    assert read_throttle(store) == Throttle(None, None)
 
 
 @pytest.mark.parametrize(
@@ -153,26 +155,27 @@ def test_throttle_keeps_what_is_not_given(run: Run, store: FileProgress) -> None
     ],
     ids=["done", "failed"],
 )
-def test_wait_ends_with_the_dump(
+def test_start_wait_ends_with_dump(
     command: Callable[..., subprocess.Popen[str]], store: FileProgress, error: str | None, code: int, last: str
 ) -> None:
     with command("start", "--table", "public.orders", "--wait") as process:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         dump_id = process.stdout.readline().strip()
-        (task,) = pending(store)
+        (task,) = pending_tasks(store)
         assert task.id == dump_id
-        task = task.running().divided([]).landed(0, 7, ("7",), done=False, began=DumpStart(1, 9, 0))
+        task = task.start().split_at([]).add_chunk(0, 7, ("7",), done=False, began=DumpStart(1, 9, 0))
         save_progress(store, task)
-        time.sleep(1.2)
-        assert process.poll() is None
-        save_progress(store, task.failed(error) if error else task.done())
+        lines = []
+        while "public.orders: running, 7 rows" not in lines:
+            lines.append(process.stderr.readline().rstrip("\n"))
+            assert process.poll() is None, lines
+        save_progress(store, task.fail(error) if error else task.complete())
         _, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert "public.orders: running, 7 rows" in err
     assert err.strip().endswith(last)
 
 
-def test_only_start_needs_the_database_libraries() -> None:
+def test_import_needs_no_database_libraries() -> None:
     check = "import sys, jobs.dump; print({'pyarrow', 'deltalake', 'pyspark', 'psycopg2'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=True,
@@ -193,7 +196,7 @@ def test_only_start_needs_the_database_libraries() -> None:
         ('[["eu", 1]]', ["region", "id"], [("eu", "1")]),
     ],
 )
-def test_keys(text: str, columns: list[str], keys: list[tuple[str, ...]]) -> None:
+def test_parse_keys_returns_canonical_text(text: str, columns: list[str], keys: list[tuple[str, ...]]) -> None:
     assert parse_keys(text, columns) == keys
 
 
@@ -205,7 +208,7 @@ def test_keys(text: str, columns: list[str], keys: list[tuple[str, ...]]) -> Non
         ('[{"id": 1}]', ["id"]), ("[1, 2]", ["a", "b"]), ("[[1, 2, 3]]", ["a", "b"]),
     ],
 )
-def test_keys_that_are_none(text: str, columns: list[str]) -> None:
-    with pytest.raises(UsageError) as refused:
+def test_invalid_keys_are_rejected_without_values(text: str, columns: list[str]) -> None:
+    with pytest.raises(UsageError) as rejected:
         parse_keys(text, columns)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)
