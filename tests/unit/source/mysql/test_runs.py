@@ -21,7 +21,7 @@ from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place, lsn
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.transactions import Transactions
-from tests.unit.mysql.binlog import File, event, xa_prepare
+from tests.unit.source.mysql.binlog import File, event, xa_prepare
 
 NAME = "binlog.000007"
 _MUCH = 1 << 20

@@ -12,7 +12,7 @@ from dblake.source.mysql.events import Begin
 from dblake.source.mysql.gtids import executed
 from dblake.source.mysql.resume import Place, lsn, unwrapped
 from dblake.source.mysql.table_map import table_map
-from tests.unit.mysql.binlog import event, plain
+from tests.unit.source.mysql.binlog import event, plain
 
 SERVER = "af19a5ebe5c111f181b702fc00000001"
 

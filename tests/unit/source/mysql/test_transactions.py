@@ -18,7 +18,7 @@ from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.resume import Place, lsn
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.transactions import Transactions
-from tests.unit.mysql.binlog import File, event, xa_prepare
+from tests.unit.source.mysql.binlog import File, event, xa_prepare
 
 SETTINGS = MysqlSettings("shop", "mysql", "127.0.0.1", 1, "u", "p", ("shop.*",), tls="disable")
 NAME = "binlog.000007"
