@@ -51,7 +51,7 @@ def stored(spelling: str) -> Stored:
     if name in _LONG:
         return Stored(_LONG[name], True, _long(column))
     if name in ("char", "varchar"):
-        return Stored(_length_of(column.most_bytes), True, partial(_characters, charset=column.charset))
+        return Stored(_length_of(column.max_bytes), True, partial(_characters, charset=column.charset))
     if name == "varbinary":
         return Stored(_length_of(column.size), True, _hex)
     if name == "binary":

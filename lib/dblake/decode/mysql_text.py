@@ -31,7 +31,7 @@ def transcoded(raw: pa.BinaryArray, charset: str) -> Text:
         return Text(raw.cast(pa.string()))
     if known.codec == "utf-8":
         return _utf8(raw)
-    return _by_byte(raw, data, offsets, charset) if known.most == 1 else _by_value(raw, known)
+    return _by_byte(raw, data, offsets, charset) if known.max_bytes == 1 else _by_value(raw, known)
 
 
 def hexed(raw: pa.BinaryArray) -> pa.StringArray:
