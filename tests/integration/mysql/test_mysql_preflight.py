@@ -22,7 +22,7 @@ from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.source import MysqlSource
 from tests.support.mysql import MysqlServer
 
-HOME = Path(__file__).parents[2]
+HOME = Path(__file__).parents[3]
 ROLE = "'cap'@'%'"
 
 SHOP = (

@@ -14,7 +14,7 @@ import pytest
 
 from dblake.source.mysql.packets import DumpEnded, Packets
 from tests.support.certificates import Certificate, authority, signed
-from tests.unit.mysql.binlog import packet
+from tests.unit.source.mysql.binlog import packet
 
 EVENTS = [b"a" * 40, b"b", b"c" * 300_000, b"d" * 19]
 BYTES = b"".join(packet(b"\0" + event) for event in EVENTS)

@@ -14,14 +14,14 @@ import pytest
 from dblake.core.errors import DblakeError
 from dblake.core.position import Position
 from dblake.source.mysql import checksums, runs
-from dblake.source.mysql.frames import Gathered
-from dblake.source.mysql.gtids import executed
+from dblake.source.mysql.gtids import executed_gtids
+from dblake.source.mysql.log_position import LogPosition, lsn
 from dblake.source.mysql.packets import Events
+from dblake.source.mysql.pieces import PieceBuilder
 from dblake.source.mysql.relations import Relations
-from dblake.source.mysql.resume import Place, lsn
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.transactions import Transactions
-from tests.unit.mysql.binlog import File, event, xa_prepare
+from tests.unit.source.mysql.binlog import File, event, xa_prepare
 
 NAME = "binlog.000007"
 _MUCH = 1 << 20
@@ -36,32 +36,32 @@ def pieces(
     most_rows: int = _MUCH, skip_to: Position | None = None,
 ) -> list[Any]:
     """All that a stream gives out, and the error that ends it, if one does; ``came`` are the events of each read."""
-    gathered = Gathered(1, skip_to)
+    builder = PieceBuilder(1, skip_to)
     transactions = Transactions(
-        "shop", Relations(settings(flavour), fold=False), gathered, Place(NAME, start), begins=start,
-        executed=executed(flavour, ""),
+        "shop", Relations(settings(flavour), folds_names=False), builder, LogPosition(NAME, start), begins=start,
+        executed=executed_gtids(flavour, ""),
     )
     found: list[Any] = []
 
     def cut(*, inside: bool) -> None:
-        piece = gathered.cut(inside=inside)
-        transactions.ended = False
-        token = gathered.oldest_prepared or transactions.token
-        found.append((piece.rows.to_pylist(), piece.seen, piece.landed, piece.bytes, token))
+        piece = builder.cut(inside=inside)
+        transactions.clear_ended()
+        token = builder.oldest_prepared or transactions.token
+        found.append((piece.rows.to_pylist(), piece.watermarks, piece.landed, piece.bytes, token))
 
-    gathered.limit(most_bytes, most_rows)
+    builder.limit(most_bytes, most_rows)
     try:
         for events in came:
             packed = Events.of(events)
             room = bytearray(packed.data)
             for _ in transactions.feed(Events(memoryview(room), packed.packets)):
-                if gathered.full:
+                if builder.is_full:
                     cut(inside=True)
             # The next read is into the same room.
             room[:] = b"\xff" * len(room)
     except DblakeError as error:
         found.append(str(error))
-    if transactions.ended:
+    if transactions.has_ended:
         cut(inside=False)
     return found
 
@@ -229,21 +229,21 @@ def log(seed: int, flavour: str, offset: int = 4) -> list[bytes]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many transactions were framed together, each time."""
     counts: list[int] = []
-    framed = runs.Run.framed
+    framed = runs.Run.frame
 
     def counted(*args: Any) -> runs.Framed | None:
         found = framed(*args)
         counts.append(found.transactions if found else 0)
         return found
 
-    monkeypatch.setattr(runs.Run, "framed", counted)
+    monkeypatch.setattr(runs.Run, "frame", counted)
     return counts
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_together_is_one_by_one(flavour: str, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     # What MariaDB's log leaves out is nothing here.
-    monkeypatch.setattr(Relations, "_in_catalogue", lambda *_: {})
+    monkeypatch.setattr(Relations, "_catalog_types", lambda *_: {})
     for seed in range(100):
         dice = random.Random(-seed)
         offset = dice.choice([4, 4, 4, 0xFFFF_FFFF - 20_000])
@@ -337,14 +337,14 @@ def test_a_run_without_a_row_leaves_what_was_before(taken: list[int], before: in
 
 @pytest.mark.parametrize("at_once", [1 << 20, 4096, 64])
 def test_sums_of_many_are_those_of_each(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(checksums, "_AT_ONCE", at_once)
-    checksums._moved_on.cache_clear()
+    monkeypatch.setattr(checksums, "_BLOCK_BYTES", at_once)
+    checksums._zero_shift_table.cache_clear()
     dice = random.Random(3)
     for _ in range(100):
         bodies = [dice.randbytes(dice.randrange(1, 300)) for _ in range(dice.randrange(1, 100))]
         whole = bytearray(b"".join(body + zlib.crc32(body).to_bytes(4, "little") for body in bodies))
         sizes = np.array([len(body) + 4 for body in bodies])
-        assert checksums.sound(memoryview(bytes(whole)), sizes)
+        assert checksums.all_crc32_valid(memoryview(bytes(whole)), sizes)
         whole[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
-        assert not checksums.sound(memoryview(bytes(whole)), sizes)
-    checksums._moved_on.cache_clear()
+        assert not checksums.all_crc32_valid(memoryview(bytes(whole)), sizes)
+    checksums._zero_shift_table.cache_clear()

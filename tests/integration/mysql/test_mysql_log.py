@@ -21,10 +21,10 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import LogPiece, WatermarkSeen
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODER_INPUT
-from dblake.source.mysql import catalog as catalogue
+from dblake.source.mysql import catalog
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.log import MysqlLogStream
-from dblake.source.mysql.resume import Place
+from dblake.source.mysql.log_position import LogPosition
 from dblake.source.mysql.settings import MysqlSettings
 from tests.support.mysql import MysqlServer
 
@@ -245,7 +245,7 @@ def test_the_schema_in_the_log_is_the_catalogues(log: Log) -> None:
     )
     (said,) = [row for row in log.to_end() if row["kind"] == "schema"]
     with closing(connect(log.settings, purpose="test")) as connection, connection.cursor() as cursor:
-        there = catalogue.table_by_name(cursor, "shop", "types")
+        there = catalog.table_by_name(cursor, "shop", "types")
     assert there is not None
     assert TableSchema.from_json(said["payload"]).columns == there.schema.columns
     assert said["schema_id"] == there.schema.schema_id
@@ -387,7 +387,7 @@ def as_statement(server: MysqlServer, *statements: str) -> None:
         ("UPDATE shop.a SET v = 'z'", "table shop.a"),
         ("DELETE FROM shop.a WHERE id = 1", "table shop.a"),
         ("REPLACE shop.a VALUES (2, 'x')", "table shop.a"),
-        ("UPDATE shop.a x, shop.b y SET x.v = 'z'", "tables that cannot be told"),
+        ("UPDATE shop.a x, shop.b y SET x.v = 'z'", "tables that cannot be determined"),
         ("UPDATE dblake.watermark SET value = '' WHERE id = 1", "table dblake.watermark"),
     ],
 )
@@ -407,7 +407,7 @@ def test_a_change_logged_as_a_statement_is_refused_by_name_after_what_came_befor
     assert "x'" not in str(refused)
     # What was whole before it is out, and the place named is the first that is not.
     assert changes(log.rows)[-1] == ("shop.b", "c", "2", "x")
-    place = Place.parse(log.resume.token)
+    place = LogPosition.parse(log.resume.token)
     assert f"at {place.file}:" in refused.what
     log.reopen()
     assert log.refusal().what == refused.what
@@ -457,7 +457,7 @@ def test_the_token_has_the_servers_own_set_of_gtids(log: Log) -> None:
     log.server.run("INSERT INTO shop.a VALUES (3, '')")
     log.to_end()
     executed = "".join(log.server.rows(query)[0][0].split())
-    assert Place.parse(log.resume.token).gtids == executed
+    assert LogPosition.parse(log.resume.token).gtids == executed
     assert ("night:1-2" in executed) or ("3-1-1" in executed)
 
 
@@ -472,7 +472,7 @@ def test_files_roll_over_and_numbers_of_seven_digits_come_after_those_of_six(log
     assert [row[2] for row in changes(rows)] == ["1", "2"]
     assert positions(rows) == sorted(positions(rows))
     assert [row["lsn"] >> 36 for row in rows if row["kind"] == "row"] == [999_999, 1_000_000]
-    assert Place.parse(log.resume.token).file == "binlog.1000000"
+    assert LogPosition.parse(log.resume.token).file == "binlog.1000000"
     log.close()
     server.run("RESET BINARY LOGS AND GTIDS" if mysql else "RESET MASTER")
 
@@ -484,7 +484,7 @@ def test_a_reset_is_a_gap_however_long_the_new_file_is(log: Log, longer: bool) -
     # The same second would give a file that is younger the same birthday: nobody resets within a second.
     time.sleep(1.1)
     server.run("RESET BINARY LOGS AND GTIDS" if server.flavour == "mysql" else "RESET MASTER")
-    place = Place.parse(log.resume.token)
+    place = LogPosition.parse(log.resume.token)
     if place.file != "binlog.000001":
         log.resume = ResumePoint(1, replace(place, file="binlog.000001", offset=1000).token)
     if longer:

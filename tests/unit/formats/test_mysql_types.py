@@ -6,7 +6,8 @@ import pytest
 
 from dblake.core.errors import Unsupported
 from dblake.formats.mysql_charsets import CHARSETS
-from dblake.formats.mysql_types import MysqlType, from_catalogue, from_log, parse, wire
+from dblake.formats.mysql_types import MysqlType, parse, type_from_catalog
+from dblake.source.mysql.column_types import log_encoding, type_from_log
 
 #: COLUMN_TYPE, CHARACTER_SET_NAME, spelling, type code, metadata bytes.
 TYPES: list[tuple[str, str | None, str, int, bytes]] = [
@@ -48,12 +49,12 @@ TYPES: list[tuple[str, str | None, str, int, bytes]] = [
 def test_one_spelling_from_both_ways(
     column_type: str, charset: str | None, spelling: str, code: int, meta: bytes
 ) -> None:
-    assert from_catalogue(column_type, charset) == spelling
+    assert type_from_catalog(column_type, charset) == spelling
     number = int.from_bytes(meta, "little")
-    assert wire(spelling) == (code, number)
+    assert log_encoding(spelling) == (code, number)
     column = parse(spelling)
     assert str(column) == spelling
-    assert from_log(
+    assert type_from_log(
         code, number, unsigned=column.unsigned, charset=column.charset or "binary", labels=column.labels,
         dimensions=column.size,
     ) == spelling
@@ -64,12 +65,12 @@ def test_one_spelling_from_both_ways(
     [("uuid", 254, b"\xfe\x10"), ("inet4", 254, b"\xfe\x04"), ("inet6", 254, b"\xfe\x10")],
 )
 def test_types_only_the_catalogue_knows(spelling: str, code: int, meta: bytes) -> None:
-    assert from_catalogue(spelling, None) == spelling
-    assert wire(spelling) == (code, int.from_bytes(meta, "little"))
+    assert type_from_catalog(spelling, None) == spelling
+    assert log_encoding(spelling) == (code, int.from_bytes(meta, "little"))
 
 
 def test_a_vector_of_mariadb_is_stored_as_bytes() -> None:
-    assert from_catalogue("vector(3)", None, mariadb=True) == "varbinary(12)"
+    assert type_from_catalog("vector(3)", None, mariadb=True) == "varbinary(12)"
 
 
 def test_labels_are_taken_apart() -> None:
@@ -82,9 +83,9 @@ def test_labels_are_taken_apart() -> None:
 )
 def test_bytes_of_labels(labels: int, enum: int, values: int) -> None:
     quoted = ",".join(f"'l{n}'" for n in range(labels))
-    assert wire(f"enum({quoted}) character set ascii")[1] >> 8 == enum
+    assert log_encoding(f"enum({quoted}) character set ascii")[1] >> 8 == enum
     if values:
-        assert wire(f"set({quoted}) character set ascii")[1] >> 8 == values
+        assert log_encoding(f"set({quoted}) character set ascii")[1] >> 8 == values
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_bytes_of_labels(labels: int, enum: int, values: int) -> None:
 )
 def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None, message: str) -> None:
     with pytest.raises(Unsupported, match=message) as refused:
-        from_catalogue(column_type, charset)
+        type_from_catalog(column_type, charset)
     assert refused.value.next_step
 
 
@@ -107,13 +108,13 @@ def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None,
     ("code", "meta", "charset", "message"),
     [
         (140, 0, "latin1", "COMPRESSED"), (141, 10, "latin1", "COMPRESSED"), (20, 0, None, "number 20"),
-        (253, 10, "latin1", "number 253"), (15, 40, None, "binlog does not say"),
-        (254, 0x1F7, "latin1", "does not say"), (242, 4, None, "does not say"), (15, 40, "hp8", "character set hp8"),
+        (253, 10, "latin1", "number 253"), (15, 40, None, "binlog lacks"),
+        (254, 0x1F7, "latin1", "binlog lacks"), (242, 4, None, "binlog lacks"), (15, 40, "hp8", "character set hp8"),
     ],
 )
 def test_refused_by_name_in_the_log(code: int, meta: int, charset: str | None, message: str) -> None:
     with pytest.raises(Unsupported, match=message) as refused:
-        from_log(code, meta, unsigned=False, charset=charset, labels=None)
+        type_from_log(code, meta, unsigned=False, charset=charset, labels=None)
     assert refused.value.next_step
 
 

@@ -13,11 +13,10 @@ import pytest
 from dblake.core.errors import PrerequisitesNotMet, SourceError, Unsupported
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
-from dblake.source.mysql import catalog as catalogue
-from dblake.source.mysql import chunks
+from dblake.source.mysql import catalog, chunks
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.result_rows import ResultRows, values
+from dblake.source.mysql.result_rows import ResultRows
 from dblake.source.mysql.source import MysqlSource
 from tests.support.lake import Lake
 from tests.support.mysql import MysqlServer
@@ -165,7 +164,7 @@ def test_keys_of_several_columns_page_through_the_index(backend: MysqlBackend, m
             after = chunk.last_key
         assert paged == everything
     _, rows = read(reader, limit=5, after=("60", "y", "k0"))
-    assert [[v and v.decode() for v in values(row)] for row in rows] == [
+    assert [[v and v.decode() for v in split_values(row)] for row in rows] == [
         ["y", "k1", "60", None], ["z", "k0", "60", None], ["z", "k1", "60", None], ["x", "k0", "61", None],
         ["x", "k1", "61", None],
     ]
@@ -200,7 +199,7 @@ def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
     backend.source("public.*")
     assert backend.settings is not None
     with connect(backend.settings, purpose="test") as asking, asking.cursor() as cur:
-        table = catalogue.table_by_name(cur, "public", "t")
+        table = catalog.table_by_name(cur, "public", "t")
         assert table is not None
         query = chunks._select(table, chunks._wanted(table, ChunkRequest(T, 1, "low", 5, key)), 5)
     rows = pymysql.cursors.DictCursor
@@ -228,7 +227,7 @@ def test_rows_of_every_size_come_whole(backend: MysqlBackend, mysql_server: Mysq
     chunk, rows = read(reader)
     assert chunk.rows == 2 * len(sizes)
     assert chunk.last_key == (str(2 * len(sizes) - 1),)
-    lengths = [(int(key or b""), len(value or b"")) for key, value in map(values, rows)]
+    lengths = [(int(key or b""), len(value or b"")) for key, value in map(split_values, rows)]
     assert lengths == [
         part for n, size in enumerate(sizes) for part in ((2 * n, size), (2 * n + 1, 5))
     ]

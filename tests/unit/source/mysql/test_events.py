@@ -7,12 +7,12 @@ import zlib
 
 import pytest
 
-from dblake.source.mysql import events, watermarks
+from dblake.source.mysql import control_events, events, watermarks
 from dblake.source.mysql.events import Begin
-from dblake.source.mysql.gtids import executed
-from dblake.source.mysql.resume import Place, lsn, unwrapped
-from dblake.source.mysql.table_map import table_map
-from tests.unit.mysql.binlog import event, plain
+from dblake.source.mysql.gtids import executed_gtids
+from dblake.source.mysql.log_position import LogPosition, lsn, unwrap_offset
+from dblake.source.mysql.table_map import read_table_map
+from tests.unit.source.mysql.binlog import event, plain
 
 SERVER = "af19a5ebe5c111f181b702fc00000001"
 
@@ -35,7 +35,7 @@ GTID_8 = f"01{SERVER}0200000000000000020100000000000000020000000000000089531c39c
     ],
 )
 def test_gtid(raw: bytes, begin: Begin) -> None:
-    assert events.gtid(raw) == begin
+    assert events.read_gtid(raw) == begin
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_gtid(raw: bytes, begin: Begin) -> None:
 )
 def test_gtid_with_a_tag(digits: str, number: int, micros: int) -> None:
     raw = of(42, digits if len(digits) % 2 == 0 else digits + "0")
-    assert events.gtid_tagged(raw) == Begin((SERVER, "tagx", number), micros)
+    assert events.read_tagged_gtid(raw) == Begin((SERVER, "tagx", number), micros)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_gtid_with_a_tag(digits: str, number: int, micros: int) -> None:
     ],
 )
 def test_gtid_of_mariadb(digits: str, begin: Begin) -> None:
-    assert events.mariadb_gtid(of(162, digits)) == begin
+    assert events.read_mariadb_gtid(of(162, digits)) == begin
 
 
 STATUS = bytes.fromhex("0000000000 012000a04500000000 0603737464 04ff00ff00ff00 12ff00")
@@ -81,7 +81,7 @@ STATUS = bytes.fromhex("0000000000 012000a04500000000 0603737464 04ff00ff00ff00 
 )
 def test_a_statement_is_read_in_its_own_character_set(status: bytes, raw: bytes, text: str | None) -> None:
     body = struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + raw
-    said = events.query(plain(event(2, body)))
+    said = control_events.read_query(plain(event(2, body)))
     assert (said.text, said.default_schema) == (text, "shop")
 
 
@@ -89,7 +89,7 @@ def test_a_compressed_statement() -> None:
     text = b"DROP TABLE t" * 30
     packed = b"\x82" + len(text).to_bytes(2, "big") + zlib.compress(text)
     body = struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + packed
-    assert events.query(plain(event(165, body))).text == "DROP TABLE t" * 30
+    assert control_events.read_query(plain(event(165, body))).text == "DROP TABLE t" * 30
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_compressed_statement() -> None:
 def test_compressed_rows_become_plain_ones(compressed: int, number: int, extra: bytes, maps: bytes) -> None:
     start, rows = b"\x12\0\0\0\0\0\x01\0" + extra + b"\x03" + maps, b"row" * 100
     packed = b"\x82" + len(rows).to_bytes(2, "big") + zlib.compress(rows)
-    whole = events.plain_rows(plain(event(compressed, start + packed, end=900, flags=1)))
+    whole = events.uncompressed_rows(plain(event(compressed, start + packed, end=900, flags=1)))
     assert whole[19:] == start + rows
     assert events.HEADER.unpack_from(whole) == (1_700_000_000, number, 9, len(whole), 900, 1)
 
@@ -114,7 +114,7 @@ INSIDE_BYTES = b"".join(struct.pack("<IBIIIH", 1, e[4], 9, len(e), 0, 0) + e[19:
 def test_a_payload_that_is_not_compressed() -> None:
     size = b"\xfc" + struct.pack("<H", len(INSIDE_BYTES))
     body = b"\x02\x03\xfc\xff\x00" + b"\x01\x03" + size + b"\x00" + INSIDE_BYTES
-    assert [e[19:] for e in events.payload(plain(event(40, body)))] == [e[19:] for e in INSIDE]
+    assert [e[19:] for e in events.unpack_payload(plain(event(40, body)))] == [e[19:] for e in INSIDE]
 
 
 def test_a_payload_of_mysql_9() -> None:
@@ -124,7 +124,7 @@ def test_a_payload_of_mysql_9() -> None:
         "69629ffbfd16c105c317ffbd4eb810271c5bc34709f4852e6dcbe754baf74cc8bbf0a57cc08e401353e114e4e44991800ca9ce887193f"
         "3bfeaa2b660c004b918819c86760a0af56590706ae15855c449678e03650f200bc",
     )
-    found = list(events.payload(recorded))
+    found = list(events.unpack_payload(recorded))
     assert [event[4] for event in found] == [2, 19, 30, 16]
     assert events.statement_bytes(found[0]) == b"BEGIN"
     assert found[2][19:].hex() == "8a0000000000" "1100" "0200" "01ff" "0002000000" "0003000000"
@@ -132,16 +132,17 @@ def test_a_payload_of_mysql_9() -> None:
 
 def test_a_payload_that_is_cut_off() -> None:
     with pytest.raises(ValueError, match="cut off"):
-        list(events.payload(plain(event(40, b"\x02\x03\xfc\xff\x00" + b"\x01\x01\x50" + b"\x00" + INSIDE_BYTES[:60]))))
+        body = b"\x02\x03\xfc\xff\x00" + b"\x01\x01\x50" + b"\x00" + INSIDE_BYTES[:60]
+        list(events.unpack_payload(plain(event(40, body))))
 
 
 def test_a_payload_compressed_as_nobody_knows() -> None:
     with pytest.raises(ValueError, match="compression"):
-        list(events.payload(plain(event(40, b"\x02\x01\x07\x01\x01\x05\x00hello"))))
+        list(events.unpack_payload(plain(event(40, b"\x02\x01\x07\x01\x01\x05\x00hello"))))
 
 
 def test_columns_as_mysql_describes_them() -> None:
-    said = table_map(bytes.fromhex(
+    said = read_table_map(bytes.fromhex(
         "6c0000000000 0100 017800 017400 0c 030d100ff6fffefefcfcfe03 0f 0101 2800 0502 04 f701 f801 02 02 fe10 fe0f"
         "010170 0308fcff00fcff003f3f 070100 041c 026964 0179 0162 0176 0164 0167 0165 0173 027478 026262 02626e 016e"
         "0a03fcff00 05050201710172 06050201610162 080100 0c02fff0"
@@ -159,7 +160,7 @@ def test_columns_as_mysql_describes_them() -> None:
 
 
 def test_columns_without_metadata_have_no_names() -> None:
-    said = table_map(bytes.fromhex("6c0000000000010001780001740002030f020a0002"), mariadb=False)
+    said = read_table_map(bytes.fromhex("6c0000000000010001780001740002030f020a0002"), mariadb=False)
     assert [(c.name, c.code, c.meta, c.nullable) for c in said.columns] == [(None, 3, 0, False), (None, 15, 10, True)]
 
 
@@ -176,7 +177,7 @@ ONE, TWO = b"\x00\x01\x00\x00\x00\x03abc", b"\x00\x01\x00\x00\x00\x02de"
 )
 def test_updates_of_the_watermark_table(number: int, rows: bytes, seen: list[tuple[int, str]]) -> None:
     head = bytes(8) + (b"\x02\x00" if number >= 30 else b"")
-    assert list(watermarks.updates(plain(event(number, head + rows)))) == seen
+    assert list(watermarks.read_updates(plain(event(number, head + rows)))) == seen
 
 
 @pytest.mark.parametrize(
@@ -193,33 +194,33 @@ def test_updates_of_the_watermark_table(number: int, rows: bytes, seen: list[tup
     ],
 )
 def test_sets_of_gtids(flavour: str, before: str, more: list[tuple[object, object, int]], after: str) -> None:
-    done = executed(flavour, before)
+    done = executed_gtids(flavour, before)
     for gtid in more:
         done.add(gtid)
     assert str(done) == after
-    assert str(executed(flavour, after)) == after
+    assert str(executed_gtids(flavour, after)) == after
 
 
 @pytest.mark.parametrize(
     ("token", "place"),
     [
-        ("binlog.000003:1547@1732200000", Place("binlog.000003", 1547, 1732200000)),
-        ("a:b@c.1:4@9 0-1-5,1-1-1", Place("a:b@c.1", 4, 9, "0-1-5,1-1-1")),
+        ("binlog.000003:1547@1732200000", LogPosition("binlog.000003", 1547, 1732200000)),
+        ("a:b@c.1:4@9 0-1-5,1-1-1", LogPosition("a:b@c.1", 4, 9, "0-1-5,1-1-1")),
     ],
 )
-def test_tokens(token: str, place: Place) -> None:
-    assert Place.parse(token) == place
+def test_tokens(token: str, place: LogPosition) -> None:
+    assert LogPosition.parse(token) == place
     assert place.token == token
 
 
 @pytest.mark.parametrize("token", ["", "binlog.000003", "0/16B3748", "binlog.000003:x@1"])
 def test_what_is_no_token(token: str) -> None:
-    with pytest.raises(ValueError, match="no place in a binlog"):
-        Place.parse(token)
+    with pytest.raises(ValueError, match="not a binlog position"):
+        LogPosition.parse(token)
 
 
 def test_places_are_ordered_as_numbers() -> None:
     places = [lsn("b.999999", 4), lsn("b.999999", 5 << 30), lsn("b.1000000", 4), lsn("b.1000001", 4)]
     assert places == sorted(set(places))
-    assert unwrapped(10, 0xFFFFFFF0) == 0x1_0000_000A
-    assert unwrapped(0xFFFFFFF0, 0xFFFFFFF0) == 0xFFFFFFF0
+    assert unwrap_offset(10, 0xFFFFFFF0) == 0x1_0000_000A
+    assert unwrap_offset(0xFFFFFFF0, 0xFFFFFFF0) == 0xFFFFFFF0

@@ -10,15 +10,15 @@ import pytest
 
 from dblake.core.errors import DblakeError, PositionLost, SourceError, Unsupported
 from dblake.core.position import Position
-from dblake.source.mysql import frames
-from dblake.source.mysql.frames import Cut, Gathered
-from dblake.source.mysql.gtids import executed
+from dblake.source.mysql import prepared
+from dblake.source.mysql.gtids import executed_gtids
+from dblake.source.mysql.log_position import LogPosition, lsn
 from dblake.source.mysql.packets import Events
+from dblake.source.mysql.pieces import Cut, PieceBuilder
 from dblake.source.mysql.relations import Relations
-from dblake.source.mysql.resume import Place, lsn
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.transactions import Transactions
-from tests.unit.mysql.binlog import File, event, xa_prepare
+from tests.unit.source.mysql.binlog import File, event, xa_prepare
 
 SETTINGS = MysqlSettings("shop", "mysql", "127.0.0.1", 1, "u", "p", ("shop.*",), tls="disable")
 NAME = "binlog.000007"
@@ -27,26 +27,26 @@ NAME = "binlog.000007"
 class Follower:
     """What a stream makes of files."""
 
-    def __init__(self, place: Place, *, begins: int | None = None, skip_to: Position | None = None) -> None:
-        self.gathered = Gathered(1, skip_to)
+    def __init__(self, place: LogPosition, *, begins: int | None = None, skip_to: Position | None = None) -> None:
+        self.pieces = PieceBuilder(1, skip_to)
         self.transactions = Transactions(
-            "shop", Relations(SETTINGS, fold=False), self.gathered, place,
-            begins=place.offset if begins is None else begins, executed=executed("mysql", ""),
+            "shop", Relations(SETTINGS, folds_names=False), self.pieces, place,
+            begins=place.offset if begins is None else begins, executed=executed_gtids("mysql", ""),
         )
 
     def take(self, events: list[bytes]) -> Cut:
         for _ in self.transactions.feed(Events.of(events)):
             pass
-        return self.gathered.cut(inside=False)
+        return self.pieces.cut(inside=False)
 
 
 def follow(file: File, **facts: Any) -> tuple[Follower, list[dict[str, Any]]]:
-    follower = Follower(Place(file.name, 4), **facts)
+    follower = Follower(LogPosition(file.name, 4), **facts)
     return follower, [row for row in follower.take(file.events).rows.to_pylist() if row["kind"] != "schema"]
 
 
 def token(follower: Follower) -> str:
-    return str(Place.parse(follower.transactions.token))
+    return str(LogPosition.parse(follower.transactions.token))
 
 
 def test_positions_and_times() -> None:
@@ -77,7 +77,7 @@ def test_numbers_of_seven_digits_follow_those_of_six() -> None:
 def test_offsets_go_on_past_what_32_bits_hold() -> None:
     file = File(NAME, 0xFFFF_FF20)
     file.change().change()
-    follower = Follower(Place(NAME, 0xFFFF_FF20))
+    follower = Follower(LogPosition(NAME, 0xFFFF_FF20))
     rows = [row for row in follower.take(file.events).rows.to_pylist() if row["kind"] == "row"]
     second = file.starts[5]
     assert second > 1 << 32
@@ -89,7 +89,7 @@ def test_a_place_past_32_bits_is_found_from_the_files_start() -> None:
     file = File(NAME).change()
     file.add(40, b"\x00" * 40)  # stands for a transaction that fills the file; it is passed over unread
     file.at = (1 << 32) + 1000
-    resumed = Follower(Place(NAME, file.at), begins=4)
+    resumed = Follower(LogPosition(NAME, file.at), begins=4)
     file.events.insert(-1, event(29, b"", end=0xFFFF_FFF0))
     file.change()
     rows = [row for row in resumed.take(file.events).rows.to_pylist() if row["kind"] == "row"]
@@ -105,25 +105,25 @@ def xa(file: File) -> File:
 
 def test_xa_rows_are_held_and_the_token_stays_before_them() -> None:
     file = xa(File(NAME)).add(38, xa_prepare(b"q")).change(number=2)
-    follower = Follower(Place(NAME, 4, 1_600_000_000))
+    follower = Follower(LogPosition(NAME, 4, 1_600_000_000))
     cut = follower.take(file.events)
     assert [row["lsn"] for row in cut.rows.to_pylist()] == [lsn(NAME, file.starts[6])] * 2  # its schema, too
-    assert follower.gathered.oldest_prepared == f"{NAME}:4@1600000000"
+    assert follower.pieces.oldest_prepared == f"{NAME}:4@1600000000"
     assert cut.landed == Position(1, lsn(NAME, file.starts[6]), 1 << 62)
     begun = file.at
     more = len(file.events)
     file.gtid(3).query(f"XA COMMIT {XA_NAME}")
     cut = follower.take(file.events[more:])
     assert [(row["lsn"], row["last_in_txn"]) for row in cut.rows.to_pylist()] == [(lsn(NAME, begun), True)]
-    assert (cut.landed, follower.gathered.oldest_prepared) == (None, None)
+    assert (cut.landed, follower.pieces.oldest_prepared) == (None, None)
 
-    again = Follower(Place(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), 1 << 62))
+    again = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), 1 << 62))
     cut = again.take(file.events)
     assert [row["lsn"] for row in cut.rows.to_pylist() if row["kind"] == "row"] == [lsn(NAME, begun)]
 
 
 def test_xa_rows_are_held_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_MOST_HELD", 100)
+    monkeypatch.setattr(prepared, "_MAX_HELD_BYTES", 100)
     file = xa(File(NAME)).add(38, xa_prepare(b"q"))
     follow(file)
     with pytest.raises(Unsupported, match="XA transactions that are prepared but not committed have more than"):
@@ -134,34 +134,34 @@ def test_xa_in_one_phase() -> None:
     file = xa(File(NAME)).add(38, xa_prepare(b"q", one_phase=True))
     follower, rows = follow(file)
     assert [row["last_in_txn"] for row in rows] == [True]
-    assert follower.gathered.oldest_prepared is None
+    assert follower.pieces.oldest_prepared is None
 
 
 def test_a_transaction_cut_in_its_middle_is_known_again() -> None:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1).rows(1).xid().change()
-    follower = Follower(Place(NAME, 4))
+    follower = Follower(LogPosition(NAME, 4))
     for _ in follower.transactions.feed(Events.of(file.events[:-6])):
         pass
-    cut = follower.gathered.cut(inside=True)
+    cut = follower.pieces.cut(inside=True)
     assert cut.landed == Position(1, lsn(NAME, 4), (2 << 20) - 1)
     assert [row["kind"] for row in cut.rows.to_pylist()] == ["schema", "row", "row"]
-    rest = Follower(Place(NAME, 4), skip_to=cut.landed).take(file.events).rows.to_pylist()
+    rest = Follower(LogPosition(NAME, 4), skip_to=cut.landed).take(file.events).rows.to_pylist()
     assert [(row["seq"], row["last_in_txn"]) for row in rest if row["kind"] == "row"] == [(2 << 20, True), (0, True)]
 
 
 def test_a_transaction_that_landed_in_part_and_is_not_there_any_more_is_a_gap() -> None:
     file = File(NAME).change().change()
-    follower = Follower(Place(NAME, 4), skip_to=Position(1, lsn(NAME, 5), 3))
+    follower = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, 5), 3))
     with pytest.raises(PositionLost, match="a gap"):
         follower.take(file.events)
 
 
 def broken_off(*, parted: bool) -> Follower:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1)
-    follower = Follower(Place(NAME, 4))
+    follower = Follower(LogPosition(NAME, 4))
     for _ in follower.transactions.feed(Events.of(file.events)):
         pass
-    follower.gathered.cut(inside=parted)
+    follower.pieces.cut(inside=parted)
     return follower
 
 
@@ -184,13 +184,13 @@ def opened() -> File:
 @pytest.mark.parametrize(
     ("add", "kind", "what"),
     [
-        (lambda f: f.add(26, b"\x01\x00\x00"), PositionLost, "an incident: changes may be missing, a gap"),
+        (lambda f: f.add(26, b"\x01\x00\x00"), PositionLost, "an INCIDENT event: changes may be missing, a gap"),
         (lambda f: f.add(99), Unsupported, "an event of type 99 (unknown), which may be a change"),
         (lambda f: f.add(17, bytes(9)), Unsupported, "an event of type 17 (BEGIN_LOAD_QUERY), which may be"),
         (lambda f: f.add(18, bytes(40)), Unsupported, "an event of type 18 (EXECUTE_LOAD_QUERY), which may be"),
         (lambda f: f.rows(1, 39), Unsupported, "table shop.t: a PARTIAL_UPDATE_ROWS event"),
         (lambda f: f.query("INSERT INTO t VALUES (1)"), Unsupported, "table shop.t: a change was logged as a"),
-        (lambda f: f.query("DELETE x, y FROM x JOIN y"), Unsupported, "a change of tables that cannot be told"),
+        (lambda f: f.query("DELETE x, y FROM x JOIN y"), Unsupported, "a change of tables that cannot be determined"),
         (lambda f: f.query("FROBNICATE t"), Unsupported, "a statement of a kind that dblake does not know"),
         (lambda f: f.rows(3), SourceError, "rows of a table that the log did not describe"),
         (lambda f: f.gtid(3).query("BEGIN").rows(3), SourceError, "a transaction begins inside another"),
@@ -204,12 +204,12 @@ def test_what_is_refused_is_named_with_its_place_after_what_came_before(
     file = opened()
     where = file.at
     add(file)
-    follower = Follower(Place(NAME, 4))
+    follower = Follower(LogPosition(NAME, 4))
     with pytest.raises(kind) as refused:
         follower.take(file.events)
     assert refused.value.what.startswith(f"source shop: at {NAME}:{where} of the log: ")
     assert what in refused.value.what
-    assert follower.transactions.ended
+    assert follower.transactions.has_ended
     assert token(follower) == f"{NAME}:{file.starts[5]}"
 
 
@@ -259,7 +259,7 @@ def test_a_file_without_checksums() -> None:
     for n in range(1, len(bare)):
         at += len(bare[n])
         bare[n] = bare[n][:13] + struct.pack("<I", at) + bare[n][17:]
-    rows = Follower(Place(NAME, 4)).take([head, *bare]).rows.to_pylist()
+    rows = Follower(LogPosition(NAME, 4)).take([head, *bare]).rows.to_pylist()
     assert [(row["lsn"], row["last_in_txn"]) for row in rows if row["kind"] == "row"] == [(lsn(NAME, 4), True)]
 
 
