@@ -1,4 +1,4 @@
-"""Composes capture: which source, which landing table, where progress and the lease are kept."""
+"""Wire ``capture``: the configured source, landing table, progress store and lease."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from pipelines.sources import open_source
 
 
 def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_gap: bool = False) -> Landed:
-    """Captures until told to; ends at a transaction's end once ``stop`` is set.
+    """Run capture until ``until`` is reached or ``stop`` is set, and return what landed.
 
-    A run that ends by itself does not stand by: whoever scheduled it is told at once that another capture leads.
+    Ends at the end of a transaction. A bounded run does not wait as a standby: it raises Fenced if another capture
+    leads, so that its scheduler learns of it at once.
     """
     name = config.source.name
     paths = Paths(config.warehouse, name)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dblake.core import defaults
+
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
     """When a batch is committed, what is dumped unasked, and how long an idle or failing source is waited for."""
 
-    max_bytes: int = 16 << 20
-    max_rows: int = 200_000
-    commits_per_second: float = 1.0
-    heartbeat_seconds: float = 10.0
+    max_bytes: int = defaults.MAX_BATCH_BYTES
+    max_rows: int = defaults.MAX_BATCH_ROWS
+    commits_per_second: float = defaults.COMMITS_PER_SECOND
+    heartbeat_seconds: float = defaults.HEARTBEAT_SECONDS
     reconnect_seconds: float = 300.0
     redump: bool = True
     """Tables that changed without row events are dumped again, not only named."""
@@ -27,8 +29,8 @@ class DumpSettings:
     rest longer and longer.
     """
 
-    chunk_size: int = 50_000
-    delay: float = 0.0
-    readers: int = 1
-    share: float = 1.0
+    chunk_size: int = defaults.CHUNK_ROWS
+    delay: float = defaults.CHUNK_DELAY_SECONDS
+    readers: int = defaults.CHUNK_READERS
+    share: float = defaults.READER_SHARE
     max_latency: float | None = None
