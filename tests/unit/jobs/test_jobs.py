@@ -58,7 +58,7 @@ def test_unknown_job_lists_all_jobs(arguments: list[str]) -> None:
 def test_script_prints_help(arguments: list[str], code: int) -> None:
     done = script(*arguments)
     assert done.returncode == code
-    assert done.stdout.startswith("Runs a dblake job: ./spark-submit.sh JOB")
+    assert done.stdout.startswith("Run a dblake job: ./spark-submit.sh JOB")
     assert done.stdout.endswith(f"Jobs, each with --help:{''.join(f' {job}' for job in JOBS)}\n")
 
 
