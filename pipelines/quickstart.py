@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -157,7 +156,8 @@ class Quickstart:
             if load.poll() is not None:
                 raise SourceError("pgbench ended early", next_step=f"read {folder / 'pgbench.log'}")
         finally:
-            load.send_signal(signal.SIGINT)
+            # Not SIGINT, which a shell makes background processes ignore.
+            load.terminate()
             load.wait()
 
     @contextmanager
