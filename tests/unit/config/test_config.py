@@ -111,7 +111,7 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("warehouse: ./warehouse", "warehouse: s3a://bucket/lake", "1: warehouse: S3 is not supported: commits of"),
         ("warehouse: ./warehouse", "warehouse: s3://bucket/lake", "1: warehouse: S3 is not supported: commits of"),
         ("warehouse: ./warehouse", "warehouse: file:./lake", "1: warehouse: must be a path, or a URL with //"),
-        ("warehouse: ./warehouse", "warehouse: ~nobody-at-all/lake", "1: warehouse: unknown user in ~nobody-at-all"),
+        ("warehouse: ./warehouse", "warehouse: ~no-such-user/lake", "1: warehouse: unknown user in ~no-such-user"),
         ("type: postgres", "type: [postgres]", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
         ("user: dblake", 'user: dblake\n  slot: ""', "9: source.slot: String should match pattern"),
         ("user: dblake", 'user: dblake\n  publication: ""', "9: source.publication: String should have at least 1"),
