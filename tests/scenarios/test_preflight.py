@@ -619,7 +619,7 @@ def test_the_job_from_nothing_to_ready(database: Database, tmp_path: Path) -> No
     assert [c["check"] for c in json.loads(before.stdout)] == ["connect"]
     assert script.returncode == 0
     assert script.stdout.splitlines()[0] == "BEGIN;"
-    assert script.stdout.splitlines()[-1].startswith("-- left to you: no primary key and no replica identity")
+    assert script.stdout.splitlines()[-1].startswith("-- manual step: no primary key and no replica identity")
     assert done.returncode == 0, done.stderr
     assert after.returncode == 0
     assert {tuple(c) for c in json.loads(after.stdout)} == {("check", "ok", "detail", "fix")}

@@ -16,7 +16,7 @@ from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.source.mysql import catalog, chunks
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.result_rows import ResultRows
+from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.source import MysqlSource
 from tests.support.lake import Lake
 from tests.support.mysql import MysqlServer

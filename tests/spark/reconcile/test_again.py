@@ -326,8 +326,8 @@ def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
     assert found["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
     assert [(line["batch"], line["op"]) for line in found["differing"]] == [(4, "c"), (4, "r")]
     shown = CliRunner().invoke(job, ["--conf", str(conf), "--from", "3"])
-    assert "batches 3 to 5, decoded again" in shown.stdout and "builds anew: public.t" in shown.stdout
-    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from ends"),
+    assert "batches 3 to 5, decoded again" in shown.stdout and "rebuilds: public.t" in shown.stdout
+    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from cannot"),
                           (["--json"], "--from")):
         refused = CliRunner().invoke(job, ["--conf", str(conf), *options])
         assert isinstance(refused.exception, UsageError) and said in refused.exception.what

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from dblake.core.defaults import WATERMARK_SCHEMA, replication_name
 from dblake.core.names import TableFilter
 
 
@@ -26,14 +27,14 @@ class PostgresSettings:
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
-    watermark_schema: str = "dblake"
+    watermark_schema: str = WATERMARK_SCHEMA
     plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     slot: str = ""
     publication: str = ""
     log_ddl: bool = False
 
     def __post_init__(self) -> None:
-        own = "dblake_" + self.name.replace("-", "_")
+        own = replication_name(self.name)
         object.__setattr__(self, "slot", self.slot or own)
         object.__setattr__(self, "publication", self.publication or own)
 

@@ -1,4 +1,4 @@
-"""The jobs as a user meets them: ``./spark-submit.sh JOB --help``, and which of them may start a JVM."""
+"""``./spark-submit.sh JOB --help``, the script's own help, and the jobs that must not load Spark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).parents[2]
+HOME = Path(__file__).parents[3]
 SCRIPT = HOME / "spark-submit.sh"
 JOBS = sorted(file.stem for file in (HOME / "jobs").glob("*.py") if file.stem != "__init__")
 LIGHT = re.findall(r'^light="(.*)"$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)[0].split()
 
-# Runs a job's --help in the same process, then tells what came with it.
+# Runs a job's --help and reports whether Spark was imported.
 HELP = """
 import runpy, sys
 sys.argv = [sys.argv[1], "--help"]
@@ -34,7 +34,7 @@ def script(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_help_and_what_it_imports(job: str) -> None:
+def test_job_help_and_spark_imports(job: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HELP, str(HOME / "jobs" / f"{job}.py")],
         env=os.environ | {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"},
@@ -47,22 +47,22 @@ def test_help_and_what_it_imports(job: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["../jobs/capture"], ["Capture"], ["__init__"]])
-def test_an_unknown_job_is_told_which_there_are(arguments: list[str]) -> None:
+def test_unknown_job_lists_all_jobs(arguments: list[str]) -> None:
     done = script(*arguments)
     assert done.returncode == 64
-    there = "".join(f" {job}" for job in JOBS)
-    assert done.stderr == f"dblake: no such job: {arguments[0]}. Next: use one of{there}\n"
+    jobs = "".join(f" {job}" for job in JOBS)
+    assert done.stderr == f"dblake: no such job: {arguments[0]}. Next: use one of{jobs}\n"
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 64), (["--help"], 0), (["-h"], 0)])
-def test_the_script_explains_itself(arguments: list[str], code: int) -> None:
+def test_script_prints_help(arguments: list[str], code: int) -> None:
     done = script(*arguments)
     assert done.returncode == code
-    assert done.stdout.startswith("Runs a dblake job: ./spark-submit.sh JOB")
+    assert done.stdout.startswith("Run a dblake job: ./spark-submit.sh JOB")
     assert done.stdout.endswith(f"Jobs, each with --help:{''.join(f' {job}' for job in JOBS)}\n")
 
 
-def test_it_works_from_elsewhere_and_through_a_link(tmp_path: Path) -> None:
+def test_script_runs_through_symlink(tmp_path: Path) -> None:
     (tmp_path / "a link").symlink_to(SCRIPT)
     done = subprocess.run(
         [str(tmp_path / "a link"), "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""How a job's ending becomes an exit code and one line on stderr; each case is a small job in a process of its own."""
+"""The exit code and the one line on stderr of every ending; each case runs a small job in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).parents[2]
+HOME = Path(__file__).parents[3]
 SECRET = "row-value-4711"
 
 JOB = """\
@@ -78,36 +78,36 @@ CONF = str(HOME / "conf" / "quickstart.yaml")
         ("raise KeyboardInterrupt", 130, "dblake probe: interrupted\n"),
         (f"raise ValueError('{SECRET}')", 70,
          "dblake probe: unexpected ValueError at {folder}/probe.py:9; this is a bug. "
-         "Next: run again with --verbose and report what it shows\n"),
+         "Next: run again with --verbose and report its output\n"),
     ],
 )  # fmt: skip
-def test_endings(tmp_path: Path, body: str, code: int, line: str) -> None:
+def test_ending_sets_exit_code_and_message(tmp_path: Path, body: str, code: int, line: str) -> None:
     done = run(tmp_path, JOB.format(body=body), "--conf", CONF)
     assert (done.returncode, done.stderr) == (code, line.replace("{folder}", tmp_path.name))
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         ("__import__('deltalake').DeltaTable('az://container/table')",
-         "the warehouse's storage does not answer, or Spark's machines do not"),
-        ("__import__('os').write(__import__('os').open('/dev/full', 1), b'x')", "a disk is full"),
+         "the warehouse's storage or a Spark host is unreachable"),
+        ("__import__('os').write(__import__('os').open('/dev/full', 1), b'x')", "the disk is full"),
         ("raise __import__('py4j.protocol').protocol.Py4JNetworkError('Answer from Java side is empty')",
-         "Spark's JVM ended before the job: killed, for memory perhaps"),
+         "Spark's JVM ended before the job; the system may have killed it for its memory"),
         ("raise __import__('pyspark').errors.PySparkException('java.lang.OutOfMemoryError: Java heap space')",
          "Spark ran out of memory"),
     ],
 )  # fmt: skip
-def test_what_may_be_gone_the_next_time_is_worth_another_try(tmp_path: Path, body: str, told: str) -> None:
-    nobody_there = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": "http://127.0.0.1:1/",
+def test_transient_error_exits_75(tmp_path: Path, body: str, reason: str) -> None:
+    unreachable = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": "http://127.0.0.1:1/",
                     "AZURE_STORAGE_ACCOUNT_NAME": "x", "AZURE_STORAGE_ACCOUNT_KEY": "eA=="}
-    done = run(tmp_path, JOB.format(body=body), "--conf", CONF, **nobody_there)
+    done = run(tmp_path, JOB.format(body=body), "--conf", CONF, **unreachable)
     assert done.returncode == 75
-    assert done.stderr.startswith(f"dblake probe: {told} (") and done.stderr.count("\n") == 1
-    assert done.stderr.endswith("Next: see to that, then run again\n")
+    assert done.stderr.startswith(f"dblake probe: {reason} (") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("Next: remove the cause and run again\n")
 
 
-def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
+def test_traceback_shown_with_verbose(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(body=f"raise ValueError('{SECRET}')"), "--conf", CONF, "--verbose")
     assert done.returncode == 70
     assert f"ValueError: {SECRET}" in done.stderr
@@ -124,35 +124,35 @@ def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
              "conf/ has files to start from\n"),
     ],
 )  # fmt: skip
-def test_usage(tmp_path: Path, arguments: list[str], line: str) -> None:
+def test_usage_error_exits_64(tmp_path: Path, arguments: list[str], line: str) -> None:
     done = run(tmp_path, JOB.format(body="pass"), *arguments)
     assert (done.returncode, done.stderr, done.stdout) == (64, line, "")
 
 
-def test_a_missing_configuration_file(tmp_path: Path) -> None:
+def test_missing_configuration_exits_78(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(body="pass"), "--conf", "none.yaml")
     assert done.returncode == 78
     assert done.stderr.startswith("dblake probe: the configuration file none.yaml cannot be read: No such file")
 
 
-def test_the_configuration_may_be_named_by_the_environment(tmp_path: Path) -> None:
+def test_configuration_named_by_environment(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(body="print(config.source.name)"), DBLAKE_CONF=CONF)
     assert (done.returncode, done.stdout) == (0, "shop\n")
 
 
 @pytest.mark.parametrize("arguments", [["--conf", CONF, "start"], ["start", "--conf", CONF]])
-def test_conf_before_or_after_a_subcommand(tmp_path: Path, arguments: list[str]) -> None:
+def test_conf_accepted_before_and_after_subcommand(tmp_path: Path, arguments: list[str]) -> None:
     done = run(tmp_path, GROUP, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, "shop\n", "")
 
 
-def test_a_group_without_its_subcommand_is_usage(tmp_path: Path) -> None:
+def test_group_without_subcommand_exits_64(tmp_path: Path) -> None:
     done = run(tmp_path, GROUP)
     assert done.returncode == 64
     assert "Commands:\n  start" in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_exits_0(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(JOB.format(body="[print(n) for n in range(200_000)]"), encoding="utf-8")
     done = subprocess.run(
         ["bash", "-c", '"$0" "$1" --conf "$2" | head -n 1; echo "${PIPESTATUS[0]}"',
@@ -165,13 +165,13 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 WHILE_WAITING = """
     import os, signal
     with stop_requested() as stop:
-        with stop._cond:  # what the main thread holds for a moment inside wait()
+        with stop._cond:  # the lock that the main thread briefly holds inside wait()
             os.kill(os.getpid(), signal.SIGTERM)
         print(stop.wait(10))
 """
 
 
-def test_a_stop_that_comes_inside_wait_does_not_lock_up(tmp_path: Path) -> None:
+def test_sigterm_inside_wait_does_not_deadlock(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(body=WHILE_WAITING), "--conf", CONF)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
@@ -180,7 +180,7 @@ GRACEFUL = """
     with stop_requested() as stop:
         print("ready", flush=True)
         stop.wait(30)
-        print("tidied up", flush=True)
+        print("cleaned up", flush=True)
 """
 
 
@@ -189,11 +189,11 @@ GRACEFUL = """
     [
         ("import time; print('ready', flush=True); time.sleep(30)", signal.SIGTERM, 0, ""),
         ("import time; print('ready', flush=True); time.sleep(30)", signal.SIGINT, 130, ""),
-        (GRACEFUL, signal.SIGTERM, 0, "tidied up\n"),
-        (GRACEFUL, signal.SIGINT, 0, "tidied up\n"),
+        (GRACEFUL, signal.SIGTERM, 0, "cleaned up\n"),
+        (GRACEFUL, signal.SIGINT, 0, "cleaned up\n"),
     ],
 )
-def test_stopping(tmp_path: Path, body: str, number: signal.Signals, code: int, out: str) -> None:
+def test_signal_ends_job_cleanly(tmp_path: Path, body: str, number: signal.Signals, code: int, out: str) -> None:
     (tmp_path / "probe.py").write_text(JOB.format(body=body), encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "probe.py"), "--conf", CONF],
@@ -210,13 +210,13 @@ def test_stopping(tmp_path: Path, body: str, number: signal.Signals, code: int, 
 
 
 STUCK_IN_C = """
-    import os, pipelines.cli
-    pipelines.cli._STOP_SECONDS = 0.5
+    import os, jobs.cli.frame
+    jobs.cli.frame._STOP_SECONDS = 0.5
     os.system("echo ready; exec sleep 30")  # no Python signal handler runs before it returns
 """
 STUCK_IN_THREAD = """
-    import threading, time, pipelines.cli
-    pipelines.cli._STOP_SECONDS = 0.5
+    import threading, time, jobs.cli.frame
+    jobs.cli.frame._STOP_SECONDS = 0.5
     threading.Thread(target=time.sleep, args=(30,)).start()
     print("ready", flush=True)
     time.sleep(30)
@@ -241,7 +241,7 @@ def test_sigterm_ends_job_that_does_not_react(tmp_path: Path, body: str) -> None
         assert process.stderr.readline().startswith("dblake probe: still busy")
 
 
-def test_as_json_every_line_is_an_object(tmp_path: Path) -> None:
+def test_json_log_lines_are_objects(tmp_path: Path) -> None:
     body = "import logging; logging.getLogger('dblake.x').info('one %d', 1)"
     body += "; raise errors.Fenced('two', next_step='three')"
     (tmp_path / "shop.yaml").write_text((HOME / "conf" / "quickstart.yaml").read_text())
