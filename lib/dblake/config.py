@@ -52,7 +52,7 @@ class PasswordReference(Reference):
 
     def read(self) -> SecretStr:
         """The password as it is now. Raises ConfigError if the variable is unset or the file unreadable."""
-        return SecretStr(self.look_up())
+        return SecretStr(self.resolve())
 
 
 class KeyReference(Reference):
@@ -60,7 +60,7 @@ class KeyReference(Reference):
 
     def read(self) -> bytes:
         """The key as it is now. Raises ConfigError if it cannot be read, or could be found out by trying."""
-        key = self.look_up().encode()
+        key = self.resolve().encode()
         if len(key) < _LEAST_KEY_BYTES:
             raise ConfigError(
                 f"{self.where}: the key is shorter than {_LEAST_KEY_BYTES} bytes, so it could be found out by trying",
@@ -371,7 +371,7 @@ class Config(_Section):
         if given.startswith("file:") and not given.startswith("file://") and given != "file:":
             return "file:" + file.beside(given.removeprefix("file:"))
         if given.startswith("zookeeper://"):
-            return str(ZookeeperUrl.parse(given).beside(file.beside))
+            return str(ZookeeperUrl.parse(given).resolve_paths(file.beside))
         raise ValueError("must be file:PATH or zookeeper://host:port/path")
 
 

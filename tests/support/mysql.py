@@ -28,7 +28,7 @@ from typing import Any, Literal
 import pymysql
 import pytest
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 from tests.support.mysql_fetch import mysql_root, program
 
 Flavour = Literal["mysql", "mariadb"]

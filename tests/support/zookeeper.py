@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 from kazoo.client import KazooClient
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 
 _JARS = Path("/usr/share/java")
 _numbers = itertools.count(1)

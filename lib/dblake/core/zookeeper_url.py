@@ -1,13 +1,12 @@
-"""The ZooKeeper form of the ``progress`` setting: where documents and lease are kept, and how to get there.
+"""The ZooKeeper form of the ``progress`` setting: where documents and lease are stored, and how to connect.
 
 ::
 
     zookeeper://host:2181,host2:2181/dblake?session_timeout=10
-        &user=NAME&password=${env:NAME}                    digest: nodes are made for this user alone
-        &tls=verify&ca=PATH&certificate=PATH&key=PATH      TLS, and who we are if the server asks
+        &user=NAME&password=${env:NAME}                    digest: only this user may access the nodes
+        &tls=verify&ca=PATH&certificate=PATH&key=PATH      TLS; the client's own certificate
 
-Promises: what was parsed is possible, and says itself as a URL again without showing a secret. Talking to ZooKeeper is
-``zookeeper``'s business.
+Guarantee: a parsed URL is valid, and its text never shows a secret. Connecting is for ``capture.zookeeper``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dblake.core.secret import Reference
 _URL = re.compile(r"zookeeper://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?\Z")
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+\Z")
-_LEAST_SECONDS, _MOST_SECONDS = 1.0, 120.0
+_MIN_SESSION_SECONDS, _MAX_SESSION_SECONDS = 1.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +46,38 @@ class ZookeeperUrl:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Reads the URL. Raises ValueError, which says what is wrong and never quotes a value."""
+        """Parse the URL. Raises ValueError, whose message names the fault and never quotes a value."""
         match = _URL.match(url)
         if not match or not _ROOT.match(match[2] or ""):
-            raise ValueError("must be zookeeper://host:port,…/path, the path of letters, digits, _, - and .")
+            raise ValueError("must be zookeeper://host:port,…/path, with letters, digits, _, - and . in the path")
         given = _parameters(match[3] or "")
-        known = [field.name for field in fields(cls)][2:]
+        supported = [field.name for field in fields(cls)][2:]
         for name in given:
-            if name not in known:
-                raise ValueError(f"zookeeper has no parameter {name}; there are {', '.join(known)}")
+            if name not in supported:
+                raise ValueError(f"zookeeper has no parameter {name}; supported are {', '.join(supported)}")
         values: dict[str, object] = dict(given)
         if "session_timeout" in given:
             values["session_timeout"] = _seconds(given["session_timeout"])
-        place = cls(_hosts(match[1]), match[2], **values)  # type: ignore[arg-type]
-        place._check()
-        return place
+        parsed = cls(_hosts(match[1]), match[2], **values)  # type: ignore[arg-type]
+        parsed._validate()
+        return parsed
 
-    def _check(self) -> None:
+    def _validate(self) -> None:
         if bool(self.user) != bool(self.password):
-            raise ValueError("user and password come together")
+            raise ValueError("user and password must be given together")
         if ":" in self.user:
-            raise ValueError("user holds a colon, which ends a name in ZooKeeper's digests")
+            raise ValueError("user contains a colon, which ends a name in ZooKeeper's digests")
         if self.password and not Reference.parse(self.password, "progress"):
             raise ValueError("password must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
         if self.tls not in ("disable", "require", "verify"):
             raise ValueError("tls must be verify, require or disable")
         if self.tls == "disable" and (self.ca or self.certificate or self.key):
-            raise ValueError("ca, certificate and key only make sense with tls=verify or tls=require")
+            raise ValueError("ca, certificate and key require tls=verify or tls=require")
         if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
+            raise ValueError("certificate and key must be given together")
 
-    def beside(self, absolute: Callable[[str], str]) -> Self:
-        """The same with every path in it made absolute."""
+    def resolve_paths(self, absolute: Callable[[str], str]) -> Self:
+        """Return a copy with ``absolute`` applied to every path."""
         secret = Reference.parse(self.password, "progress")
         return replace(
             self,
@@ -88,32 +87,32 @@ class ZookeeperUrl:
             key=self.key and absolute(self.key),
         )
 
-    def secret(self) -> str:
-        """The password as it is now; empty if there is none."""
+    def read_password(self) -> str:
+        """Resolve the password; empty if there is none. Raises ConfigError as ``Reference.resolve`` does."""
         reference = Reference.parse(self.password, "progress")
-        return reference.look_up() if reference else ""
+        return reference.resolve() if reference else ""
 
     def __str__(self) -> str:
         pairs = [
             (field.name, value) for field in fields(self)[2:] if (value := getattr(self, field.name)) != field.default
         ]
-        query = "&".join(f"{name}={_spelled(value)}" for name, value in pairs)
+        query = "&".join(f"{name}={_quoted(value)}" for name, value in pairs)
         return f"zookeeper://{self.hosts}{self.root}" + (f"?{query}" if query else "")
 
 
 def _hosts(text: str) -> str:
-    found = [_HOST.match(part) for part in text.split(",")]
-    if not all(found):
+    matches = [_HOST.match(part) for part in text.split(",")]
+    if not all(matches):
         raise ValueError("must be zookeeper://host:port,…/path")
-    return ",".join(f"{match[1]}:{match[2] or 2181}" for match in found if match)
+    return ",".join(f"{match[1]}:{match[2] or 2181}" for match in matches if match)
 
 
 def _parameters(text: str) -> dict[str, str]:
-    # Plus signs are meant: nobody thinks of a path in a configuration file as a form's field.
+    # A plus sign is literal here: the URL is not a form field, in which it would be a blank.
     pairs = parse_qsl(text.replace("+", "%2B"), keep_blank_values=True)
     given = dict(pairs)
     if len(given) != len(pairs):
-        raise ValueError("a parameter stands there twice")
+        raise ValueError("duplicate parameter")
     if not all(given.values()):
         raise ValueError("a parameter has no value")
     return given
@@ -124,10 +123,10 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ValueError(f"session_timeout must be {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} seconds")
+    if not _MIN_SESSION_SECONDS <= seconds <= _MAX_SESSION_SECONDS:
+        raise ValueError(f"session_timeout must be {_MIN_SESSION_SECONDS:g} to {_MAX_SESSION_SECONDS:g} seconds")
     return seconds
 
 
-def _spelled(value: object) -> str:
+def _quoted(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else quote(str(value), safe="/${}:")

@@ -89,7 +89,7 @@ class Session:
             return self._client
 
     def _new_client(self) -> Any:
-        place, secret = self._place, self._place.secret()
+        place, secret = self._place, self._place.read_password()
         client = KazooClient(
             hosts=place.hosts, timeout=place.session_timeout,
             connection_retry=KazooRetry(max_tries=-1, max_delay=_AGAIN_SECONDS),

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import psycopg2
 
 from dblake.core.errors import SourceError
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _LOGICAL = {"wal_level": "logical", "max_wal_senders": "40", "max_replication_slots": "40"}

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 
 
 def test_a_port_that_somebody_listens_on_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
