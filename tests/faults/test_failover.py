@@ -367,6 +367,6 @@ def test_without_zookeeper_nobody_ends_anothers_hold_of_the_slot(postgres: Embed
         cluster.shares(f"file:{tmp_path}/elsewhere")
         elsewhere = cluster.capture()
         assert elsewhere.ends() == 75
-        assert "is taken by server process" in elsewhere.said
+        assert "is in use by server process" in elsewhere.said
         cluster.lands(2, by=first)
         first.end()

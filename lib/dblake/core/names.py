@@ -29,7 +29,7 @@ def qualified(schema: str, table: str) -> str:
 
 
 def split_qualified(name: str) -> tuple[str, str]:
-    """Return the schema and the table of a qualified name, unquoted. Raises ValueError if it is not ``schema.table``."""
+    """Return schema and table of a qualified name, unquoted. Raises ValueError if it is not ``schema.table``."""
     parts, rest = [], name
     while True:
         match = _PART.match(rest)

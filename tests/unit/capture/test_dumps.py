@@ -106,7 +106,7 @@ def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(database: 
     lake.dump("public.gone", T)
     lake.capture(source(database))
     assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
-        ("public.gone", "failed", "table public.gone is not in the database"), (T, "done", None),
+        ("public.gone", "failed", "table public.gone does not exist"), (T, "done", None),
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from dblake.core.names import abbreviated, qualified, split_qualified
 from dblake.core.source import Check
-from dblake.source.checks import CLASH, clashing, free_name, patterns_check
+from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.mysql import statements
 from dblake.source.mysql.catalog import CatalogueTable
 from dblake.source.mysql.catalog_facts import Survey, cascades_are_logged
@@ -31,7 +31,7 @@ def table_findings(facts: Survey, settings: MysqlSettings) -> Iterator[Check]:
 
 
 def _patterns(facts: Survey, settings: MysqlSettings) -> Check:
-    check = patterns_check(settings.patterns, facts.names, found=bool(facts.tables))
+    check = patterns_check(settings.patterns, facts.names, has_tables=bool(facts.tables))
     if check.ok:
         return check
     # The catalogue hides a table from who has no privilege on it, so one that is named may be there all the same.
@@ -48,7 +48,7 @@ def _patterns(facts: Survey, settings: MysqlSettings) -> Check:
 
 
 def _column_names(tables: Sequence[CatalogueTable]) -> Check:
-    bad = [(t, column) for t in tables for column in clashing(t.schema)]
+    bad = [(t, column) for t in tables for column in clashing_columns(t.schema)]
     return finding(
         "column_names", CLASH + abbreviated([f"{t.schema.table}.{column}" for t, column in bad]) if bad else "",
         script(statements.rename_column(t.schema_name, t.table_name, c, free_name(c)) for t, c in bad),

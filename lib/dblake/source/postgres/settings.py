@@ -1,4 +1,4 @@
-"""What must be known to talk to one PostgreSQL database as the capture role; ``config`` documents each."""
+"""The connection and replication settings of one PostgreSQL source; ``config`` documents each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dblake.core.names import TableFilter
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """One source. ``user`` is the capture role; its password never shows in a repr.
+    """One source. ``user`` is the capture role; the repr never shows its password.
+
+    ``slot`` and ``publication`` default to ``dblake_`` and the source's name.
 
     >>> PostgresSettings("shop", "db", 5432, "shop", "dblake", "hunter2", ("public.*",)).slot
     'dblake_shop'
@@ -33,11 +35,11 @@ class PostgresSettings:
     log_ddl: bool = False
 
     def __post_init__(self) -> None:
-        own = "dblake_" + self.name.replace("-", "_")
-        object.__setattr__(self, "slot", self.slot or own)
-        object.__setattr__(self, "publication", self.publication or own)
+        default = "dblake_" + self.name.replace("-", "_")
+        object.__setattr__(self, "slot", self.slot or default)
+        object.__setattr__(self, "publication", self.publication or default)
 
     @cached_property
-    def wanted(self) -> TableFilter:
-        """Which tables are captured."""
+    def table_filter(self) -> TableFilter:
+        """The predicate for captured tables."""
         return TableFilter(list(self.patterns))
