@@ -165,7 +165,7 @@ def test_a_source_that_goes_and_stays_away_ends_capture_with_try_again(database:
     def go_away() -> None:
         with database.changed:
             database.cut_connections()
-            database.slots["shop"].taken = True
+            database.slots["shop"].is_taken = True
 
     lake.dump(T)
     with pytest.raises(SourceError) as away:

@@ -29,7 +29,7 @@ _PERMANENT = (
     ("root certificate file", "there is no CA file to verify the server with",
      "name one in source.tls_ca, or set source.tls to require"),
     ("server certificate for", "the server's certificate is for another host", "correct source.host"),
-    ("does not support SSL", "the server does not support TLS",
+    ("does not support SSL", "the server does not speak TLS",
      "enable it on the server, or set source.tls to disable"),
     ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
     (_CONNECT_PRIVILEGE, "the role may not connect to the database", "run preflight, which prints the GRANT"),
