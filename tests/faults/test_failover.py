@@ -173,7 +173,7 @@ def test_a_leader_frozen_past_its_session_is_followed_and_ends_by_itself(cluster
         first.freeze()
         time.sleep(2 * SESSION)
         second.says("capture of shop leads")
-        second.says("ended another connection's hold of the slot")
+        second.says("terminated another connection that held slot")
         cluster.lands(5, by=second)
         assert first.frozen
         first.thaw()

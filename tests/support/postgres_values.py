@@ -34,7 +34,7 @@ def _literal(text: str, type_: str) -> str:
 
 
 def _case(type_: str, *values: str | tuple[str, str], lossy: tuple[str, ...] = ()) -> Case:
-    """Return a case. A text is its own literal; a pair is (literal, canonical text). State cannot hold ``lossy`` ones."""
+    """Return a case. A text is its own literal, a pair (literal, canonical text); state cannot hold ``lossy`` ones."""
     pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
     return Case(type_, (
         *(Value(_literal(given, type_), text) for given, text in pairs),

@@ -77,7 +77,8 @@ BROKEN = [
      'CREATE SCHEMA "dblake";\nCREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
     ("watermark_table", ["DROP TABLE dblake.watermark"], "it does not exist",
      'CREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
-    ("watermark_table", ["ALTER TABLE dblake.watermark DROP CONSTRAINT watermark_pkey"], "it is not a plain table (id int primary",
+    ("watermark_table", ["ALTER TABLE dblake.watermark DROP CONSTRAINT watermark_pkey"],
+     "it is not a plain table (id int primary",
      'ALTER TABLE "dblake"."watermark" RENAME TO "watermark_before";\n'
      'CREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
     ("watermark_rows", ["DELETE FROM dblake.watermark WHERE id IN (0, 7)"], "missing: 0, 7",
@@ -192,17 +193,19 @@ INFORMATIVE = [
 ]
 
 
-@pytest.mark.parametrize(("check", "provoke", "detail", "fix"), INFORMATIVE, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("check", "provoke", "detail", "fix"), INFORMATIVE, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_met_prerequisite_reports_detail(
     settings: PostgresSettings, database: Database, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     database.run(*(statement.format(role=settings.user) for statement in provoke))
 
-    check_before = find_check(settings, check)
+    informed = find_check(settings, check)
 
-    assert check_before == Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
+    assert informed == Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
     if fix:
-        database.run(check_before.fix)
+        database.run(informed.fix)
         assert find_check(settings, check).fix == ""
 
 
@@ -235,7 +238,7 @@ def test_exclusion_without_match_is_reported(settings: PostgresSettings) -> None
     ("change", "detail", "fix"),
     [
         ({"password": "wrong"}, "wrong password", "correct source.password"),
-        ({"user": "nobody_here"}, "wrong password", "correct source.password"),
+        ({"user": "no_such_role"}, "wrong password", "correct source.password"),
         ({"host": "no.such.host.invalid"}, "unknown host", "correct source.host"),
         ({"port": 1}, "connection refused: no server listens there (source.host, source.port)",
          "check that the server is up"),
@@ -293,7 +296,9 @@ def test_physical_slot_is_rejected(settings: PostgresSettings, database: Databas
 
 
 @pytest.mark.parametrize(("purpose", "ok"), [("log", True), ("other", False)])
-def test_slot_in_use_names_server_process(settings: PostgresSettings, database: Database, purpose: str, ok: bool) -> None:
+def test_slot_in_use_names_server_process(
+    settings: PostgresSettings, database: Database, purpose: str, ok: bool
+) -> None:
     as_purpose = settings if ok else replace(settings, name="other")
     stream = connect_replication(as_purpose)
     cursor = stream.cursor()

@@ -150,9 +150,9 @@ def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped
             super().execute(query, vars)
 
     connection = world.backend.database.connect()
-    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as interrupted:
+    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as slow:
         before = Known.of(fingerprints.table_fingerprints(plain, world.backend.settings)[0])
-        during = fingerprints.table_fingerprints(interrupted, world.backend.settings)[0]
+        during = fingerprints.table_fingerprints(slow, world.backend.settings)[0]
         after = fingerprints.table_fingerprints(plain, world.backend.settings)[0]
     assert (changed(before, during) or changed(Known.of(during), after)) == "its columns were written anew"
 

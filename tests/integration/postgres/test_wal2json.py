@@ -172,7 +172,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("check", "create", "detail", "refusal"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_unsupported_table_is_rejected(backend: PostgresBackend, check: str, create: list[str], detail: str, refusal: str) -> None:
+def test_unsupported_table_is_rejected(
+    backend: PostgresBackend, check: str, create: list[str], detail: str, refusal: str
+) -> None:
     source = backend.source("public.*")
     backend.run(*create, "INSERT INTO t VALUES (1)")
     result = {c.check: c for c in source.preflight()}[check]
@@ -269,7 +271,8 @@ DEFAULT = "'pgoutput', 'test_decoding', "
         ("wal2json", None, "", None), ("wal2json", 'pgoutput, "wal2json"', "", None),
         ("pgoutput", "pgoutput,test_decoding", "", None),
         ("wal2json", "pgoutput, test_decoding", "", DEFAULT + "'wal2json'; SELECT pg_reload_conf()"),
-        ("wal2json", None, "refused", DEFAULT + "'wal2json'; SELECT pg_reload_conf() -- keep the other names that it lists now"),
+        ("wal2json", None, "refused",
+         DEFAULT + "'wal2json'; SELECT pg_reload_conf() -- keep the other names that it lists now"),
         ("pgoutput", "wal2json", "", "'wal2json', 'pgoutput'; SELECT pg_reload_conf()"),
     ],
 )
