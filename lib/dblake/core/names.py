@@ -68,6 +68,11 @@ def abbreviated(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_ABBREVIATED_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
+def default_server_object(source: str) -> str:
+    """Return the default name of a source's slot and publication on its server."""
+    return "dblake_" + source.replace("-", "_")
+
+
 class TableFilter:
     """A predicate for captured tables: case-sensitive globs on ``schema.table``; ``!`` excludes.
 

@@ -16,7 +16,7 @@ import pytest
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.source import Check, InitPlan
-from dblake.source.postgres.catalog_facts import read_facts
+from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import plan_init, run_init

@@ -13,7 +13,7 @@ import pytest
 from dblake.core.errors import ExitCode, PrerequisitesNotMet, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, Source
-from dblake.source.postgres.catalog_facts import read_facts
+from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.preflight import output_plugin, preflight
 from dblake.source.postgres.settings import PostgresSettings

@@ -106,7 +106,7 @@ def parse_relation(payload: bytes) -> Relation:
         type_oid, modifier = struct.unpack_from(">Ii", payload, at)
         at += 8
         columns.append(RelationColumn(name, type_oid, modifier, bool(flags & 1)))
-    # An empty namespace stands for pg_catalog.
+    # An empty namespace means pg_catalog.
     return Relation(oid, schema_name or "pg_catalog", table_name, identity, tuple(columns))
 
 

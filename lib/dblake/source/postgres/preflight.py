@@ -23,9 +23,8 @@ from dblake.source.postgres.catalog_facts import (
     Publication,
     Server,
     Slot,
-    probe_output_plugin,
-    read_facts,
 )
+from dblake.source.postgres.catalog_queries import probe_output_plugin, read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import describe_unreachable, lacks_connect_privilege, translate_errors
 from dblake.source.postgres.finding import Finding

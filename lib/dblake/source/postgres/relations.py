@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """What a table number stands for: a captured table, the watermark table, or (no schema) an uncaptured table."""
+    """The table behind a number: captured (with a schema), the watermark table, or neither."""
 
     schema: TableSchema | None
     is_watermark_table: bool = False

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from dblake.core.names import TableFilter
+from dblake.core.names import TableFilter, default_server_object
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PostgresSettings:
     log_ddl: bool = False
 
     def __post_init__(self) -> None:
-        default = "dblake_" + self.name.replace("-", "_")
+        default = default_server_object(self.name)
         object.__setattr__(self, "slot", self.slot or default)
         object.__setattr__(self, "publication", self.publication or default)
 
