@@ -120,7 +120,7 @@ def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: Lake, 
 def test_a_slot_that_is_taken_may_be_tried_again(keeping_backend: Backend, lake: Lake, script: Script) -> None:
     backend = keeping_backend
     source = backend.source("public.*")
-    with backend.slot_taken(), pytest.raises(SourceError, match="taken") as refused:
+    with backend.slot_taken(), pytest.raises(SourceError, match=r"slot.* is in use") as refused:
         source.open_log(None, 1)
     assert refused.value.exit_code == ExitCode.TRY_AGAIN
     lake.capture(source)

@@ -82,7 +82,7 @@ def _connect(settings: PostgresSettings, admin: str, admin_password: str) -> con
         return connect(replace(settings, user=admin, password=admin_password), purpose="init")
     except PrerequisitesNotMet as error:
         raise PrerequisitesNotMet(
-            f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source's host"
+            f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source.host"
         ) from error
 
 
