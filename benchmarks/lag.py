@@ -6,7 +6,6 @@ commit of the batch that landed it.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from deltalake import DeltaTable
 
 from benchmarks.capture_job import begin_capture, dump_times, queue
 from benchmarks.database import TABLE, Bench
+from dblake.core.processes import stop_process
 
 _MOST = 2.0
 _WARM_SECONDS, _QUIET_SECONDS, _DUMP_SECONDS = 5.0, 15.0, 300.0
@@ -76,8 +76,7 @@ def measure(bench: Bench) -> Lag:
             # What was committed while it ran must land, too.
             time.sleep(3.0)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
+            stop_process(process, 60)
     began, ended = times
     lags = _lags(bench.paths("lag").landing)
     without, during = ([lag for at, lag in lags if first <= at < last] for first, last in ((quiet, began), times))

@@ -15,8 +15,8 @@ from benchmarks.process import Ran, run
 from dblake.core.errors import ConfigError
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
+from tests.support import debian
 from tests.support.mysql import MysqlServer
-from tests.support.mysql_fetch import mysql_root, program
 
 SCHEMA, TABLE = "shop", "shop.accounts"
 _HOME = Path(__file__).parents[1]
@@ -142,10 +142,11 @@ class MysqlBench:
     def raw_log(self) -> Ran:
         """The server's own program that copies the log from it, from where the changes begin, to files in memory."""
         into = Path("/dev/shm" if Path("/dev/shm").is_dir() else self.folder) / f"dblake-raw-{self.server.port}-"
-        name = ["mariadb-binlog"] if self.server.flavour == "mariadb" else program(mysql_root(), "usr/bin/mysqlbinlog")
+        mariadb = self.server.flavour == "mariadb"
+        name = "mariadb-binlog" if mariadb else str(debian.tree("mysql") / "usr/bin/mysqlbinlog")
         try:
             return run(
-                [*name, "--no-defaults", "--read-from-remote-server", "--raw", "--to-last-log",
+                [name, "--no-defaults", "--read-from-remote-server", "--raw", "--to-last-log",
                  f"--result-file={into}", "--host=127.0.0.1", f"--port={self.server.port}",
                  f"--user={self.server.user}", self.first_file], {},
             )

@@ -34,7 +34,8 @@ def state(config: Config, mode: str, interval: float | None) -> None:
         _refuse_failures(results)
     else:
         with stop_requested() as stop:
-            run_continuously(stop, paths, fold, config.state.interval_seconds if interval is None else interval)
+            pause = config.state.interval_seconds if interval is None else interval
+            run_continuously(stop, paths, partial(fold, stop=stop), pause)
 
 
 def _refuse_failures(results: list[TableResult]) -> None:

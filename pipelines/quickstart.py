@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from dblake.capture.requests import queue_dump, status
 from dblake.config import Config
 from dblake.core.errors import ConfigError, SourceError, StateError
 from dblake.core.names import split_qualified
+from dblake.core.processes import end_with_parent, stop_process
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
@@ -44,6 +44,14 @@ from pipelines.sources import postgres_settings
 _MARKER = "made-by-dblake-quickstart"
 _HOME = Path(__file__).parents[1]
 _ACCOUNTS_A_SCALE = 100_000
+
+_FILL_SECONDS = 300
+"""For ``pgbench -i``, and as much again for each ten of its scale."""
+_STALL_SECONDS = 180
+"""Longest time without a newly landed chunk during the dump; starting capture on a busy machine is part of it."""
+_CATCH_UP_SECONDS = 1800
+_CAPTURE_STOP_SECONDS = 60
+"""Capture ends at a transaction's end and lands what it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +91,11 @@ class Quickstart:
             run_init(settings, database.user, database.password)
             tables = [t for t in PostgresSource(settings).tables() if t.primary_key]
             store = open_progress(self.config.progress, self.config.source.name)
-            with self._capture(folder), self._load(database, folder):
+            with self._capture(folder) as capture, self._load(database, folder):
                 self.say(f"3. Dump of {len(tables)} tables, while pgbench writes to all of them")
                 queue_dump(store, [t.table for t in tables])
                 self._spark = spark_session("dblake quickstart")
-                self._watch_dump(store)
+                self._watch_dump(store, capture, folder)
                 self.say("4. Reconcile and state, while capture and the writes go on")
                 self._advance()
             self.say("5. The writes have ended; the rest of the log follows")
@@ -130,16 +138,33 @@ class Quickstart:
         name = self.config.source.database
         with closing(database.connect()) as admin, admin.cursor() as cur:
             cur.execute(f'CREATE DATABASE "{name}"')
-        self._pgbench(database, "-i", "-q", "-s", str(self.scale)).wait()
+        self._initialise(database)
         with closing(database.connect(name)) as admin, admin.cursor() as cur:
             # It has no key. Its rows are only ever inserted, but without this PostgreSQL would refuse an UPDATE.
             cur.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
+    def _initialise(self, database: EmbeddedPostgres) -> None:
+        """Let pgbench make its tables."""
+        seconds = _FILL_SECONDS * (1 + self.scale / 10)
+        log = Path(self.config.warehouse).parent / "pgbench.log"
+        load = self._pgbench(database, "-i", "-q", "-s", str(self.scale))
+        try:
+            code = load.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise SourceError(
+                f"pgbench did not fill the tables within {seconds:.0f} s",
+                next_step=f"read {log}, then run again with a smaller --scale",
+            ) from None
+        finally:
+            stop_process(load)
+        if code:
+            raise SourceError(f"pgbench could not fill the tables (exit code {code})", next_step=f"read {log}")
+
     def _pgbench(self, database: EmbeddedPostgres, *arguments: str) -> subprocess.Popen[bytes]:
         with (Path(self.config.warehouse).parent / "pgbench.log").open("ab") as log:
             return subprocess.Popen(
-                [str(database.binaries / "pgbench"), "-h", "127.0.0.1", "-p", str(database.port), "-U", database.user,
-                 *arguments, self.config.source.database],
+                [*end_with_parent(), str(database.binaries / "pgbench"), "-h", "127.0.0.1", "-p", str(database.port),
+                 "-U", database.user, *arguments, self.config.source.database],
                 env={**os.environ, "PGPASSWORD": database.password, "PGSSLMODE": "disable"},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
@@ -154,25 +179,33 @@ class Quickstart:
             if load.poll() is not None:
                 raise SourceError("pgbench stopped writing", next_step=f"read {folder / 'pgbench.log'}")
         finally:
-            load.send_signal(signal.SIGINT)
-            load.wait()
+            stop_process(load)
 
     @contextmanager
-    def _capture(self, folder: Path) -> Iterator[None]:
+    def _capture(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         """Capture as a process of its own, as it would run beside any database."""
-        log = folder / "capture.log"
-        with log.open("ab") as sink:
-            process = subprocess.Popen(self._command("capture"), env=self._environment(), stderr=sink, stdout=sink)
+        with _capture_log(folder).open("ab") as sink:
+            process = subprocess.Popen(
+                [*end_with_parent(), *self._command("capture")], env=self._environment(),
+                stdin=subprocess.DEVNULL, stderr=sink, stdout=sink,
+            )
         try:
-            yield
-            if process.poll() is not None:
-                raise SourceError("capture ended before its time", next_step=f"read {log}")
+            yield process
+            _require_running(process, folder)
         finally:
-            process.terminate()
-            process.wait()
+            stop_process(process, _CAPTURE_STOP_SECONDS)
 
     def _run_job(self, *arguments: str) -> None:
-        done = subprocess.run(self._command(*arguments), env=self._environment(), capture_output=True, text=True)
+        try:
+            done = subprocess.run(
+                [*end_with_parent(), *self._command(*arguments)], env=self._environment(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, check=False, timeout=_CATCH_UP_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise SourceError(
+                f"{' '.join(arguments)} did not end within {_CATCH_UP_SECONDS} s",
+                next_step="run the quickstart again, with a smaller --rate or on a machine with less load",
+            ) from None
         if done.returncode:
             raise SourceError(f"{arguments[0]} failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
 
@@ -183,10 +216,12 @@ class Quickstart:
     def _environment() -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": os.pathsep.join((str(_HOME / "lib"), str(_HOME)))}
 
-    def _watch_dump(self, store: ProgressStore) -> None:
+    def _watch_dump(self, store: ProgressStore, capture: subprocess.Popen[bytes], folder: Path) -> None:
+        """Show the progress of the dump until it is done; raise SourceError if it fails or stalls."""
         columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as progress:
             bar = progress.add_task("rows dumped", total=self.scale * (_ACCOUNTS_A_SCALE + 11))
+            seen, since = None, time.monotonic()
             while True:
                 dumps = status(store)
                 progress.update(bar, completed=sum(d["rows"] for d in dumps))
@@ -195,6 +230,15 @@ class Quickstart:
                     raise SourceError(f"the dump of {failed[0]['table']} failed: {failed[0]['error']}")
                 if all(d["state"] == "done" for d in dumps):
                     return
+                _require_running(capture, folder)
+                now = [(d["table"], d["state"], d["rows"]) for d in dumps]
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > _STALL_SECONDS:
+                    raise SourceError(
+                        f"the dump has made no progress for {_STALL_SECONDS} s",
+                        next_step=f"read {_capture_log(folder)}, then run again",
+                    )
                 time.sleep(0.2)
 
     def _advance(self) -> None:
@@ -223,3 +267,14 @@ class Quickstart:
                 raise StateError(f"the state of {table.table} cannot be read")
             proofs.append(Proof(table.table, source[table.table], (row["rows"], int(row["hash"]))))
         return proofs
+
+
+def _capture_log(folder: Path) -> Path:
+    return folder / "capture.log"
+
+
+def _require_running(capture: subprocess.Popen[bytes], folder: Path) -> None:
+    if capture.poll() is not None:
+        raise SourceError(
+            f"capture ended early (exit code {capture.returncode})", next_step=f"read {_capture_log(folder)}"
+        )

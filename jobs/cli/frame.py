@@ -15,7 +15,8 @@ line is a JSON object instead), and never holds row values, which the messages a
 might: those are shown with ``--verbose`` only.
 
 Asked to stop (SIGTERM), a job ends with 0. One that must finish what it has in hand polls the event of
-``stop_requested()``; any other is interrupted where it stands.
+``stop_requested()``; any other is interrupted where it stands. A job that has not ended 60 s after SIGTERM, because it
+waits for a database, for storage or for Spark, ends there: a restart is as safe as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
 
 _INTERRUPTED = 130
+_STOP_SECONDS = 60.0
+"""Longer than capture needs to end at a transaction's end and to land what it has read."""
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
 _bug_detail = False
 
@@ -126,6 +129,7 @@ def run_job(command: click.Command) -> NoReturn:
         stopping = True
         raise _Stopped
 
+    _end_after_sigterm(command.name or "job")
     signal.signal(signal.SIGTERM, stop)
     code: int
     try:
@@ -138,6 +142,26 @@ def run_job(command: click.Command) -> NoReturn:
         # While stopping, what breaks breaks because of it: connections and the JVM may go first.
         code = ExitCode.DONE if stopping else _ending(command.name or "job", error)
     sys.exit(int(code))
+
+
+def _end_after_sigterm(job: str) -> None:
+    """End the process ``_STOP_SECONDS`` after SIGTERM if it has not ended by then.
+
+    A Python signal handler runs only when the main thread returns from C code (libpq, delta-rs); the wakeup descriptor
+    is written at once.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(read, 64):
+            pass
+        time.sleep(_STOP_SECONDS)
+        _say(job, f"still busy {_STOP_SECONDS:.0f} s after SIGTERM; ends now. Next: start it again, it resumes")
+        os._exit(ExitCode.DONE)
+
+    threading.Thread(target=watch, name="stop", daemon=True).start()
 
 
 def _ending(job: str, error: BaseException) -> int:

@@ -20,6 +20,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from pipelines.airflow.assets import any_table, table_asset
 from pipelines.airflow.tasks import SCRIPT, Verdict, changed, verdict
 
+_STATUS_SECONDS = 900
+"""For ``status``, which may have to make its environment first."""
+
 
 class JobOperator(BashOperator):
     """One job. ``bash_command`` is its line; what else BashOperator takes (``env``, ``append_env``) it takes, too."""
@@ -110,10 +113,13 @@ def read_status(conf: str, env: Mapping[str, str]) -> dict[str, Any]:
 
     ``env`` may hold what reaches the warehouse, and ZooKeeper's passwords.
     """
-    done = subprocess.run(
-        [str(SCRIPT), "status", "--conf", conf, "--json", "--offline"], capture_output=True, text=True, check=False,
-        env=env,
-    )
+    try:
+        done = subprocess.run(
+            [str(SCRIPT), "status", "--conf", conf, "--json", "--offline"], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, env=env, timeout=_STATUS_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise AirflowException(f"{SCRIPT.name} status: no answer within {_STATUS_SECONDS} s") from None
     if done.returncode:
         said = " ".join(done.stderr.strip().splitlines()[-1:])
         try:

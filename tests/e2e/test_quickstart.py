@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from deltalake import DeltaTable
 from dblake.source.postgres.ports import free_port
 
 HOME = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(1500)
 _CONF = """
 warehouse: ./lake/warehouse
 progress: file:./lake/progress
@@ -38,15 +41,39 @@ def submit(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[s
     )
 
 
+def submit_in_background(*arguments: str, seconds: int = 1200) -> subprocess.CompletedProcess[str]:
+    """Run a job as `&` in a script or a CI runner does: SIGINT ignored, no terminal, nothing on stdin."""
+    return subprocess.run(
+        [str(HOME / "spark-submit.sh"), *arguments], capture_output=True, text=True, timeout=seconds, check=False,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Return the command lines of the processes that name the folder or write their output below it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            log = os.readlink(process / "fd/1")
+        except OSError:
+            continue
+        if str(folder) in command or log.startswith(str(folder)):
+            found.append(command)
+    return found
+
+
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A configuration with which the quickstart has run, and what it printed beside it."""
     folder = tmp_path_factory.mktemp("quickstart")
     conf = folder / "quickstart.yaml"
     conf.write_text(_CONF.format(port=free_port()))
-    done = submit("quickstart", "--conf", str(conf), "--scale", "1")
+    done = submit_in_background("quickstart", "--conf", str(conf), "--scale", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said").write_text(done.stdout)
+    (folder / "left").write_text("\n".join(processes_below(folder)))
     yield conf
 
 
@@ -55,6 +82,10 @@ def test_proof_is_given_for_every_table(conf: Path) -> None:
     for table in ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers"):
         assert any(table in line and "equal" in line for line in said.splitlines()), said
     assert "DIFFERENT" not in said
+
+
+def test_quickstart_in_background_leaves_no_process(conf: Path) -> None:
+    assert (conf.parent / "left").read_text() == ""
 
 
 def test_sql_answers_over_state_live_history_and_events(conf: Path) -> None:

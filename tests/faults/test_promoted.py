@@ -14,7 +14,7 @@ import pytest
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
-from tests.support.postgres import Database
+from tests.support.postgres import Database, note_postgres
 from tests.support.proxy import Proxy
 from tests.support.rig import Rig, T
 
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def primary(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path / "primary", version=18) as server:
+        note_postgres(server)
         yield server
 
 

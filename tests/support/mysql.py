@@ -10,12 +10,12 @@ The administrator is ``root`` without a password, the log is on with ROW, FULL i
 synced to disk. A test that stops its server or changes what cannot be changed back starts one of its own, with
 ``options`` of its own (``MysqlServer("mysql", folder / "data", "--binlog-order-commits=OFF")``).
 
-MariaDB is the system's (``apt-get install mariadb-server-core``); MySQL is fetched, see ``mysql_fetch``.
+Both servers are fetched, see ``debian``.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
 import subprocess
 import time
@@ -29,7 +29,8 @@ import pymysql
 import pytest
 
 from dblake.source.postgres.ports import free_port
-from tests.support.mysql_fetch import mysql_root, program
+from tests.support import debian
+from tests.support.report import note_version
 
 Flavour = Literal["mysql", "mariadb"]
 
@@ -50,6 +51,15 @@ _OWN_OPTIONS = {
     "mysql": ["--server-id=2", "--mysqlx=OFF", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
               "--innodb-flush-method=nosync", "--innodb-redo-log-capacity=64M", "--performance-schema=OFF"],
 }
+_PROGRAMS = {"mariadb": "usr/sbin/mariadbd", "mysql": "usr/sbin/mysqld"}
+_MARIADB_BOOTSTRAP = [
+    "--bootstrap", "--enforce-storage-engine=", "--max-allowed-packet=8M", "--net-buffer-length=16K",
+    "--skip-name-resolve", "--skip-log-bin", "--innodb-flush-method=nosync", "--log-warnings=0",
+]
+_MARIADB_TABLES = (
+    "mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql", "fill_help_tables.sql",
+    "maria_add_gis_sp_bootstrap.sql", "mysql_sys_schema.sql",
+)
 
 
 class MysqlServer:
@@ -98,6 +108,7 @@ class MysqlServer:
         while True:
             try:
                 self.connect().close()
+                note_version(debian.TREES[self.flavour].title, debian.version(self.flavour))
                 return
             except pymysql.Error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
@@ -162,40 +173,36 @@ class MysqlServer:
                 self.run("SET FOREIGN_KEY_CHECKS=0", f"DROP DATABASE `{schema.replace('`', '``')}`")
 
     def _base(self) -> list[str]:
-        # As root only because told to: it has nothing but test data, and need not pass through anybody's folders.
-        own = ["--no-defaults", "--user=root", f"--datadir={self.data}"]
-        if self.flavour == "mariadb":
-            found = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-            if found is None:
-                raise RuntimeError("there is no MariaDB: apt-get install mariadb-server-core")
-            return [found, *own]
-        root = mysql_root()
-        share = root / "usr/share/mysql"
+        tree = debian.tree(self.flavour)
+        share = tree / "usr/share/mysql"
         return [
-            *program(root, "usr/sbin/mysqld"), *own, f"--basedir={root / 'usr'}", f"--lc-messages-dir={share}",
-            f"--character-sets-dir={share / 'charsets'}", f"--plugin-dir={root / 'usr/lib/mysql/plugin'}",
+            str(tree / _PROGRAMS[self.flavour]), "--no-defaults", f"--datadir={self.data}", f"--basedir={tree / 'usr'}",
+            f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}",
+            f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",
+            # It serves test data only, and as another user could not enter root's folders.
+            *(["--user=root"] if os.geteuid() == 0 else []),
         ]
 
     def _make_data(self, base: list[str]) -> None:
         if (self.data / "mysql").exists():
             return
-        self.data.parent.mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(parents=True, exist_ok=True)
         if self.flavour == "mariadb":
-            made = subprocess.run(
-                ["mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--user=root", "--skip-test-db",
-                 "--auth-root-authentication-method=normal", "--skip-name-resolve", "--skip-log-bin"],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            )
+            statements, options = _mariadb_tables(), _MARIADB_BOOTSTRAP
         else:
             first = self.data.parent / f"{self.data.name}.init.sql"
             first.write_text("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;")
-            self.data.mkdir()
-            made = subprocess.run(
-                [*base, "--initialize-insecure", f"--init-file={first}", "--innodb-flush-method=nosync"],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            )
+            statements, options = "", ["--initialize-insecure", f"--init-file={first}", "--innodb-flush-method=nosync"]
+        made = subprocess.run([*base, *options], input=statements, capture_output=True, text=True, check=False)
         if made.returncode:
             raise RuntimeError(f"{self.flavour} could not make its data folder:\n{made.stderr[-2000:]}")
+
+
+def _mariadb_tables() -> str:
+    """What mariadb-install-db gives to the server. It cannot be run itself: the paths of the system are in it."""
+    share = debian.tree("mariadb") / "usr/share/mysql"
+    statements = ["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;"]
+    return "\n".join([*statements, *((share / file).read_text(encoding="utf-8") for file in _MARIADB_TABLES)])
 
 
 @pytest.fixture(scope="session")

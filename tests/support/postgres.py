@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
+from tests.support import debian
+from tests.support.report import note_version
 
 _numbers = itertools.count(1)
-_DEBIAN = Path("/usr/lib/postgresql/15")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     """The run's server. Not synced to disk: a test never survives a crash of the machine."""
     folder = tmp_path_factory.mktemp("postgres")
     with EmbeddedPostgres(folder / "data", settings={"fsync": "off", "max_connections": "200"}) as server:
+        note_postgres(server)
         yield server
 
 
@@ -71,19 +73,28 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 def wal2json_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """Debian's server, for which there is wal2json."""
     with debian_server(tmp_path_factory.mktemp("debian") / "data", "pgoutput, wal2json") as server:
+        note_postgres(server)
         yield server
 
 
 def debian_server(data: Path, plugins: str | None) -> EmbeddedPostgres:
-    """A server with Debian's binaries, which lets these output plugins be used if it is one to ask; else its own."""
-    if not (_DEBIAN / "lib" / "wal2json.so").exists():
-        pytest.skip("Debian's postgresql-15-wal2json is not installed; .ci/run installs it")
-    known = subprocess.run([_DEBIAN / "bin" / "postgres", "--describe-config"], capture_output=True, text=True,
+    """A server with Debian's binaries. ``plugins`` are the output plugins it allows, on versions that have the setting;
+    None leaves the default."""
+    binaries = debian.tree("postgresql") / "usr/lib/postgresql/15/bin"
+    known = subprocess.run([binaries / "postgres", "--describe-config"], capture_output=True, text=True,
                            check=True).stdout
     allowed = {"output_plugin_libraries": plugins} if plugins and "output_plugin_libraries" in known else {}
-    server = EmbeddedPostgres(data, settings={"fsync": "off", "max_connections": "200", **allowed})
-    server.binaries = _DEBIAN / "bin"
+    # Its tree lacks LLVM.
+    server = EmbeddedPostgres(data, settings={"fsync": "off", "max_connections": "200", "jit": "off", **allowed})
+    server.binaries = binaries
     return server
+
+
+def note_postgres(server: EmbeddedPostgres) -> None:
+    """Adds a started server to those that the summary lists."""
+    with closing(server.connect()) as connection:
+        number = connection.server_version
+    note_version("PostgreSQL", f"{number // 10000}.{number % 10000}")
 
 
 @contextmanager

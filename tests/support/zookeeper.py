@@ -1,15 +1,18 @@
-"""ZooKeeper for tests: a real server of Debian's package, one for the whole run, each test below a folder of its own.
+"""ZooKeeper for tests: a real server, one for the whole run, each test below a folder of its own.
 
 ``zookeeper`` is the server, ``place`` the URL of a fresh folder in it. A test that stops the server or ends sessions
 starts a ``ZookeeperServer`` of its own. Ticks are short, so that a session may be as short as a second.
+The server is fetched, see ``debian``.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +23,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from dblake.source.postgres.ports import free_port
+from tests.support import debian
+from tests.support.report import note_version
 
-_JARS = Path("/usr/share/java")
+# All jars but the loggers, of which there may be one.
+_JAR = re.compile(r"(?!slf4j-|jcl-|jul-|log4j-).*|slf4j-(api|simple)")
 _numbers = itertools.count(1)
 
 
@@ -49,14 +55,14 @@ class ZookeeperServer:
 
     def start(self) -> None:
         """Returns once it answers."""
-        assert (_JARS / "zookeeper.jar").exists(), "no ZooKeeper here: apt-get install zookeeper"
-        # Netty is what speaks TLS, and is not among what the package's own jar asks for.
-        jars = [_JARS / "zookeeper.jar", _JARS / "slf4j-simple.jar", *_JARS.glob("netty-*.jar")]
+        found = (debian.tree("zookeeper") / "usr/share/java").glob("*.jar")
+        # Each jar also has a link with its version.
+        jars = [str(jar) for jar in found if not jar.is_symlink() and _JAR.fullmatch(jar.stem)]
         factory = "NettyServerCnxnFactory" if self._tls else "NIOServerCnxnFactory"
         command = [
             _java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.{factory}",
-            "-Dzookeeper.forceSync=no", "-cp", ":".join(map(str, jars)),
+            "-Dzookeeper.forceSync=no", "-cp", ":".join(jars),
             "org.apache.zookeeper.server.ZooKeeperServerMain", str(self._folder / "zoo.cfg"),
         ]
         with (self._folder / "log").open("ab") as log:
@@ -67,6 +73,7 @@ class ZookeeperServer:
                 self.stop()
                 raise AssertionError((self._folder / "log").read_text(encoding="utf-8")[-2000:])
             time.sleep(0.05)
+        note_version("ZooKeeper", debian.version("zookeeper"))
 
     def _answers(self) -> bool:
         try:
@@ -110,8 +117,9 @@ class ZookeeperServer:
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
+    """The Java of spark-submit.sh, which exports JAVA_HOME if it is in the environment."""
+    homes = [os.environ.get("JAVA_HOME"), f"{sys.prefix}/java"]
+    return next((java for home in homes if home and Path(java := f"{home}/bin/java").exists()), "java")
 
 
 @pytest.fixture(scope="session")

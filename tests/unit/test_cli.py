@@ -209,6 +209,38 @@ def test_stopping(tmp_path: Path, body: str, number: signal.Signals, code: int, 
     assert (process.returncode, rest) == (code, out)
 
 
+STUCK_IN_C = """
+    import os, pipelines.cli
+    pipelines.cli._STOP_SECONDS = 0.5
+    os.system("echo ready; exec sleep 30")  # no Python signal handler runs before it returns
+"""
+STUCK_IN_THREAD = """
+    import threading, time, pipelines.cli
+    pipelines.cli._STOP_SECONDS = 0.5
+    threading.Thread(target=time.sleep, args=(30,)).start()
+    print("ready", flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("body", [STUCK_IN_C, STUCK_IN_THREAD], ids=["main thread", "other thread"])
+def test_sigterm_ends_job_that_does_not_react(tmp_path: Path, body: str) -> None:
+    (tmp_path / "probe.py").write_text(JOB.format(body=body), encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "probe.py"), "--conf", CONF],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        try:
+            code = process.wait(15)
+        finally:
+            process.kill()
+        assert code == 0
+        assert process.stderr.readline().startswith("dblake probe: still busy")
+
+
 def test_as_json_every_line_is_an_object(tmp_path: Path) -> None:
     body = "import logging; logging.getLogger('dblake.x').info('one %d', 1)"
     body += "; raise errors.Fenced('two', next_step='three')"

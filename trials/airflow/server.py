@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import subprocess
 import time
 import urllib.error
@@ -21,10 +20,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dblake.core.errors import DblakeError
+from dblake.core.processes import end_with_parent, stop_process
 from dblake.source.postgres.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 20
+_COMMAND_SECONDS = 1200
+"""``dags test`` runs all jobs of a DAG."""
 _LOOK_SECONDS = 1.0
 _COMPONENTS = {"api-server": (), "dag-processor": (), "scheduler": ("--skip-serve-logs",)}
 
@@ -70,12 +72,20 @@ class Airflow:
         """Runs ``airflow …`` to its end, which must be a good one; what it says is in a log file."""
         log = self.folder / f"{'-'.join(arguments[:2])}.log"
         with log.open("ab") as sink:
-            done = subprocess.run(
-                [str(self._program), *arguments], env=self._environment, cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=sink, stderr=sink, check=False,
+            process = subprocess.Popen(
+                [*end_with_parent(), str(self._program), *arguments], env=self._environment, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
             )
-        if done.returncode:
-            raise DblakeError(f"airflow {' '.join(arguments[:2])} ended with {done.returncode}",
+        try:
+            code = process.wait(_COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DblakeError(f"airflow {' '.join(arguments[:2])} did not end within {_COMMAND_SECONDS} s",
+                              next_step=f"read {log}") from None
+        finally:
+            if process.returncode is None:
+                stop_process(process, _STOP_SECONDS, group=True)
+        if code:
+            raise DblakeError(f"airflow {' '.join(arguments[:2])} ended with {code}",
                               next_step=f"read {log}")
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str = "") -> Any:
@@ -169,7 +179,7 @@ class Airflow:
     def _start(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [str(self._program), name, *options], env=self._environment, cwd=self.folder,
+                [*end_with_parent(), str(self._program), name, *options], env=self._environment, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )
 
@@ -179,9 +189,5 @@ class Airflow:
     def _stop(self) -> None:
         # The scheduler first, and its workers with it: alone it would wait for their tasks, which stop their jobs.
         for process in reversed(self._processes.values()):
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_STOP_SECONDS)
+            stop_process(process, _STOP_SECONDS, group=True)
         self._processes.clear()

@@ -67,7 +67,7 @@ class Capture:
 
     def _follow(self, until: Until, *, anew: bool = False) -> None:
         """Captures from whichever server answers, for as long as each carries on the log of the one before."""
-        while True:
+        while not self._stop.is_set():
             try:
                 return self._capture(until, anew=anew)
             except ServerChanged:

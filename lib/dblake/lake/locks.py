@@ -11,7 +11,9 @@ Readers need no lock. Whether to retry a rejected commit is the caller's decisio
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,12 +24,21 @@ _LOCKS = "_commits"
 to create one, and no table has this name: none begins with an underscore."""
 
 
+_LOCK_SECONDS = 3600.0
+"""A holder may rebuild a large state table from all its events, and rarely needs longer."""
+_WARN_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+
+logger = logging.getLogger(__name__)
+
+
 @contextmanager
 def commit_lock(path: str, *, shared: bool = False) -> Iterator[None]:
     """Hold the commit lock of the table at ``path``. Does nothing for a table that is not on a local disk.
 
     Exclusive by default. ``shared`` holders exclude only exclusive ones: they are delta-rs writers, of which the table
-    itself rejects the second. Not re-entrant. Raises TableUnavailable if the lock file cannot be created.
+    itself rejects the second. Not re-entrant. Raises TableUnavailable if the lock file cannot be
+    created, or if other processes hold the lock for longer than an hour.
     """
     local = path.removeprefix("file://")
     if "://" in local:
@@ -42,13 +53,39 @@ def commit_lock(path: str, *, shared: bool = False) -> Iterator[None]:
 
 def _lock(table: str, operation: int) -> int:
     folder, name = os.path.split(table)
+    path = os.path.join(folder, _LOCKS, f"{name}.lock")
     try:
-        os.makedirs(os.path.join(folder, _LOCKS), exist_ok=True)
-        lock = os.open(os.path.join(folder, _LOCKS, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(lock, operation)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _wait_for(lock, operation, name, path)
+        except BaseException:
+            os.close(lock)
+            raise
         return lock
     except OSError as error:
         raise TableUnavailable(
             f"the table {name} under the warehouse cannot be locked for a commit: {error.strerror}",
             next_step="check that the warehouse exists, is not full and is writable for this user; then run this again",
         ) from error
+
+
+def _wait_for(lock: int, operation: int, name: str, path: str) -> None:
+    """Take the lock. Raises TableUnavailable if other processes hold it for longer than any commit should take."""
+    began = time.monotonic()
+    has_warned = False
+    while True:
+        try:
+            fcntl.flock(lock, operation | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            waited = time.monotonic() - began
+        if waited > _LOCK_SECONDS:
+            raise TableUnavailable(
+                f"the table {name} under the warehouse has been locked by another job for {_LOCK_SECONDS:.0f} s",
+                next_step=f"find the process with `lsof {path}` and stop it if it hangs; then run this again",
+            )
+        if waited > _WARN_SECONDS and not has_warned:
+            has_warned = True
+            logger.warning("waiting for another job to release the commit lock of table %s", name)
+        time.sleep(_POLL_SECONDS)

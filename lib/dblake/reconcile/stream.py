@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
@@ -23,6 +24,9 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.landing.columns import BATCH
 from dblake.reconcile.microbatch import Reconciler, ranges
+
+_FINISH_SECONDS = 30.0
+"""How long a micro-batch may take to end once the job is asked to stop."""
 
 # How Python's own words for an error of the decoder look inside what Spark makes of them.
 _DECODERS_WORDS = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
@@ -49,7 +53,8 @@ def reconcile_until(
     while not stop.is_set() and not run.wait(1):
         pass
     # A micro-batch cut short is harmless, but what it has done is then done again.
-    while query.isActive and query.status["isTriggerActive"]:
+    deadline = time.monotonic() + _FINISH_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         run.wait(1)
     query.stop()
     return run.reconciler.done()

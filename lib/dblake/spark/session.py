@@ -13,14 +13,15 @@ import shlex
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from dblake.core.errors import ConfigError
+from dblake.core.processes import defer_signals
+from dblake.installation import application_home, import_paths
 
-_HOME = Path(__file__).parents[3]
 _LAUNCH = "PYSPARK_SUBMIT_ARGS"
 
 
@@ -44,24 +45,26 @@ def spark_session(app: str, **settings: str) -> SparkSession:
 def _launch(settings: dict[str, str]) -> dict[str, str]:
     """Starts the JVM; returns all that was set for it, in code, by option or in spark-defaults.conf."""
     if SparkContext._gateway is None:
-        os.environ["SPARK_CONF_DIR"] = str(_HOME / "conf")
+        os.environ["SPARK_CONF_DIR"] = str(application_home() / "conf")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Spark's Python workers start with an empty path of their own.
-        ours = [str(_HOME / "lib"), str(_HOME)]
-        os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
-        jars = shlex.join(["--jars", ",".join(_jars())])
+        os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
+        jars = shlex.join(_jar_options())
         os.environ[_LAUNCH] = f"{jars} {os.environ.get(_LAUNCH, 'pyspark-shell')}"
     # There is no public way to start the JVM before a context; afterwards SparkConf() shows what it was started with.
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
+    with defer_signals():
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     return dict(SparkConf().getAll()) | settings
 
 
-def _jars() -> list[str]:
-    folder = Path(sys.prefix) / "jars"
-    jars = sorted(map(str, folder.glob("*.jar")))
-    if not jars:
-        raise ConfigError(f"no Delta jars in {folder}", next_step="run ./spark-submit.sh setup once")
-    return jars
+def _jar_options() -> list[str]:
+    """Return spark-submit's options for Delta's jars: those that set-up resolved, else Ivy resolves them now."""
+    jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
+    if jars:
+        return ["--jars", ",".join(jars)]
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
 
 
 def _local_settings(master: str) -> dict[str, str]:

@@ -48,9 +48,12 @@ class TableResult:
 
 def run_state(
     spark: SparkSession, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
-    until_batch: int | None = None,
+    until_batch: int | None = None, stop: threading.Event | None = None,
 ) -> list[TableResult]:
-    """Folds all events there are (up to ``until_batch``) into state; one result for each table touched."""
+    """Folds all events there are (up to ``until_batch``) into state; one result for each table touched.
+
+    Ends after the step in hand once ``stop`` is set.
+    """
     if not DeltaTable.is_deltatable(paths.events):
         return []
     results: dict[str, TableResult] = {}
@@ -59,6 +62,8 @@ def run_state(
             before = results.get(result.table)
             events = result.events + (before.events if before else 0)
             results[result.table] = TableResult(result.table, result.batch, events, result.error)
+        if stop and stop.is_set():
+            break
     return [results[table] for table in sorted(results)]
 
 

@@ -22,7 +22,7 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import plan_init, run_init
 from dblake.source.postgres.preflight import findings, preflight
 from dblake.source.postgres.settings import PostgresSettings
-from tests.support.postgres import Database
+from tests.support.postgres import Database, note_postgres
 
 HOME = Path(__file__).parents[3]
 
@@ -444,6 +444,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres
     folder = tmp_path_factory.mktemp("small")
     settings = {"fsync": "off", "max_replication_slots": "1", "max_wal_senders": "1", "max_slot_wal_keep_size": "1MB"}
     with EmbeddedPostgres(folder / "data", version=18, settings=settings) as server:
+        note_postgres(server)
         yield server
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dblake.capture.batch import Filled
 from dblake.capture.commits import Committer
-from dblake.core.errors import Fenced
+from dblake.core.errors import Fenced, TableUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.lake.locks import commit_lock
@@ -81,6 +81,14 @@ def test_one_capture_does_not_wait_for_another_that_stands_still(path: str) -> N
         commits.submit(batch(1))
         assert commits.landed(wait_seconds=20) is not None
     commits.close()
+
+
+def test_commit_lock_held_too_long_raises_table_unavailable(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dblake.lake.locks._LOCK_SECONDS", 0.3)
+    with commit_lock(path), pytest.raises(TableUnavailable, match="locked by another job"), commit_lock(path):
+        pass
+    with commit_lock(path):
+        pass
 
 
 def test_a_warehouse_behind_a_url_keeps_writers_apart_by_itself() -> None:

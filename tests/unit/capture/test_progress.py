@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from dblake.capture.progress import FileProgress, ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MOST_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, LandingUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
+from tests.support.certificates import self_signed
 from tests.support.zookeeper import ZookeeperServer
 
 Write = Callable[[str, bytes], None]
@@ -219,7 +219,8 @@ class TestZookeeperProgress(Stores):
                 open_progress(other, "shop").write("d/b", {})
 
     def test_over_tls_the_servers_certificate_is_verified(self, tmp_path: Path) -> None:
-        certificate, key = _certificate(tmp_path, "localhost"), tmp_path / "localhost.key"
+        made = self_signed(tmp_path, "localhost")
+        certificate, key = made.certificate, made.key
         both = tmp_path / "both.pem"
         both.write_text(key.read_text() + certificate.read_text())
         port = ZookeeperServer(tmp_path / "x").port
@@ -243,16 +244,6 @@ class TestZookeeperProgress(Stores):
                 else:
                     with pytest.raises((LandingUnavailable, ConfigError)):
                         store.write("a", {"n": 2})
-
-
-def _certificate(folder: Path, host: str) -> Path:
-    """One that signs itself; its key lies beside it."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}",
-         "-addext", f"subjectAltName=DNS:{host}", "-keyout", str(folder / f"{host}.key"),
-         "-out", str(folder / f"{host}.crt")], check=True, capture_output=True,
-    )
-    return folder / f"{host}.crt"
 
 
 def _write_much(directory: Path) -> None:

@@ -23,6 +23,8 @@ from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError
 from dblake.source.mysql.settings import MysqlSettings
 
 _CONNECT_SECONDS = 10
+_STATEMENT_SECONDS = 3600
+"""Longest silence within a statement: the server may wait for a lock, or read a large table, for a long time."""
 
 _PINNED = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -96,8 +98,8 @@ def connect(settings: MysqlSettings, *, purpose: str) -> pymysql.Connection:
             read_timeout=_CONNECT_SECONDS, **_tls(settings),
         )
         conn.connect(_socket(settings))
-        # Only the greeting is waited for no longer than that.
-        conn._read_timeout = None
+        # The short limit is for the greeting only.
+        conn._read_timeout = _STATEMENT_SECONDS
         _require_flavour(conn, settings)
         with conn.cursor() as cur:
             for statement in (*_PINNED, _PINNED_BY_FLAVOUR[settings.flavour]):

@@ -84,7 +84,14 @@ class MysqlLogStream:
 
     def _await_file(self, place: Place, resume: ResumePoint | None) -> str:
         """Reads up to the description of the file the stream begins in; refuses one that is not the file meant."""
+        deadline = time.monotonic() + _SILENCE_SECONDS
         while not self._transactions.created:
+            if time.monotonic() > deadline:
+                raise SourceError(
+                    f"source {self._settings.name}: the server has not sent the start of its log within"
+                    f" {_SILENCE_SECONDS:.0f} s",
+                    next_step="see the server's load and error log; then run again",
+                )
             if next(self._feed, self) is self:
                 self._receive(1.0)
         if resume is None:

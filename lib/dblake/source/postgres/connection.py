@@ -33,7 +33,8 @@ _PINNED = {
     # ``on`` may wait for a standby; ``off`` leaves the log unflushed, so that the stream waits for the WAL writer.
     "synchronous_commit": "local",
     "statement_timeout": "0",
-    "lock_timeout": "0",
+    # No wait is unbounded: a longer lock on a table ends the job, which may be started again.
+    "lock_timeout": "1h",
     "idle_in_transaction_session_timeout": "0",
 }
 

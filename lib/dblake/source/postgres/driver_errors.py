@@ -58,6 +58,11 @@ def translate_errors(settings: PostgresSettings) -> Iterator[None]:
         yield
     except DblakeError:
         raise
+    except psycopg2.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"source {settings.name}: another session at the source holds a lock for longer than lock_timeout",
+            next_step="find that session in pg_locks and pg_stat_activity and end it, then run again",
+        ) from error
     except psycopg2.Error as error:
         text = str(error)
         is_transient = any(part in text for part in _TRANSIENT)

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -25,11 +24,13 @@ from typing import Any, Literal
 import psycopg2
 
 from dblake.core.errors import SourceError
+from dblake.core.processes import end_with_parent, stop_process
 from dblake.source.postgres.ports import free_port
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _LOGICAL = {"wal_level": "logical", "max_wal_senders": "40", "max_replication_slots": "40"}
 _START_SECONDS = 120
+_CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
 
 
@@ -80,7 +81,7 @@ class EmbeddedPostgres:
 
     def connect(self, database: str = "postgres") -> Any:
         """Open an autocommit connection of the superuser."""
-        connection = psycopg2.connect(self.dsn(database))
+        connection = psycopg2.connect(self.dsn(database), connect_timeout=_CONNECT_SECONDS)
         connection.autocommit = True
         return connection
 
@@ -113,13 +114,10 @@ class EmbeddedPostgres:
             return
         process, self._process = self._process, None
         # Never SIGKILL: the children would survive the postmaster and lock the data folder.
-        for stop_signal in (signal.SIGQUIT,) if crash else (signal.SIGINT, signal.SIGQUIT):
-            process.send_signal(stop_signal)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
-                return
-        raise SourceError(f"the embedded PostgreSQL does not stop (process {process.pid})",
-                          next_step=f"read {self._log} and stop the process")
+        signals = (signal.SIGQUIT,) if crash else (signal.SIGINT, signal.SIGQUIT)
+        if not stop_process(process, _STOP_SECONDS, signals=signals):
+            raise SourceError(f"the embedded PostgreSQL does not stop (process {process.pid})",
+                              next_step=f"read {self._log} and stop the process")
 
     def restart(self, *, crash: bool = False, **settings: str) -> None:
         """Stop and start again on the same port, with further settings."""
@@ -153,10 +151,16 @@ class EmbeddedPostgres:
         secret.rename(self._data / "dblake.password")
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [*self._as_user(), str(self.binaries / program), *arguments],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*self._as_user(), str(self.binaries / program), *arguments],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", check=False, timeout=_START_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise SourceError(
+                f"{program} of the embedded PostgreSQL did not end within {_START_SECONDS} s",
+                next_step=f"see that the disk of {self._data} is not full or overloaded; then run again",
+            ) from None
         if done.returncode:
             *_, last = ["no message", *done.stderr.strip().splitlines()]
             raise SourceError(
@@ -183,14 +187,14 @@ class EmbeddedPostgres:
 
     def _as_user(self) -> list[str]:
         """Return the command prefix that runs a program as the server's user and ends it with this process."""
-        if shutil.which("setpriv") is None:
+        prefix = end_with_parent(signal.SIGINT)
+        if not prefix:
             if os.geteuid() == 0:
                 raise SourceError(
                     "PostgreSQL does not run as root, and setpriv, which runs it as nobody, is not installed",
                     next_step="install util-linux, or run as an ordinary user",
                 )
             return []
-        prefix = ["setpriv", "--pdeathsig=INT"]
         if os.geteuid() == 0:
             user, group = _server_user()
             prefix += [f"--reuid={user}", f"--regid={group}", "--clear-groups"]

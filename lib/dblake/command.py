@@ -1,0 +1,69 @@
+"""The ``dblake`` command of an installed package: ``dblake JOB [options]`` equals ``./spark-submit.sh JOB [options]``.
+
+Passes Spark's options to the session, packs the library for executors on other machines, and runs the job in this
+process. The job parses its own options and ends the process with its exit code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from dblake.core.errors import ExitCode
+from dblake.installation import application_home, import_paths
+
+_WITHOUT_SPARK = ("capture", "dump", "preflight", "status")
+_SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+
+
+def main() -> None:
+    """Run the job that the first argument names. Exits with 64 if there is no such job."""
+    job, *options = sys.argv[1:] or ["--help"]
+    jobs = sorted(file.stem for file in (application_home() / "jobs").glob("*.py") if file.stem != "__init__")
+    if job in ("-h", "--help"):
+        print(f"dblake JOB [--conf FILE] [options]\n\nJobs, each with --help: {' '.join(jobs)}")
+        sys.exit(ExitCode.DONE if sys.argv[1:] else ExitCode.USAGE)
+    if job not in jobs:
+        print(f"dblake: no such job: {job}. Next: use one of {' '.join(jobs)}", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
+    spark_options, job_options = split_options(options)
+    if job not in _WITHOUT_SPARK and "--help" not in job_options:
+        os.environ[_SUBMIT_ARGS] = shlex.join([*spark_options, "--py-files", _pack_library(), "pyspark-shell"])
+    sys.path[:0] = [path for path in import_paths() if path not in sys.path]
+    sys.argv = [f"dblake {job}", *job_options]
+    runpy.run_module(f"jobs.{job}", run_name="__main__", alter_sys=False)
+
+
+def split_options(options: list[str]) -> tuple[list[str], list[str]]:
+    """Split ``--master M`` and ``--spark-conf K=V``, which are spark-submit's, from the job's own options.
+
+    >>> split_options(["--master", "local[2]", "--conf", "a.yaml"])
+    (['--master', 'local[2]'], ['--conf', 'a.yaml'])
+    """
+    spark: list[str] = []
+    job: list[str] = []
+    pending = iter(options)
+    for option in pending:
+        if option not in ("--master", "--spark-conf"):
+            job.append(option)
+            continue
+        value = next(pending, None)
+        if value is None:
+            print(f"dblake: {option} needs a value", file=sys.stderr)
+            sys.exit(ExitCode.USAGE)
+        spark += ["--master" if option == "--master" else "--conf", value]
+    return spark, job
+
+
+def _pack_library() -> str:
+    """Write the library as one archive for executors; removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="dblake-code-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    package = Path(__file__).parent
+    return shutil.make_archive(str(Path(folder) / "dblake"), "zip", package.parent, package.name)

@@ -1,0 +1,28 @@
+"""The language check: what it finds, and that the repository has none of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.language import check_tree, findings_in
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("a.py", "def told(x): return x\n", ["told"]),
+        ("a.py", "class ToldTwice: pass\n", ["Told"]),
+        ("a.py", "unfolded_rows = 1  # folded\n", []),
+        ("a.py", '"""Rows that nobody reads."""\n', ["nobody"]),
+        ("a.py", "x = 1  # is looked\n", []),
+        ("a.md", "The log is looked\nat again.\n", ["looked at"]),
+        ("a.md", "Capture resumes after a failover.\n", []),
+        ("conf.yaml", "# how often it goes on with it\n", ["goes on with"]),
+    ],
+)
+def test_language_check_finds_forbidden_words(file: str, text: str, words: list[str]) -> None:
+    assert [finding.word for finding in findings_in(file, text)] == words
+
+
+def test_language_of_repository_has_no_forbidden_word() -> None:
+    assert list(map(str, check_tree())) == []

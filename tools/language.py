@@ -1,0 +1,104 @@
+"""Check the language of the repository: ``python -m tools.language`` lists words that its readers do not search for.
+
+Covers identifiers, comments, docstrings and messages of all code, and every page. The standard term for each idea is
+in CONTRIBUTING. An exception names its file, its text and its reason.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+_PROSE = (".md", ".yaml", ".toml", ".sh", ".conf", ".properties")
+
+#: Verbs of speech, archaic and impersonal words: none is a term of this field.
+WORDS = (
+    "anew", "mend", "mends", "mended", "mending", "nobody", "nobody's", "somebody", "somebody's", "anybody",
+    "anybody's", "whoever", "tell", "tells", "told", "telling", "say", "says", "said", "hear", "hears", "heard",
+    "meanwhile", "forever", "stands",
+)
+PHRASES = (
+    r"(?:go|goes|gone|went|going) on with", r"for ever", r"to be had", r"(?:come|comes|came|coming) by",
+    r"(?:find|finds|found|finding) out", r"(?:look|looks|looked|looking) at", r"(?:ask|asks|asked|asking) for",
+    r"made good", r"held against",
+)
+_FORBIDDEN = re.compile(rf"\b(?:{'|'.join((*map(re.escape, WORDS), *PHRASES))})\b", re.IGNORECASE)
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A text that may contain such a word, in one file."""
+
+    file: str
+    text: str
+    reason: str
+
+
+ALLOWED = (
+    Allowed("tools/language.py", "", "lists the words themselves"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A word at a place."""
+
+    file: str
+    line: int
+    word: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: '{self.word}' in: {self.text.strip()[:100]}"
+
+
+def findings_in(file: str, text: str) -> Iterator[Finding]:
+    """Yield every forbidden word of one file. Identifiers are split at underscores and capitals."""
+    if file.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                content = " ".join(_PARTS.findall(token.string))
+            elif token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == _FSTRING_TEXT:
+                content = token.string
+            else:
+                continue
+            yield from _matches(file, content, token.start[0])
+    else:
+        yield from _matches(file, text, 1)
+
+
+def _matches(file: str, content: str, first_line: int) -> Iterator[Finding]:
+    # A phrase may be wrapped at the end of a line.
+    for match in _FORBIDDEN.finditer(re.sub(r"\s", " ", content)):
+        line = first_line + content.count("\n", 0, match.start())
+        around = content[max(0, match.start() - 40):match.end() + 40].replace("\n", " ")
+        if not any(a.file == file and a.text in around for a in ALLOWED):
+            yield Finding(file, line, match[0], around)
+
+
+#: Since Python 3.12 the text of an f-string is a token of its own.
+_FSTRING_TEXT = getattr(tokenize, "FSTRING_MIDDLE", -1)
+
+
+def check_tree() -> list[Finding]:
+    """Return the findings in every tracked file."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=HOME, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout.split("\n")
+    files = [name for name in listed if name.endswith((".py", *_PROSE)) and (HOME / name).is_file()]
+    return [finding for name in files for finding in findings_in(name, (HOME / name).read_text(encoding="utf-8"))]
+
+
+if __name__ == "__main__":
+    problems = check_tree()
+    print(*problems, f"{len(problems)} words to replace", sep="\n")
+    sys.exit(bool(problems))
