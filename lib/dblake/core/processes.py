@@ -1,6 +1,6 @@
 """Child processes: start one that ends with its parent, and stop one within a known time.
 
-Guarantee: no caller waits for a child without a limit. A process that starts in the background of a script ignores SIGINT
+Guarantee: no caller waits for a child without a limit. A process started in the background of a script ignores SIGINT
 and its children inherit that, so SIGINT stops only a program that installs a handler of its own, as PostgreSQL does.
 """
 
