@@ -172,7 +172,7 @@ def test_leader_frozen_past_session_is_replaced_and_exits(cluster: Cluster) -> N
         cluster.wait_for_landed(5, by=first)
         first.freeze()
         second.wait_for_log("capture of shop leads")
-        second.wait_for_log("ended another connection's hold of the slot")
+        second.wait_for_log("terminated another connection that held slot")
         cluster.wait_for_landed(5, by=second)
         assert first.frozen
         first.thaw()
@@ -370,6 +370,6 @@ def test_capture_without_zookeeper_leaves_slot_to_its_reader(postgres: EmbeddedP
         cluster.set_progress(f"file:{tmp_path}/elsewhere")
         elsewhere = cluster.capture()
         assert elsewhere.wait_for_exit() == 75
-        assert "is taken by server process" in elsewhere.log
+        assert "is in use by server process" in elsewhere.log
         cluster.wait_for_landed(2, by=first)
         first.stop()

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dblake.core.errors import DblakeError
-from dblake.core.ports import free_port
 from dblake.core.processes import end_with_parent, stop_process
+from dblake.source.postgres.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 20

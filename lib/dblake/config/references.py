@@ -24,7 +24,7 @@ class PasswordReference(Reference):
 
     def read(self) -> SecretStr:
         """Return the current password. Raises ConfigError if the variable is unset or the file unreadable."""
-        return SecretStr(self.look_up())
+        return SecretStr(self.resolve())
 
 
 class KeyReference(Reference):
@@ -32,7 +32,7 @@ class KeyReference(Reference):
 
     def read(self) -> bytes:
         """Return the current key. Raises ConfigError if it cannot be read or is short enough to be brute-forced."""
-        key = self.look_up().encode()
+        key = self.resolve().encode()
         if len(key) < _MIN_KEY_BYTES:
             raise ConfigError(
                 f"{self.where}: the key has {len(key)} bytes; keys shorter than {_MIN_KEY_BYTES} bytes can be "

@@ -13,7 +13,7 @@ from dblake.config.file import ConfigFile
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section, shown_default
 from dblake.core import defaults
-from dblake.core.names import TableFilter
+from dblake.core.names import TableFilter, default_server_object
 
 SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 
@@ -89,9 +89,9 @@ class SourceConfig(Section):
         if isinstance(kind, str) and kind in _DEFAULT_PORTS:
             filled.setdefault("port", _DEFAULT_PORTS[kind])
         if kind == "postgres" and isinstance(name, str):
-            filled.setdefault("slot", defaults.replication_name(name))
+            filled.setdefault("slot", default_server_object(name))
             if given.get("plugin") != "wal2json":
-                filled.setdefault("publication", defaults.replication_name(name))
+                filled.setdefault("publication", default_server_object(name))
         return filled
 
     @field_validator("password", mode="before")

@@ -13,12 +13,3 @@ CHUNK_ROWS = 50_000
 CHUNK_DELAY_SECONDS = 0.0
 CHUNK_READERS = 1
 READER_SHARE = 1.0
-
-
-def replication_name(source: str) -> str:
-    """Return the default name of a source's replication slot and publication.
-
-    >>> replication_name("shop-eu")
-    'dblake_shop_eu'
-    """
-    return "dblake_" + source.replace("-", "_")

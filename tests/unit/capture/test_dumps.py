@@ -125,7 +125,7 @@ def test_missing_table_fails_by_name_and_next_is_read(database: MemoryDatabase, 
     lake.dump("public.gone", T)
     lake.capture(source(database))
     assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
-        ("public.gone", "failed", "table public.gone is not in the database"), (T, "done", None),
+        ("public.gone", "failed", "table public.gone does not exist"), (T, "done", None),
     ]
 
 
@@ -184,7 +184,7 @@ def test_source_gone_for_good_ends_capture_retryable(database: MemoryDatabase, l
     def go_away() -> None:
         with database.changed:
             database.cut_connections()
-            database.slots["shop"].taken = True
+            database.slots["shop"].is_taken = True
 
     lake.dump(T)
     with pytest.raises(SourceError) as away:

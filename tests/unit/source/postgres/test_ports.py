@@ -1,4 +1,4 @@
-"""Ports for servers of our own: free, and not of those that clients are given."""
+"""Ports for test servers: free, and outside the range of outgoing connections."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import socket
 
 import pytest
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 
 
-def test_a_port_that_somebody_listens_on_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_port_skips_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(random, "sample", lambda population, count: [server.getsockname()[1], free])
         assert free_port() == free
 
 
-def test_no_outgoing_connection_is_given_it() -> None:
+def test_free_port_outside_outgoing_range() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(50):
             with socket.create_connection(server.getsockname()) as client:

@@ -27,7 +27,7 @@ print(child.pid, flush=True)
 time.sleep(60)
 """
 _LEADER = "sleep 60 & echo $!; wait"
-_LIB = str(Path(__file__).parents[2] / "lib")
+_LIB = str(Path(__file__).parents[3] / "lib")
 
 
 def _child(signal_name: str) -> subprocess.Popen[bytes]:

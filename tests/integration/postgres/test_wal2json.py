@@ -1,4 +1,4 @@
-"""PostgreSQL read through wal2json, where that differs from pgoutput: what it cannot do is refused or named."""
+"""PostgreSQL through wal2json, where it differs from pgoutput: unsupported tables are rejected or reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dblake.core.errors import ExitCode, PrerequisitesNotMet, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, Source
-from dblake.source.postgres.catalog_facts import survey
+from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.preflight import output_plugin, preflight
 from dblake.source.postgres.settings import PostgresSettings
@@ -53,7 +53,7 @@ def changes(lake: Lake) -> list[tuple[str, dict[str, str | None] | None]]:
 
 
 def columns(lake: Lake) -> list[list[str]]:
-    """Of the schemas that were told, in the order in which they were."""
+    """Return names and types of the landed schemas' columns, in log order."""
     rows = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
     rows.sort(key=lambda row: (row["lsn"], row["seq"]))
     return [[f"{c.name} {c.type}" for c in TableSchema.from_json(row["payload"]).columns] for row in rows]
@@ -64,8 +64,8 @@ SAME = ("incarnation", "lsn", "seq", "table", "op", "key", "after", "partial", "
         "last_in_txn")
 
 
-def test_both_plugins_tell_of_one_log_alike(wal2json_database: Database, tmp_path: Path) -> None:
-    """Positions, transactions and schemas, too: windows and visibility go by them."""
+def test_both_plugins_land_equal_events(wal2json_database: Database, tmp_path: Path) -> None:
+    """Positions, transactions and schemas are equal, too: windows and visibility depend on them."""
     by_pgoutput, by_wal2json = (PostgresBackend(wal2json_database, plugin) for plugin in PLUGINS)
     by_pgoutput.run("CREATE TABLE t (id int PRIMARY KEY, big text, v numeric(6,2))", "CREATE TABLE u (a text, b text)",
                     "ALTER TABLE t ALTER big SET STORAGE EXTERNAL", "ALTER TABLE u REPLICA IDENTITY FULL")
@@ -80,13 +80,13 @@ def test_both_plugins_tell_of_one_log_alike(wal2json_database: Database, tmp_pat
         f"UPDATE u SET b = {BIG}", "UPDATE u SET a = 'c'", "ALTER TABLE t ADD w text NOT NULL DEFAULT ''",
         "INSERT INTO t VALUES (5, 'x', 5, 'w')", "UPDATE t SET v = 8 WHERE id = 5", "TRUNCATE t, u",
     )
-    told = []
+    events = []
     for number, each in enumerate((source, by_wal2json.source("public.*"))):
         lake = Lake(tmp_path / str(number))
         lake.capture(each, redump=False)
-        told.append([{name: row[name] for name in SAME} for row in lake.decoded()])
-    assert len(told[0]) == 14
-    assert told[1] == told[0]
+        events.append([{name: row[name] for name in SAME} for row in lake.decoded()])
+    assert len(events[0]) == 14
+    assert events[1] == events[0]
     by_pgoutput.close()
 
 
@@ -98,13 +98,13 @@ def toasted(backend: PostgresBackend) -> Source:
     return backend.source("public.*")
 
 
-def test_a_column_that_is_unchanged_is_not_one_that_was_dropped(backend: PostgresBackend, lake: Lake) -> None:
+def test_unchanged_toast_column_is_not_dropped(backend: PostgresBackend, lake: Lake) -> None:
     source = toasted(backend)
     backend.run("UPDATE t SET v = 'b'")
     lake.capture(source, redump=False)
     backend.run("UPDATE t SET v = 'c'", "INSERT INTO t VALUES (2, 'small', 'd')", "UPDATE t SET v = 'e' WHERE id = 1")
     lake.capture(source, redump=False)
-    # Each capture tells once more what it begins with.
+    # Each capture lands the schema again when it starts.
     assert columns(lake) == [["id integer", "big text", "v text"]] * 2
     assert changes(lake) == [
         ("u", {"id": "1", "v": "b"}), ("u", {"id": "1", "v": "c"}), ("c", {"id": "2", "big": "small", "v": "d"}),
@@ -112,18 +112,18 @@ def test_a_column_that_is_unchanged_is_not_one_that_was_dropped(backend: Postgre
     ]
 
 
-@pytest.mark.parametrize("before", [[], ["INSERT INTO t VALUES (2, 'small', 'd')"]], ids=["first", "later"])
-def test_a_column_that_was_dropped_is_not_one_that_is_unchanged(
-    backend: PostgresBackend, lake: Lake, before: list[str]
+@pytest.mark.parametrize("earlier", [[], ["INSERT INTO t VALUES (2, 'small', 'd')"]], ids=["first", "later"])
+def test_dropped_toast_column_is_not_unchanged(
+    backend: PostgresBackend, lake: Lake, earlier: list[str]
 ) -> None:
     source = toasted(backend)
-    backend.run(*before, "ALTER TABLE t DROP COLUMN big", "UPDATE t SET v = 'b' WHERE id = 1")
+    backend.run(*earlier, "ALTER TABLE t DROP COLUMN big", "UPDATE t SET v = 'b' WHERE id = 1")
     lake.capture(source, redump=False)
-    assert columns(lake)[len(before) :] == [["id integer", "v text"]]
-    assert changes(lake)[len(before) :] == [("u", {"id": "1", "v": "b"})]
+    assert columns(lake)[len(earlier) :] == [["id integer", "v text"]]
+    assert changes(lake)[len(earlier) :] == [("u", {"id": "1", "v": "b"})]
 
 
-def test_a_change_among_the_rows_of_its_own_transaction(backend: PostgresBackend, lake: Lake) -> None:
+def test_schema_change_inside_transaction_splits_rows(backend: PostgresBackend, lake: Lake) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = backend.source("public.*")
     backend.run(
@@ -140,7 +140,7 @@ def test_a_change_among_the_rows_of_its_own_transaction(backend: PostgresBackend
     ]
 
 
-def test_odd_names_of_types_columns_and_tables(backend: PostgresBackend, lake: Lake) -> None:
+def test_unusual_names_of_types_and_columns_decode(backend: PostgresBackend, lake: Lake) -> None:
     backend.run(
         """CREATE SCHEMA "My ""S" """, """CREATE TYPE "My ""S"."e ,""value"":" AS ENUM ('a', '","value":"')""",
         """CREATE DOMAIN "My ""S".d AS numeric(6,2)""",
@@ -151,14 +151,14 @@ def test_odd_names_of_types_columns_and_tables(backend: PostgresBackend, lake: L
     backend.run("""INSERT INTO public."we ird.""T" VALUES (1, '","value":"', 1.5, '{2}')""")
     lake.dump('public."we ird.""T"')
     lake.capture(source, redump=False)
-    spelled = [['a"b integer', '''value "My ""S"."e ,""value"":"''', "optional numeric(6,2)", 'é\\n "My ""S".d[]']]
-    assert columns(lake)[:1] == spelled
+    expected = [['a"b integer', '''value "My ""S"."e ,""value"":"''', "optional numeric(6,2)", 'é\\n "My ""S".d[]']]
+    assert columns(lake)[:1] == expected
     assert {change for change, _ in changes(lake)} == {"c", "r"}
     row = {'a"b': "1", "value": '","value":"', "optional": "1.50", "é\\n": "{2.00}"}
     assert [image for _, image in changes(lake)] == [row, row]
 
 
-# --- what is refused, at preflight and in the log
+# --- tables that preflight and the log reject
 
 REFUSED = [
     ("wal2json_partitions", ["CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
@@ -166,25 +166,27 @@ REFUSED = [
      "wal2json names rows by their partitions: public.t",
      r"table public\.t_1 is partitioned or a partition: wal2json names rows by their partitions"),
     ("generated_columns", ["CREATE TABLE t (id int PRIMARY KEY, n int GENERATED ALWAYS AS (id * 2) STORED)"],
-     "wal2json does not tell columns that the server computes from others: public.t",
-     r"table public\.t has generated columns, which wal2json does not tell from others"),
+     "wal2json does not distinguish generated columns from others: public.t",
+     r"table public\.t has generated columns, which wal2json does not distinguish from others"),
 ]
 
 
 @pytest.mark.parametrize(("check", "create", "detail", "refusal"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_refused_by_name(backend: PostgresBackend, check: str, create: list[str], detail: str, refusal: str) -> None:
+def test_unsupported_table_is_rejected(
+    backend: PostgresBackend, check: str, create: list[str], detail: str, refusal: str
+) -> None:
     source = backend.source("public.*")
     backend.run(*create, "INSERT INTO t VALUES (1)")
-    found = {c.check: c for c in source.preflight()}[check]
-    mend = "take the tables out of source.tables, or set source.plugin to pgoutput"
-    assert found == Check(check, False, detail, mend)
+    result = {c.check: c for c in source.preflight()}[check]
+    fix = "remove the tables from source.tables, or set source.plugin to pgoutput"
+    assert result == Check(check, False, detail, fix)
     stream = source.open_log(None, 1)
     with pytest.raises(Unsupported, match=refusal):
         stream.read(max_bytes=1 << 20, max_rows=1000, seconds=5)
     stream.close()
 
 
-def test_tables_whose_updates_it_leaves_out_are_not_followed(
+def test_table_without_identity_is_not_captured(
     backend: PostgresBackend, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = backend.source("public.*")
@@ -193,7 +195,7 @@ def test_tables_whose_updates_it_leaves_out_are_not_followed(
                 "INSERT INTO n VALUES (1)")
     by_name = {c.check: c for c in source.preflight()}
     assert by_name["primary_key"].detail == (
-        "no primary key and no replica identity, so not followed at all: wal2json leaves out their UPDATE and DELETE:"
+        "no primary key and no replica identity, so not captured: wal2json omits their UPDATE and DELETE:"
         " public.t"
     )
     assert by_name["replica_identity"].detail == (
@@ -205,12 +207,12 @@ def test_tables_whose_updates_it_leaves_out_are_not_followed(
     stream.close()
     assert piece is not None and piece.rows.num_rows == 0
     assert sorted({r.message for r in caplog.records if "is not followed" in r.message}) == [
-        f"table public.{name} is not followed: wal2json leaves out its updates and deletes, which nothing identifies"
+        f"table public.{name} is not followed: it has no replica identity, so wal2json omits its updates and deletes"
         for name in "nt"
     ]
 
 
-def test_an_identity_that_does_not_cover_the_key_is_refused(backend: PostgresBackend) -> None:
+def test_identity_without_key_is_rejected(backend: PostgresBackend) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE NOT NULL)",
                 "ALTER TABLE t REPLICA IDENTITY USING INDEX t_u_key")
     stream = backend.source("public.*").open_log(None, 1)
@@ -220,7 +222,7 @@ def test_an_identity_that_does_not_cover_the_key_is_refused(backend: PostgresBac
     stream.close()
 
 
-def test_a_slot_of_the_other_plugin_is_refused(backend: PostgresBackend) -> None:
+def test_slot_of_other_plugin_is_rejected(backend: PostgresBackend) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY)")
     backend.source("public.*")
     assert backend.settings is not None
@@ -238,20 +240,20 @@ def test_a_slot_of_the_other_plugin_is_refused(backend: PostgresBackend) -> None
 
 # --- the server
 
-def test_nothing_is_wrong_after_init_and_nothing_is_published(backend: PostgresBackend) -> None:
+def test_init_meets_all_checks_without_publication(backend: PostgresBackend) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY, n numeric, f real, a real[])")
-    found = {c.check: c for c in backend.source("public.*").preflight()}
-    assert [name for name, check in found.items() if not check.ok] == []
-    assert not [name for name in found if name.startswith("publication")]
+    results = {c.check: c for c in backend.source("public.*").preflight()}
+    assert [name for name, check in results.items() if not check.ok] == []
+    assert not [name for name in results if name.startswith("publication")]
     assert backend.value("SELECT count(*) FROM pg_publication") == 0
-    assert found["wal2json_numbers"].detail == (
-        "wal2json 2.5 and before send NaN and infinity as NULL, in public.t.n, public.t.f"
+    assert results["wal2json_numbers"].detail == (
+        "wal2json up to 2.5 sends NaN and infinity as NULL, in public.t.n, public.t.f"
     )
 
 
-def test_whether_the_server_has_the_plugin(backend: PostgresBackend, database: Database) -> None:
-    there, missing = checks(settings_for(backend.database)), checks(settings_for(database))
-    assert there["output_plugin"] == Check("output_plugin", True)
+def test_missing_output_plugin_is_unmet(backend: PostgresBackend, database: Database) -> None:
+    installed, missing = checks(settings_for(backend.database)), checks(settings_for(database))
+    assert installed["output_plugin"] == Check("output_plugin", True)
     assert missing["output_plugin"] == Check(
         "output_plugin", False, "the server has no output plugin wal2json",
         "install wal2json on the server (a package such as postgresql-15-wal2json)",
@@ -264,48 +266,49 @@ DEFAULT = "'pgoutput', 'test_decoding', "
 
 
 @pytest.mark.parametrize(
-    ("plugin", "listed", "tried", "to_set"),
+    ("plugin", "listed", "refusal", "to_set"),
     [
         ("wal2json", None, "", None), ("wal2json", 'pgoutput, "wal2json"', "", None),
         ("pgoutput", "pgoutput,test_decoding", "", None),
         ("wal2json", "pgoutput, test_decoding", "", DEFAULT + "'wal2json'; SELECT pg_reload_conf()"),
-        ("wal2json", None, "refused", DEFAULT + "'wal2json'; SELECT pg_reload_conf() -- and what else it lists now"),
+        ("wal2json", None, "refused",
+         DEFAULT + "'wal2json'; SELECT pg_reload_conf() -- keep the other names that it lists now"),
         ("pgoutput", "wal2json", "", "'wal2json', 'pgoutput'; SELECT pg_reload_conf()"),
     ],
 )
-def test_servers_that_list_the_plugins_that_may_be_used(
-    database: Database, plugin: Any, listed: str | None, tried: Any, to_set: str | None
+def test_unlisted_output_plugin_is_unmet(
+    database: Database, plugin: Any, listed: str | None, refusal: Any, to_set: str | None
 ) -> None:
     settings = settings_for(database, plugin)
     with database.connect().cursor() as cursor:
-        server = replace(survey(cursor, settings).server, plugins=listed)
-        found = output_plugin(server, settings, tried).check(cursor)
+        server = replace(read_facts(cursor, settings).server, plugins=listed)
+        result = output_plugin(server, settings, refusal).check(cursor)
     detail = f"output_plugin_libraries does not list {plugin}" if to_set else ""
     fix = f"ALTER SYSTEM SET output_plugin_libraries = {to_set}" if to_set else ""
-    assert found == Check("output_plugin", to_set is None, detail, fix)
+    assert result == Check("output_plugin", to_set is None, detail, fix)
 
 
-def test_a_server_that_does_not_list_wal2json_is_mended_as_preflight_says(tmp_path: Path) -> None:
+def test_unlisted_wal2json_is_allowed_by_preflights_fix(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with debian_server(tmp_path / "data", None) as server:
         database = Database(server, "postgres")
         if not database.rows("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'"):
-            pytest.skip("this server lets all output plugins be used")
+            pytest.skip("this server allows all output plugins")
         settings = settings_for(database)
-        with pytest.raises(PrerequisitesNotMet, match="does not let wal2json be used as an output plugin"):
+        with pytest.raises(PrerequisitesNotMet, match="does not allow wal2json as an output plugin"):
             run_init(settings, server.user, server.password)
         database.run(*checks(settings)["output_plugin"].fix.split("; "))
         run_init(settings, server.user, server.password)
         assert [c.check for c in preflight(settings) if not c.ok] == ["tables"]
 
 
-def test_a_database_that_wal2json_would_send_undecoded_is_refused(backend: PostgresBackend) -> None:
+def test_wal2json_other_encoding_is_unmet(backend: PostgresBackend) -> None:
     server = backend.database.server
     Database(server, "postgres").run("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     latin = Database(server, "latin")
     assert checks(settings_for(latin))["encoding"] == Check(
         "encoding", False, "LATIN1: wal2json does not convert it to UTF-8",
-        "set source.plugin to pgoutput, for which the server converts it",
+        "set source.plugin to pgoutput, for which the server converts it to UTF-8",
     )
     assert checks(settings_for(latin, "pgoutput"))["encoding"].ok
     Database(server, "postgres").run("DROP DATABASE latin WITH (FORCE)")

@@ -1,4 +1,4 @@
-"""Tables that change their shape while they are captured: live, around a chunk, and while no capture runs."""
+"""Schema changes of captured tables: on the live log, inside a chunk's window, and while no capture runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from psycopg2.extensions import cursor
 from dblake.capture.stale_detector import SavedFingerprint, stale_reason
 from dblake.capture.stale_tables import StaleTable, read_stale_tables, set_dump
 from dblake.core.schema import TableSchema
-from dblake.source.postgres import standing
+from dblake.source.postgres import fingerprints
 from tests.support.backends import PostgresBackend
 from tests.support.lake import Lake
 from tests.support.postgres import Database
 from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, misplaced, reshaped, t
 
 
-@pytest.fixture(params=["database", "wal2json_database", "mariadb", "mysql"])
+@pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb", "mysql"])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
     plugin: Literal["pgoutput", "wal2json"] = "wal2json" if request.param == "wal2json_database" else "pgoutput"
     with reshaped(request.getfixturevalue(request.param), plugin) as world:
@@ -41,7 +41,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def of(world: Reshaped, name: str) -> Change:
+def change_on(world: Reshaped, name: str) -> Change:
     change = CHANGES[name]
     if world.kind not in change.on:
         pytest.skip(f"not on {world.kind}")
@@ -49,7 +49,7 @@ def of(world: Reshaped, name: str) -> Change:
 
 
 def require_same(world: Reshaped, lake: Lake, table: str) -> None:
-    """Every column of every row is the source's, and no event ever said of any column what it cannot hold."""
+    """Assert that state equals the source in every column, and that no event has a value under another column."""
     there = world.there(table)
     state = sorted(lake.state(table).values(), key=lambda row: int(row["id"] or 0))
     assert [{name: row.get(name, "absent") for name in there[0]} for row in state] == there
@@ -61,8 +61,8 @@ def dumps(lake: Lake) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
-    change = of(world, name)
+def test_change_between_captures_converges(world: Reshaped, lake: Lake, name: str) -> None:
+    change = change_on(world, name)
     source = world.create()
     lake.dump(T)
     lake.capture(source)
@@ -76,12 +76,14 @@ def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
     assert read_stale_tables(lake.store) == []
 
 
-@pytest.mark.parametrize("where", ["low", "read", "high"])
+@pytest.mark.parametrize("where", [
+    pytest.param("low", marks=pytest.mark.slow), "read", pytest.param("high", marks=pytest.mark.slow),
+])
 @pytest.mark.parametrize("name", CHANGES)
-def test_around_a_chunk(world: Reshaped, lake: Lake, name: str, where: str) -> None:
-    change = of(world, name)
+def test_change_in_chunk_window_converges(world: Reshaped, lake: Lake, name: str, where: str) -> None:
+    change = change_on(world, name)
     if world.plugin == "wal2json" and where != "read":
-        pytest.skip("pgoutput shows what a chunk does; here it is the log that differs")
+        pytest.skip("chunks are the same with pgoutput; only the log differs")
     source = world.create()
     lake.dump(T)
     lake.capture(source, chunk_size=2, steps={(where, T): lambda: world.change(change)})
@@ -89,20 +91,20 @@ def test_around_a_chunk(world: Reshaped, lake: Lake, name: str, where: str) -> N
     require_same(world, lake, change.table)
 
 
-def test_a_change_that_no_row_follows(world: Reshaped, lake: Lake) -> None:
+def test_change_without_later_row_lands_from_chunk(world: Reshaped, lake: Lake) -> None:
     source = world.create()
     lake.dump(T)
     lake.capture(source)
     world.run(INSERT.format(20), *CHANGES["added"].on[world.kind])
     lake.capture(source)
     require_same(world, lake, T)
-    # The log's last word is the table as it was; what the chunks saw is newer.
-    told = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
-    newest = max(told, key=lambda row: (row["incarnation"], row["lsn"], row["seq"]))
+    # The log's last schema is the former one; the chunks' schema is newer.
+    landed = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
+    newest = max(landed, key=lambda row: (row["incarnation"], row["lsn"], row["seq"]))
     assert [column["name"] for column in json.loads(newest["payload"])["columns"]] == ["id", "a", "n", "b", "c"]
 
 
-def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -> None:
+def test_change_without_effect_on_values_is_ignored(postgres_world: Reshaped, lake: Lake) -> None:
     world = postgres_world
     world.run("CREATE TABLE public.u (id int PRIMARY KEY)")
     source = world.create()
@@ -115,10 +117,10 @@ def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -
     assert {row.get("c") for row in lake.state(T).values()} == {None}
 
 
-def test_what_may_be_null_from_now_on_is_told_on_a_live_stream(postgres_world: Reshaped) -> None:
+def test_nullability_change_lands_on_live_stream(postgres_world: Reshaped) -> None:
     world = postgres_world
     source = world.create()
-    told: list[tuple[str, bool]] = []
+    landed: list[tuple[str, bool]] = []
     with closing(source.open_log(None, 1)) as stream:
         for change in ("SELECT 1", t("ALTER b DROP NOT NULL"), "ANALYZE public.t", t("ALTER b SET NOT NULL")):
             world.run(change, UPDATE.format(1))
@@ -130,33 +132,33 @@ def test_what_may_be_null_from_now_on_is_told_on_a_live_stream(postgres_world: R
                     rows += row["kind"] == "row"
                     if row["kind"] == "schema":
                         columns = TableSchema.from_json(row["payload"]).columns
-                        told += [(c.name, c.nullable) for c in columns if c.name == "b"]
-    assert told == [("b", False), ("b", True), ("b", False)]
+                        landed += [(c.name, c.nullable) for c in columns if c.name == "b"]
+    assert landed == [("b", False), ("b", True), ("b", False)]
 
 
-def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: Reshaped) -> None:
+def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped) -> None:
     world = postgres_world
     world.create()
     assert isinstance(world.backend, PostgresBackend) and world.backend.settings
 
     class Interrupted(cursor):
-        """Rewrites the table once its columns have been asked about, before its file is."""
+        """Rewrites the table between the queries for its columns and for its file."""
 
         def execute(self, query: Any, vars: Any = None) -> None:
-            if query == standing._FILES:
+            if query == fingerprints._FILES:
                 world.run(*CHANGES["written anew"].on["postgres"])
             super().execute(query, vars)
 
     connection = world.backend.database.connect()
-    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as looking:
-        before = SavedFingerprint.from_catalog(standing.table_fingerprints(plain, world.backend.settings)[0])
-        during = standing.table_fingerprints(looking, world.backend.settings)[0]
-        after = standing.table_fingerprints(plain, world.backend.settings)[0]
+    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as slow:
+        before = SavedFingerprint.from_catalog(fingerprints.table_fingerprints(plain, world.backend.settings)[0])
+        during = fingerprints.table_fingerprints(slow, world.backend.settings)[0]
+        after = fingerprints.table_fingerprints(plain, world.backend.settings)[0]
     reason = stale_reason(before, during) or stale_reason(SavedFingerprint.from_catalog(during), after)
     assert reason == "its columns were rewritten"
 
 
-def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_redump_off_reports_stale_table_once(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     source = world.create()
     lake.dump(T)
@@ -164,15 +166,15 @@ def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFi
     world.change(CHANGES["added"])
     for _ in range(2):
         lake.capture(source, redump=False)
-    (found,) = read_stale_tables(lake.store)
-    assert (found.table, found.dump_id) == (T, None)
+    (stale,) = read_stale_tables(lake.store)
+    assert (stale.table, stale.dump_id) == (T, None)
     assert [r.message for r in caplog.records if "dump start --table 'public.t'" in r.message] == [
-        f"table public.t changed without row events: {found.why}. Next: dump start --table 'public.t'"
+        f"table public.t changed without row events: {stale.why}. Next: dump start --table 'public.t'"
     ]
     assert dumps(lake) == [(T, "done")]
-    asked = lake.dump(T)
-    set_dump(lake.store, [T], asked)
-    assert read_stale_tables(lake.store) == [StaleTable(T, found.why, asked)]
+    dump_id = lake.dump(T)
+    set_dump(lake.store, [T], dump_id)
+    assert read_stale_tables(lake.store) == [StaleTable(T, stale.why, dump_id)]
     for _ in range(2):
         lake.capture(source, redump=False)
     assert read_stale_tables(lake.store) == []

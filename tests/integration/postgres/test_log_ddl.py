@@ -1,4 +1,4 @@
-"""PostgreSQL's statements in the log's order: event triggers of ours, from ``preflight --init`` to landing."""
+"""DDL statements in the log (``source.log_ddl``): event triggers from ``preflight --init`` to landing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.postgres import Database
 T = "public.t"
 
 
-class Told(PostgresBackend):
-    """A database whose statements are told."""
+class DdlBackend(PostgresBackend):
+    """A database whose DDL statements are logged."""
 
-    def told(self) -> Source:
-        """The source, once it is made ready."""
+    def source_with_ddl(self) -> Source:
+        """Prepare the database with ``log_ddl`` and return its source."""
         self.source("public.*", "!public.not_*")
         assert self.settings is not None
         self.settings = replace(self.settings, log_ddl=True)
@@ -33,30 +33,30 @@ class Told(PostgresBackend):
 
 
 @pytest.fixture
-def backend(database: Database) -> Iterator[Told]:
+def backend(database: Database) -> Iterator[DdlBackend]:
     database.run("CREATE TABLE public.t (id int PRIMARY KEY, a text)", "CREATE TABLE public.u (id int PRIMARY KEY)")
-    backend = Told(database)
+    backend = DdlBackend(database)
     yield backend
     backend.close()
 
 
 def landed(lake: Lake) -> list[tuple[str, str, str]]:
-    """What landed of tables, in order: the kind, the table, and what a statement was or a row's columns."""
-    found = []
+    """Return kind, table and statement or columns of what landed, in log order."""
+    result = []
     rows = lake.landing().to_pylist()
     for row in sorted(rows, key=lambda row: (row["lsn"], row["seq"], row["kind"] == "row", row["kind"] == "schema")):
         if row["kind"] == "ddl":
-            said = json.loads(row["payload"])
-            found.append(("ddl", row["table"], said["statement"] + (", gone" if said["gone"] else "")))
+            statement = json.loads(row["payload"])
+            result.append(("ddl", row["table"], statement["statement"] + (", gone" if statement["gone"] else "")))
         elif row["kind"] == "schema":
-            found.append(("schema", row["table"], " ".join(c["name"] for c in json.loads(row["payload"])["columns"])))
+            result.append(("schema", row["table"], " ".join(c["name"] for c in json.loads(row["payload"])["columns"])))
         elif row["kind"] == "row":
-            found.append(("row", row["table"], ""))
-    return found
+            result.append(("row", row["table"], ""))
+    return result
 
 
-def test_statements_stand_where_they_were_among_rows(backend: Told, lake: Lake) -> None:
-    source = backend.told()
+def test_statements_land_in_log_order(backend: DdlBackend, lake: Lake) -> None:
+    source = backend.source_with_ddl()
     backend.run(
         "INSERT INTO t VALUES (1, 'x')",
         "BEGIN; INSERT INTO t VALUES (2, 'x'); ALTER TABLE t ADD c text DEFAULT 'secret'; INSERT INTO t VALUES (3);"
@@ -73,8 +73,8 @@ def test_statements_stand_where_they_were_among_rows(backend: Told, lake: Lake) 
     assert len(payloads) == 2 and b"secret" not in b"".join(payloads)
 
 
-def test_preflight_asks_for_the_triggers(backend: Told) -> None:
-    source = backend.told()
+def test_preflight_disabled_trigger_is_unmet(backend: DdlBackend) -> None:
+    source = backend.source_with_ddl()
     assert [check.check for check in source.preflight() if not check.ok] == []
     backend.run("ALTER EVENT TRIGGER dblake_ddl DISABLE")
     (unmet,) = [check for check in source.preflight() if not check.ok]
@@ -83,10 +83,10 @@ def test_preflight_asks_for_the_triggers(backend: Told) -> None:
     assert [check.check for check in source.preflight() if not check.ok] == []
 
 
-def test_a_message_of_somebody_elses_is_named_and_passed_over(
-    backend: Told, lake: Lake, caplog: pytest.LogCaptureFixture
+def test_foreign_message_is_logged_and_skipped(
+    backend: DdlBackend, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = backend.told()
+    source = backend.source_with_ddl()
     caplog.set_level(logging.WARNING)
     backend.run(
         "SELECT pg_logical_emit_message(true, 'other', '{')", "SELECT pg_logical_emit_message(true, 'dblake', '{')",
@@ -95,7 +95,7 @@ def test_a_message_of_somebody_elses_is_named_and_passed_over(
     lake.capture(source)
     assert landed(lake) == [("schema", T, "id a"), ("row", T, "")]
     assert [r.message for r in caplog.records if "prefix" in r.message] == [
-        "a message in the log has the prefix dblake, and is not of dblake's event triggers"
+        "skipped a log message with prefix dblake that is not from dblake's event triggers"
     ]
 
 

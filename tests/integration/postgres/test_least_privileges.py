@@ -1,6 +1,6 @@
-"""The grants that ``--init`` prints: enough for all that capture does, and each is missed by name when it is gone.
+"""The grants of ``--init`` suffice for capture, and preflight names each one that is revoked.
 
-Which grants there are is read out of what was printed, so that one more is one case more.
+The grants are parsed from the statements, so that each new one is a new case.
 """
 
 from __future__ import annotations
@@ -30,58 +30,57 @@ _GRANT = re.compile(r"GRANT (.+?) ON (.+) TO (.+?);?")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source that ``--init`` has prepared, and its grants: privilege, what on, to whom. ``run`` is the
-    administrator's."""
+    """A source after ``--init`` with its grants as ``(privilege, object, role)``; ``run`` executes as administrator."""
 
     source: Source
     grants: set[tuple[str, str, str]]
     run: Callable[..., None]
 
-    def failing(self) -> list[Check]:
+    def unmet(self) -> list[Check]:
         return [check for check in self.source.preflight() if not check.ok]
 
 
 @contextmanager
-def on_postgres(server: EmbeddedPostgres) -> Iterator[Prepared]:
+def prepare_postgres(server: EmbeddedPostgres) -> Iterator[Prepared]:
     with fresh_database(server) as database:
         database.run("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, v text)",
                      "INSERT INTO shop.orders VALUES (1, 'a')",
-                     # Everybody has these unless they are taken away, as careful administrators do.
+                     # PUBLIC has these by default; careful administrators revoke them.
                      f"REVOKE ALL ON DATABASE {database.name} FROM PUBLIC", "REVOKE ALL ON SCHEMA public FROM PUBLIC")
         settings = PostgresSettings(
             "shop", "127.0.0.1", server.port, database.name, f"least_{database.name}", "secret", ("shop.*",),
             tls="disable", slot=f"least_{database.name}", publication="p",
         )
         plan = postgres_init(settings, server.user, server.password)
-        yield Prepared(PostgresSource(settings), granted(plan.statements), database.run)
+        yield Prepared(PostgresSource(settings), parse_grants(plan.statements), database.run)
         database.run(f"DROP OWNED BY {settings.user}", f"DROP ROLE {settings.user}")
 
 
 @contextmanager
-def on_mysql(server: MysqlServer) -> Iterator[Prepared]:
+def prepare_mysql(server: MysqlServer) -> Iterator[Prepared]:
     with emptied(server):
         server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, v varchar(9))",
                    "INSERT INTO shop.orders VALUES (1, 'a')")
         settings = MysqlSettings("shop", server.flavour, "127.0.0.1", server.port, "cap", "secret", ("shop.orders",),
                                  tls="disable")
         plan = mysql_init(settings, server.user, server.password)
-        yield Prepared(MysqlSource(settings), granted(plan.statements), server.run)
+        yield Prepared(MysqlSource(settings), parse_grants(plan.statements), server.run)
 
 
-def granted(statements: tuple[str, ...]) -> set[tuple[str, str, str]]:
-    found = [match.groups() for match in map(_GRANT.fullmatch, statements) if match]
-    return {(privilege.strip(), on, who) for privileges, on, who in found for privilege in privileges.split(",")}
+def parse_grants(statements: tuple[str, ...]) -> set[tuple[str, str, str]]:
+    grants = [match.groups() for match in map(_GRANT.fullmatch, statements) if match]
+    return {(privilege.strip(), on, role) for privileges, on, role in grants for privilege in privileges.split(",")}
 
 
 @pytest.fixture(params=["postgres", "mariadb", "mysql"])
 def prepared(request: pytest.FixtureRequest) -> Iterator[Prepared]:
     server = request.getfixturevalue(request.param)
-    with on_postgres(server) if request.param == "postgres" else on_mysql(server) as prepared:
+    with prepare_postgres(server) if request.param == "postgres" else prepare_mysql(server) as prepared:
         yield prepared
 
 
-def test_what_is_printed_is_enough(prepared: Prepared, tmp_path: Path) -> None:
-    assert prepared.failing() == []
+def test_init_grants_suffice_for_capture(prepared: Prepared, tmp_path: Path) -> None:
+    assert prepared.unmet() == []
     lake = Lake(tmp_path)
     lake.capture(prepared.source)
     prepared.run("INSERT INTO shop.orders VALUES (2, 'b')", "ALTER TABLE shop.orders ADD w int",
@@ -92,19 +91,19 @@ def test_what_is_printed_is_enough(prepared: Prepared, tmp_path: Path) -> None:
     assert {dump["state"] for dump in lake.dumps()} == {"done"}
 
 
-def test_one_fewer_is_named_and_mended_by_the_statement_told(prepared: Prepared) -> None:
+def test_revoked_grant_is_named_and_restored_by_its_fix(prepared: Prepared) -> None:
     assert len(prepared.grants) >= 5, prepared.grants
-    for privilege, on, who in sorted(prepared.grants):
-        prepared.run(f"REVOKE {privilege} ON {on} FROM {who}")
-        problems = prepared.failing()
-        assert problems, f"nothing was said of {privilege} ON {on}"
-        told = granted(tuple(line for check in problems for line in check.fix.splitlines()))
-        assert any(privilege == p and _names(on) <= _names(o) for p, o, _ in told), (privilege, on, problems)
+    for privilege, on, role in sorted(prepared.grants):
+        prepared.run(f"REVOKE {privilege} ON {on} FROM {role}")
+        problems = prepared.unmet()
+        assert problems, f"preflight does not report {privilege} ON {on}"
+        printed = parse_grants(tuple(line for check in problems for line in check.fix.splitlines()))
+        assert any(privilege == p and _words_of(on) <= _words_of(o) for p, o, _ in printed), (privilege, on, problems)
         for check in problems:
             prepared.run(*(line.removesuffix(";") for line in check.fix.splitlines() if line.startswith("GRANT")))
-        assert prepared.failing() == [], f"after what was told of {privilege} ON {on}"
+        assert prepared.unmet() == [], f"after the fix for {privilege} ON {on}"
 
 
-def _names(on: str) -> set[str]:
-    """The words of what a grant is on, without what kind of thing that is."""
+def _words_of(on: str) -> set[str]:
+    """Return the words of a grant's object without its kind."""
     return set(re.findall(r"[\w*]+", on)) - {"TABLE", "SCHEMA", "DATABASE"}

@@ -1,4 +1,4 @@
-"""Names of tables and the folders they live in."""
+"""Names of tables and the folders that hold their data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dblake.lake.layout import Paths
         ("public", "größe", 'public."größe"'),
     ],
 )
-def test_qualified_names(schema: str, table: str, expected: str) -> None:
+def test_qualified_quotes_parts_and_splits_back(schema: str, table: str, expected: str) -> None:
     assert qualified(schema, table) == expected
     assert split_qualified(expected) == (schema, table)
 
 
 @pytest.mark.parametrize("name", ["", "orders", "a.b.c", 'a."b', "a.", ".b", '"a"b.c'])
-def test_names_that_are_none(name: str) -> None:
+def test_split_qualified_malformed_name_raises(name: str) -> None:
     with pytest.raises(ValueError, match=r"not a schema\.table name"):
         split_qualified(name)
 
@@ -50,19 +50,19 @@ def test_names_that_are_none(name: str) -> None:
         ("x" * 121, "x" * 100 + "~~" + "79072a47bfaa54e6"),
     ],
 )
-def test_folders(name: str, expected: str) -> None:
+def test_folder_escapes_unsafe_bytes(name: str, expected: str) -> None:
     assert folder(name) == expected
 
 
 @given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
-def test_no_two_names_share_a_folder_and_none_is_special(one: str, other: str) -> None:
+def test_folder_is_unique_and_never_special(one: str, other: str) -> None:
     folders = {folder(one).lower(), folder(other).lower()}
     assert len(folders) == len({one, other})
     assert all(f and f[0] not in "_.-" and "/" not in f and len(f) <= 120 for f in folders)
 
 
 @pytest.mark.parametrize(
-    ("patterns", "wanted", "unwanted"),
+    ("patterns", "included", "excluded"),
     [
         (["public.*"], [("public", "orders"), ("public", "A.b")], [("Public", "orders"), ("other", "orders")]),
         (["*.*", "!*.audit_*"], [("a", "b")], [("a", "audit_1")]),
@@ -73,19 +73,21 @@ def test_no_two_names_share_a_folder_and_none_is_special(one: str, other: str) -
         (['public."say ""hi"""'], [("public", 'say "hi"')], [("public", "say hi")]),
     ],
 )
-def test_table_patterns(patterns: list[str], wanted: list[tuple[str, str]], unwanted: list[tuple[str, str]]) -> None:
-    wants = TableFilter(patterns)
-    assert [name for name in wanted if not wants(*name)] == []
-    assert [name for name in unwanted if wants(*name)] == []
+def test_table_filter_matches_patterns(
+    patterns: list[str], included: list[tuple[str, str]], excluded: list[tuple[str, str]]
+) -> None:
+    is_captured = TableFilter(patterns)
+    assert [name for name in included if not is_captured(*name)] == []
+    assert [name for name in excluded if is_captured(*name)] == []
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "public", "a.b.c", 'a."b', "!", "public."])
-def test_patterns_that_are_none(pattern: str) -> None:
+def test_table_filter_malformed_pattern_raises(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"not a schema\.table pattern"):
         TableFilter([pattern])
 
 
-def test_paths_of_a_source() -> None:
+def test_paths_lie_under_warehouse_and_source() -> None:
     paths = Paths("s3://lake/", "shop")
     assert paths.landing == "s3://lake/shop/landing"
     assert paths.events == "s3://lake/shop/events"

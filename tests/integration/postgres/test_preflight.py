@@ -1,4 +1,4 @@
-"""Each thing that may be wrong with a PostgreSQL source: provoked, found by name, mended by the statement given."""
+"""Every prerequisite of a PostgreSQL source: broken on a real server, reported by name, corrected by its fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.source import Check, InitPlan
-from dblake.source.postgres.catalog_facts import survey
+from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import plan_init, run_init
@@ -24,7 +24,7 @@ from dblake.source.postgres.preflight import findings, preflight
 from dblake.source.postgres.settings import PostgresSettings
 from tests.support.postgres import Database, note_postgres
 
-HOME = Path(__file__).parents[2]
+HOME = Path(__file__).parents[3]
 
 SHOP = (
     "CREATE TABLE orders (id int PRIMARY KEY, note text)",
@@ -50,7 +50,7 @@ def init(database: Database, settings: PostgresSettings) -> InitPlan:
 
 @pytest.fixture
 def settings(database: Database) -> Iterator[PostgresSettings]:
-    """A shop that ``--init`` has prepared."""
+    """Create a shop and prepare it with ``--init``."""
     database.run(*SHOP)
     settings = settings_for(database)
     init(database, settings)
@@ -58,26 +58,27 @@ def settings(database: Database) -> Iterator[PostgresSettings]:
     database.run(f"DROP OWNED BY {settings.user}", f"DROP ROLE {settings.user}")
 
 
-def found(settings: PostgresSettings, name: str) -> Check:
+def find_check(settings: PostgresSettings, name: str) -> Check:
     (check,) = [c for c in preflight(settings) if c.check == name]
     return check
 
 
-def failing(settings: PostgresSettings) -> list[str]:
+def unmet(settings: PostgresSettings) -> list[str]:
     return [c.check for c in preflight(settings) if not c.ok]
 
 
-def test_nothing_is_wrong_after_init(settings: PostgresSettings) -> None:
-    assert failing(settings) == []
+def test_init_meets_all_checks(settings: PostgresSettings) -> None:
+    assert unmet(settings) == []
 
 
-# check, what makes it fail, a part of the detail, the fix. {role} and {slot} are the test's own.
+# Check, statements that break it, part of the detail, the fix. {role} and {slot} are the test's.
 BROKEN = [
     ("watermark_table", ["DROP SCHEMA dblake CASCADE"], "there is no schema dblake",
      'CREATE SCHEMA "dblake";\nCREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
     ("watermark_table", ["DROP TABLE dblake.watermark"], "it does not exist",
      'CREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
-    ("watermark_table", ["ALTER TABLE dblake.watermark DROP CONSTRAINT watermark_pkey"], "it is not (id int primary",
+    ("watermark_table", ["ALTER TABLE dblake.watermark DROP CONSTRAINT watermark_pkey"],
+     "it is not a plain table (id int primary",
      'ALTER TABLE "dblake"."watermark" RENAME TO "watermark_before";\n'
      'CREATE TABLE "dblake"."watermark" (id int PRIMARY KEY, value varchar(36));'),
     ("watermark_rows", ["DELETE FROM dblake.watermark WHERE id IN (0, 7)"], "missing: 0, 7",
@@ -134,22 +135,22 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("check", "provoke", "detail", "fix"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
-def test_a_problem_is_found_and_its_statement_mends_it(
+def test_broken_prerequisite_is_reported_and_fixed(
     settings: PostgresSettings, database: Database, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     own = {"role": settings.user, "slot": settings.slot}
     database.run(*(statement.format(**own) for statement in provoke))
 
-    broken = found(settings, check)
+    broken = find_check(settings, check)
 
     assert not broken.ok
     assert detail.format(**own) in broken.detail
     assert broken.fix == fix.format(**own)
     database.run(broken.fix)
-    assert found(settings, check) == Check(check, True)
+    assert find_check(settings, check) == Check(check, True)
 
 
-def test_all_problems_come_at_once_and_mend_in_order(settings: PostgresSettings, database: Database) -> None:
+def test_problems_are_reported_together_in_fix_order(settings: PostgresSettings, database: Database) -> None:
     database.run(
         "DROP SCHEMA dblake CASCADE", "DROP PUBLICATION p", f"REVOKE SELECT ON orders FROM {settings.user}",
         f"SELECT pg_drop_replication_slot('{settings.slot}')", "ALTER TABLE orders REPLICA IDENTITY NOTHING",
@@ -162,51 +163,53 @@ def test_all_problems_come_at_once_and_mend_in_order(settings: PostgresSettings,
         "publication", "slot",
     ]
     database.run(*(c.fix for c in problems))
-    # What could not be published before its identity was mended is now missing from the publication.
-    assert failing(settings) == ["publication_tables"]
-    database.run(found(settings, "publication_tables").fix)
-    assert failing(settings) == []
+    # A table that was not publishable before its identity was fixed is now missing from the publication.
+    assert unmet(settings) == ["publication_tables"]
+    database.run(find_check(settings, "publication_tables").fix)
+    assert unmet(settings) == []
 
 
-# Met, with something to know: check, what makes it known, detail, fix.
-KNOWN = [
-    ("role", ["ALTER ROLE {role} SUPERUSER"], "role {role} is a superuser; capture needs far less",
+# Met, with a detail: check, statements that cause it, detail, fix.
+INFORMATIVE = [
+    ("role", ["ALTER ROLE {role} SUPERUSER"], "role {role} is a superuser; capture needs only LOGIN and REPLICATION",
      'ALTER ROLE "{role}" NOSUPERUSER'),
     ("unlogged_tables", ["CREATE UNLOGGED TABLE cache (id int PRIMARY KEY)"],
-     "not captured, since they write no log: public.cache", 'ALTER TABLE "public"."cache" SET LOGGED;'),
+     "unlogged tables are not captured: public.cache", 'ALTER TABLE "public"."cache" SET LOGGED;'),
     ("generated_columns", ["ALTER TABLE orders ADD \"Twice\" int GENERATED ALWAYS AS (id * 2) STORED"],
-     'not captured, since the log leaves out what the server computes: public.orders."Twice"', ""),
+     'generated columns are not captured, because the log omits them: public.orders."Twice"', ""),
     ("primary_key", [],
-     "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
+     "no primary key and no replica identity, so not captured: once published, their UPDATE and DELETE would fail"
      " at the source: public.log",
      'ALTER TABLE "public"."log" REPLICA IDENTITY FULL;\nALTER PUBLICATION "p" ADD TABLE "public"."log";'),
     ("primary_key", ["ALTER PUBLICATION p ADD TABLE log"],
-     "no primary key, so followed from the log and not dumped: public.log; their UPDATE and DELETE FAIL at the source,"
-     " being published without replica identity: public.log",
+     "no primary key, so captured from the log and not dumped: public.log; published without a replica identity, so"
+     " their UPDATE and DELETE FAIL at the source: public.log",
      'ALTER TABLE "public"."log" REPLICA IDENTITY FULL;'),
     ("primary_key", ["ALTER TABLE log REPLICA IDENTITY FULL"],
-     "no primary key, so followed from the log and not dumped: public.log", ""),
+     "no primary key, so captured from the log and not dumped: public.log", ""),
     ("encoding", [], "", ""),
     ("slot_retention", [],
-     "max_slot_wal_keep_size is unlimited: the log of a long stopped capture can fill the server's disk", ""),
+     "max_slot_wal_keep_size is unlimited: while capture is stopped, its log can fill the server's disk", ""),
 ]
 
 
-@pytest.mark.parametrize(("check", "provoke", "detail", "fix"), KNOWN, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_is_worth_knowing_is_told(
+@pytest.mark.parametrize(
+    ("check", "provoke", "detail", "fix"), INFORMATIVE, ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_met_prerequisite_reports_detail(
     settings: PostgresSettings, database: Database, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     database.run(*(statement.format(role=settings.user) for statement in provoke))
 
-    known = found(settings, check)
+    informed = find_check(settings, check)
 
-    assert known == Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
+    assert informed == Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
     if fix:
-        database.run(known.fix)
-        assert found(settings, check).fix == ""
+        database.run(informed.fix)
+        assert find_check(settings, check).fix == ""
 
 
-def test_a_keyless_table_can_be_written_after_init(settings: PostgresSettings, database: Database) -> None:
+def test_keyless_table_stays_writable_after_init(settings: PostgresSettings, database: Database) -> None:
     database.run("INSERT INTO log VALUES (now(), 'x')", "UPDATE log SET what = 'y'", "DELETE FROM log")
 
 
@@ -214,38 +217,38 @@ def test_a_keyless_table_can_be_written_after_init(settings: PostgresSettings, d
     ("patterns", "detail", "fix"),
     [
         (("public.ordres",), "no table matches public.ordres",
-         "correct source.tables, or create the tables; there is public.orders"),
+         "correct source.tables, or create the tables; similar names: public.orders"),
         (("public.*", "audit.*"), "no table matches audit.*", "correct source.tables, or create the tables"),
-        (("public.*", "!public.*"), "the patterns leave no table", "correct source.tables"),
+        (("public.*", "!public.*"), "the patterns exclude every table", "correct source.tables"),
     ],
 )
-def test_patterns_that_match_nothing(
+def test_pattern_without_match_is_unmet(
     settings: PostgresSettings, patterns: tuple[str, ...], detail: str, fix: str
 ) -> None:
-    check = found(replace(settings, patterns=patterns), "tables")
+    check = find_check(replace(settings, patterns=patterns), "tables")
     assert check == Check("tables", False, detail, fix)
 
 
-def test_a_pattern_that_takes_nothing_out_is_told(settings: PostgresSettings) -> None:
-    check = found(replace(settings, patterns=("public.*", "!public.audit_*")), "tables")
-    assert check == Check("tables", True, "nothing to take out for !public.audit_*")
+def test_exclusion_without_match_is_reported(settings: PostgresSettings) -> None:
+    check = find_check(replace(settings, patterns=("public.*", "!public.audit_*")), "tables")
+    assert check == Check("tables", True, "no table matches the exclusion !public.audit_*")
 
 
 @pytest.mark.parametrize(
     ("change", "detail", "fix"),
     [
         ({"password": "wrong"}, "wrong password", "correct source.password"),
-        ({"user": "nobody_here"}, "wrong password", "correct source.password"),
+        ({"user": "no_such_role"}, "wrong password", "correct source.password"),
         ({"host": "no.such.host.invalid"}, "unknown host", "correct source.host"),
-        ({"port": 1}, "connection refused: nothing listens there (source.host, source.port)",
-         "see that the server is up"),
+        ({"port": 1}, "connection refused: no server listens there (source.host, source.port)",
+         "check that the server is up"),
         ({"tls": "verify"}, "does not speak TLS", "set source.tls to disable"),
         ({"tls": "require"}, "does not speak TLS", "set source.tls to disable"),
         ({"database": "no_such_database"}, "the database cannot be used", "correct source.database"),
     ],
     ids=["password", "user", "host", "port", "verify", "require", "database"],
 )
-def test_what_keeps_it_from_connecting(
+def test_failed_connection_names_cause_and_setting(
     settings: PostgresSettings, change: dict[str, object], detail: str, fix: str
 ) -> None:
     (check,) = preflight(replace(settings, **change))  # type: ignore[arg-type]
@@ -256,7 +259,7 @@ def test_what_keeps_it_from_connecting(
 
 
 @pytest.mark.parametrize(
-    ("now", "later"),
+    ("close", "reopen"),
     [
         ("ALTER ROLE {user} CONNECTION LIMIT 0", "ALTER ROLE {user} CONNECTION LIMIT -1"),
         ("ALTER DATABASE {database} CONNECTION LIMIT 0", "ALTER DATABASE {database} CONNECTION LIMIT -1"),
@@ -264,26 +267,26 @@ def test_what_keeps_it_from_connecting(
     ],
     ids=["limit of the role", "limit of the database", "closed database"],
 )
-def test_what_keeps_it_from_connecting_for_a_while_is_worth_another_try(
-    settings: PostgresSettings, database: Database, now: str, later: str
+def test_temporary_connection_limit_is_retryable(
+    settings: PostgresSettings, database: Database, close: str, reopen: str
 ) -> None:
     with closing(database.server.connect()) as conn, conn.cursor() as cur:
         conn.autocommit = True
-        cur.execute(now.format(user=settings.user, database=database.name))
+        cur.execute(close.format(user=settings.user, database=database.name))
         try:
-            with pytest.raises(SourceError) as told:
+            with pytest.raises(SourceError) as refused:
                 connect(settings, purpose="tables")
         finally:
-            cur.execute(later.format(user=settings.user, database=database.name))
-    assert told.value.retryable
+            cur.execute(reopen.format(user=settings.user, database=database.name))
+    assert refused.value.retryable
     connect(settings, purpose="tables").close()
 
 
-def test_a_slot_of_another_kind_is_refused(settings: PostgresSettings, database: Database) -> None:
+def test_physical_slot_is_rejected(settings: PostgresSettings, database: Database) -> None:
     database.run(f"SELECT pg_create_physical_replication_slot('phys_{database.name}')")
     other = replace(settings, slot=f"phys_{database.name}")
 
-    check = found(other, "slot")
+    check = find_check(other, "slot")
 
     assert not check.ok
     assert check.detail == f"slot phys_{database.name} is physical, of plugin None and database None"
@@ -292,14 +295,16 @@ def test_a_slot_of_another_kind_is_refused(settings: PostgresSettings, database:
     database.run(f"SELECT pg_drop_replication_slot('phys_{database.name}')")
 
 
-@pytest.mark.parametrize(("purpose", "ok"), [("log", True), ("somebody", False)])
-def test_a_slot_in_use(settings: PostgresSettings, database: Database, purpose: str, ok: bool) -> None:
+@pytest.mark.parametrize(("purpose", "ok"), [("log", True), ("other", False)])
+def test_slot_in_use_names_server_process(
+    settings: PostgresSettings, database: Database, purpose: str, ok: bool
+) -> None:
     as_purpose = settings if ok else replace(settings, name="other")
     stream = connect_replication(as_purpose)
     cursor = stream.cursor()
     cursor.start_replication(slot_name=settings.slot, options={"proto_version": "1", "publication_names": "p"})
     try:
-        check = found(settings, "slot_active")
+        check = find_check(settings, "slot_active")
         ((pid,),) = database.rows("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [settings.slot])
         assert check.ok is ok
         assert f"server process {pid}" in check.detail
@@ -308,12 +313,12 @@ def test_a_slot_in_use(settings: PostgresSettings, database: Database, purpose: 
         stream.close()
 
 
-def test_a_key_stored_out_of_line_matters_to_servers_that_do_not_log_it(
+def test_toasted_key_is_unmet_on_affected_versions(
     settings: PostgresSettings, database: Database
 ) -> None:
     database.run("CREATE TABLE named (name text PRIMARY KEY)")
     with database.connect().cursor() as cursor:
-        facts = survey(cursor, settings)
+        facts = read_facts(cursor, settings)
     details = {}
     for version in (130006, 130007, 140002, 140003, 160000):
         old = replace(facts, server=replace(facts.server, version=version))
@@ -325,7 +330,7 @@ def test_a_key_stored_out_of_line_matters_to_servers_that_do_not_log_it(
     }
 
 
-def test_init_shows_its_statements_and_hides_the_password(database: Database) -> None:
+def test_init_plan_prints_statements_without_password(database: Database) -> None:
     database.run(*SHOP)
     settings = settings_for(database)
     plan = plan_init(settings, database.server.user, database.server.password)
@@ -353,7 +358,7 @@ def test_init_shows_its_statements_and_hides_the_password(database: Database) ->
     assert "public.log" in warning
 
 
-def test_init_may_be_run_again_and_takes_in_new_tables(settings: PostgresSettings, database: Database) -> None:
+def test_init_again_adds_new_tables_only(settings: PostgresSettings, database: Database) -> None:
     assert plan_init(settings, database.server.user, database.server.password).statements == ()
     database.run("CREATE TABLE late (id int PRIMARY KEY)")
     done = init(database, settings)
@@ -363,18 +368,18 @@ def test_init_may_be_run_again_and_takes_in_new_tables(settings: PostgresSetting
         'ALTER PUBLICATION "p" ADD TABLE "public"."late";',
         "COMMIT;",
     )
-    assert failing(settings) == []
+    assert unmet(settings) == []
 
 
-def test_init_is_for_somebody_who_may(settings: PostgresSettings, database: Database) -> None:
+def test_init_without_privilege_is_rejected(settings: PostgresSettings, database: Database) -> None:
     database.run("DROP SCHEMA dblake CASCADE")
-    with pytest.raises(PrerequisitesNotMet, match=f"user {settings.user} may not do all that --init does"):
+    with pytest.raises(PrerequisitesNotMet, match=f"user {settings.user} lacks a privilege that --init needs"):
         run_init(settings, settings.user, settings.password)
     with pytest.raises(PrerequisitesNotMet, match="--admin-password-env"):
         run_init(settings, database.server.user, "wrong")
 
 
-def test_the_capture_role_can_do_what_capture_does_and_no_more(settings: PostgresSettings, database: Database) -> None:
+def test_capture_role_has_least_privileges(settings: PostgresSettings, database: Database) -> None:
     conn = connect(settings, purpose="test")
     try:
         with conn.cursor() as cursor:
@@ -400,24 +405,25 @@ def test_the_capture_role_can_do_what_capture_does_and_no_more(settings: Postgre
         stream.close()
 
 
-def test_a_thousand_tables_take_no_more_queries_than_one(settings: PostgresSettings, database: Database) -> None:
+@pytest.mark.slow
+def test_thousand_tables_take_as_many_queries_as_one(settings: PostgresSettings, database: Database) -> None:
     database.run("DO $$ BEGIN FOR i IN 1..1000 LOOP"
                  " EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY)', i); END LOOP; END $$")
-    asked: list[int] = []
+    queries: list[int] = []
     for patterns in (("public.orders",), ("public.*",)):
         with database.connect().cursor() as cursor:
             counting = _Counting(cursor)
-            facts = survey(counting, replace(settings, patterns=patterns))
-        asked.append(counting.queries)
+            facts = read_facts(counting, replace(settings, patterns=patterns))
+        queries.append(counting.queries)
     assert len(facts.tables) == 1004
-    assert asked[0] == asked[1]
-    assert "and 990 more" in found(settings, "table_privileges").detail
-    database.run(found(settings, "table_privileges").fix, found(settings, "publication_tables").fix)
-    assert failing(settings) == []
+    assert queries[0] == queries[1]
+    assert "and 990 more" in find_check(settings, "table_privileges").detail
+    database.run(find_check(settings, "table_privileges").fix, find_check(settings, "publication_tables").fix)
+    assert unmet(settings) == []
 
 
 class _Counting:
-    """A cursor that counts what is asked of it."""
+    """A cursor that counts its statements."""
 
     def __init__(self, cursor: object) -> None:
         self._cursor, self.queries = cursor, 0
@@ -430,11 +436,11 @@ class _Counting:
         return getattr(self._cursor, name)
 
 
-# --- what takes a server of its own
+# --- tests with a server of their own
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """A server with nothing to spare, of the newest version there is."""
+    """Start a server of the newest version with minimal limits."""
     folder = tmp_path_factory.mktemp("small")
     settings = {"fsync": "off", "max_replication_slots": "1", "max_wal_senders": "1", "max_slot_wal_keep_size": "1MB"}
     with EmbeddedPostgres(folder / "data", version=18, settings=settings) as server:
@@ -449,7 +455,7 @@ def own_settings(server: EmbeddedPostgres) -> PostgresSettings:
     )
 
 
-def test_a_server_with_nothing_to_spare(small: EmbeddedPostgres) -> None:
+def test_exhausted_slots_and_senders_are_unmet(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     admin = small.connect().cursor()
     admin.execute("CREATE TABLE IF NOT EXISTS public.t (id int PRIMARY KEY)")
@@ -465,37 +471,37 @@ def test_a_server_with_nothing_to_spare(small: EmbeddedPostgres) -> None:
     admin.execute("SELECT pg_create_logical_replication_slot('dblake_small', 'pgoutput')")
     stream = connect_replication(settings)
     try:
-        assert found(settings, "replication_slots").ok
-        assert found(settings, "wal_senders").detail == "all 1 are in use"
+        assert find_check(settings, "replication_slots").ok
+        assert find_check(settings, "wal_senders").detail == "all 1 are in use"
     finally:
         stream.close()
     admin.execute("SELECT pg_drop_replication_slot('dblake_small')")
 
 
-def test_a_key_with_a_generated_column_is_refused(settings: PostgresSettings, database: Database) -> None:
+def test_generated_key_column_is_unmet(settings: PostgresSettings, database: Database) -> None:
     database.run(
         "ALTER TABLE orders ADD n int GENERATED ALWAYS AS (id * 2) STORED",
         "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id, n)",
     )
-    assert found(settings, "generated_columns") == Check(
+    assert find_check(settings, "generated_columns") == Check(
         "generated_columns", False,
-        "the log leaves out what the server computes, and the primary key has such columns: public.orders",
-        "take the tables out of source.tables",
+        "the primary key contains a generated column, which the log omits: public.orders",
+        "remove the tables from source.tables",
     )
 
 
-def test_generated_columns_are_not_published(small: EmbeddedPostgres) -> None:
+def test_published_generated_columns_are_unmet(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     run_init(settings, small.user, small.password)
     admin = small.connect().cursor()
     admin.execute("ALTER PUBLICATION dblake_small SET (publish_generated_columns = stored)")
-    check = found(settings, "publication_generated_columns")
+    check = find_check(settings, "publication_generated_columns")
     assert not check.ok
     admin.execute(check.fix)
-    assert found(settings, "publication_generated_columns") == Check("publication_generated_columns", True)
+    assert find_check(settings, "publication_generated_columns") == Check("publication_generated_columns", True)
 
 
-def test_generated_columns_are_kept_out_of_replica_identities(small: EmbeddedPostgres) -> None:
+def test_identity_with_generated_column_is_unmet(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     run_init(settings, small.user, small.password)
     admin = small.connect().cursor()
@@ -503,22 +509,22 @@ def test_generated_columns_are_kept_out_of_replica_identities(small: EmbeddedPos
         admin.execute(f"CREATE TABLE {table} (id int {key}, n int GENERATED ALWAYS AS (id * 2) STORED)")
         admin.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         admin.execute(f"INSERT INTO {table} VALUES (1)")
-    check = found(settings, "replica_identity")
+    check = find_check(settings, "replica_identity")
     assert (check.ok, check.fix) == (False, 'ALTER TABLE "public"."full_key" REPLICA IDENTITY DEFAULT;')
     admin.execute(check.fix)
-    assert found(settings, "primary_key") == Check(
+    assert find_check(settings, "primary_key") == Check(
         "primary_key", True,
-        "no primary key and no replica identity, so not followed at all: published, their UPDATE and DELETE would fail"
+        "no primary key and no replica identity, so not captured: once published, their UPDATE and DELETE would fail"
         " at the source: public.keyless", "",
     )
-    # What preflight lets into the publication can still be written at the source.
+    # Tables that --init publishes remain writable at the source.
     run_init(settings, small.user, small.password)
     admin.execute("UPDATE full_key SET id = 2")
     admin.execute("UPDATE keyless SET id = 2")
     admin.execute("DROP TABLE full_key, keyless")
 
 
-def test_a_lost_slot_is_named_and_never_made_anew(small: EmbeddedPostgres) -> None:
+def test_lost_slot_is_reported_and_not_recreated(small: EmbeddedPostgres) -> None:
     settings = own_settings(small)
     run_init(settings, small.user, small.password)
     admin = small.connect().cursor()
@@ -527,7 +533,7 @@ def test_a_lost_slot_is_named_and_never_made_anew(small: EmbeddedPostgres) -> No
         admin.execute("SELECT pg_switch_wal()")
     admin.execute("CHECKPOINT")
 
-    check = found(settings, "slot_log")
+    check = find_check(settings, "slot_log")
 
     assert not check.ok
     assert check.detail == "the slot is lost: the server removed log it still needed, a gap"
@@ -539,25 +545,25 @@ def test_a_lost_slot_is_named_and_never_made_anew(small: EmbeddedPostgres) -> No
     admin.execute("SELECT pg_drop_replication_slot('dblake_small')")
 
 
-def test_a_log_that_is_not_logical(small: EmbeddedPostgres) -> None:
+def test_wal_level_replica_is_unmet(small: EmbeddedPostgres) -> None:
     small.restart(wal_level="replica")
     try:
-        assert found(own_settings(small), "wal_level") == Check(
+        assert find_check(own_settings(small), "wal_level") == Check(
             "wal_level", False, "wal_level is replica",
             "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server",
         )
     finally:
         small.restart(wal_level="logical")
-    assert found(own_settings(small), "wal_level") == Check("wal_level", True)
+    assert find_check(own_settings(small), "wal_level") == Check("wal_level", True)
 
 
-def test_a_standby_is_refused(small: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_standby_is_unmet(small: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> None:
     small.stop()
     signal = Path(small._data) / "standby.signal"
     signal.touch(mode=0o644)
     try:
         small.start()
-        check = found(own_settings(small), "standby")
+        check = find_check(own_settings(small), "standby")
         assert (check.ok, check.fix) == (False, "set source.host to the primary")
     finally:
         small.stop()
@@ -568,15 +574,15 @@ def test_a_standby_is_refused(small: EmbeddedPostgres, tmp_path_factory: pytest.
 @pytest.mark.parametrize(
     ("encoding", "detail"),
     [
-        ("SQL_ASCII", "SQL_ASCII: bytes that are no UTF-8 are kept as hex and named in _lossy"),
+        ("SQL_ASCII", "SQL_ASCII: bytes that are not UTF-8 are stored as hex and listed in _lossy"),
         ("LATIN1", "LATIN1: the server converts it to UTF-8"),
     ],
 )
-def test_other_encodings(small: EmbeddedPostgres, encoding: str, detail: str) -> None:
+def test_other_encoding_is_met_with_detail(small: EmbeddedPostgres, encoding: str, detail: str) -> None:
     admin = small.connect().cursor()
     admin.execute(f"CREATE DATABASE enc ENCODING {encoding} TEMPLATE template0")
     try:
-        assert found(replace(own_settings(small), database="enc"), "encoding") == Check("encoding", True, detail)
+        assert find_check(replace(own_settings(small), database="enc"), "encoding") == Check("encoding", True, detail)
     finally:
         admin.execute("DROP DATABASE enc")
 
@@ -603,7 +609,7 @@ def job(
     )
 
 
-def test_the_job_from_nothing_to_ready(database: Database, tmp_path: Path) -> None:
+def test_preflight_job_prepares_empty_database(database: Database, tmp_path: Path) -> None:
     database.run(*SHOP)
     settings = settings_for(database)
     admin = ("--admin-user", database.server.user, "--admin-password-env", "ADMIN_PASSWORD")
@@ -636,5 +642,5 @@ def test_the_job_from_nothing_to_ready(database: Database, tmp_path: Path) -> No
     "arguments", [("--dry-run",), ("--init",), ("--init", "--admin-user", "x"), ("--admin-user", "x")],
     ids=" ".join,
 )
-def test_options_that_make_no_sense_together(database: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_preflight_job_invalid_options_exit_64(database: Database, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert job(tmp_path, settings_for(database), *arguments).returncode == 64

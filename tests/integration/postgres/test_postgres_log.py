@@ -1,7 +1,7 @@
-"""PostgreSQL's log where it is treacherous: commits that are in it before they are visible, and what psycopg2 confirms.
+"""PostgreSQL's log: commits that it contains before they are visible, and what psycopg2 confirms.
 
-The server of this page takes every session's commit at once, but for those that ask for synchronous_commit=on: they
-wait, in the log but unseen, for a standby that does not exist, until they are cancelled.
+The server commits every session's transaction at once, except with synchronous_commit=on: such a commit is in the log
+and invisible while it waits for a standby that does not exist, until it is cancelled.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def backend(server: EmbeddedPostgres) -> Iterator[PostgresBackend]:
         backend.close()
 
 
-class Unseen:
-    """A transaction whose commit record is in the log, but which nobody sees until it is revealed."""
+class InvisibleCommit:
+    """A transaction whose commit record is in the log, but which is invisible until ``reveal``."""
 
     def __init__(self, backend: PostgresBackend, statement: str) -> None:
         self._backend = backend
@@ -82,7 +82,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Dumped:
-    """A landing table, and the rows that the source had when all was visible."""
+    """A landing table, and the source's rows once all commits were visible."""
 
     lake: Lake
     truth: list[Row]
@@ -90,7 +90,7 @@ class Dumped:
 
 @pytest.fixture(scope="module")
 def dumped_across(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dumped]:
-    """A dump of a table while an update of it is in the log but not visible."""
+    """Dump a table while an update of it is in the log but invisible."""
     lake = Lake(tmp_path_factory.mktemp("invisible"))
     with fresh_database(server) as database:
         backend = PostgresBackend(database)
@@ -99,37 +99,37 @@ def dumped_across(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFac
             for number in ("1", "2", "3"):
                 transaction.insert(T, {"id": number, "v": "old"})
         source = backend.source("public.*")
-        unseen = Unseen(backend, "UPDATE t SET v = 'new' WHERE id = 1")
+        commit = InvisibleCommit(backend, "UPDATE t SET v = 'new' WHERE id = 1")
         lake.dump(T)
         lake.capture(source)
         assert {"id": "1", "v": "old"} in backend.rows(T)
-        unseen.reveal()
+        commit.reveal()
         yield Dumped(lake, backend.rows(T))
         backend.close()
 
 
-def state_of(things: list[Landed]) -> list[Row]:
+def expected_state(things: list[Landed]) -> list[Row]:
     rows = fold(reconcile(things)[0])
     return sorted(rows.values(), key=str)
 
 
-def test_a_commit_not_yet_visible_is_in_the_window_though_it_came_before(dumped_across: Dumped) -> None:
+def test_invisible_commit_before_low_is_in_window(dumped_across: Dumped) -> None:
     assert sorted(dumped_across.truth, key=str) == [
         {"id": "1", "v": "new"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"},
     ]
     things = dumped_across.lake.things()
-    assert state_of(things) == sorted(dumped_across.truth, key=str)
+    assert expected_state(things) == sorted(dumped_across.truth, key=str)
 
 
-def test_by_position_alone_the_same_landing_ends_wrong(dumped_across: Dumped) -> None:
+def test_published_rule_without_snapshot_ends_wrong(dumped_across: Dumped) -> None:
     blind = [
         replace(thing, end=replace(thing.end, snapshot=None)) if isinstance(thing, High) else thing
         for thing in dumped_across.lake.things()
     ]
-    assert state_of(blind) == [{"id": "1", "v": "old"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"}]
+    assert expected_state(blind) == [{"id": "1", "v": "old"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"}]
 
 
-def test_spark_reconciles_the_same_landing_alike(dumped_across: Dumped, spark: SparkSession) -> None:
+def test_spark_reconcile_agrees_with_model(dumped_across: Dumped, spark: SparkSession) -> None:
     paths: Paths = dumped_across.lake.paths
     reconcile_once(spark, paths)
     events = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq").collect()
@@ -144,12 +144,14 @@ def read_piece(stream: PgLogStream, *, max_bytes: int = 1 << 20) -> LogPiece:
         piece = stream.read(max_bytes=max_bytes, max_rows=1 << 20, seconds=0.5)
         if piece:
             return piece
-    raise AssertionError("nothing came")
+    raise AssertionError("no piece within 20 s")
 
 
 def confirmed_by(backend: PostgresBackend, *, one_cursor: bool) -> tuple[ResumePoint, LogPiece, int]:
-    """T1 is acknowledged, T2 received; then the server asks for a sign of life in the middle of T3, whose rows are
-    older than both. Returns T1's resume point, T2's piece, and what the server takes to be safe with us."""
+    """Acknowledge T1, receive T2, and let the server request a reply inside T3, whose rows are older than both.
+
+    Return T1's resume point, T2's piece, and the LSN that the server has as confirmed.
+    """
     source = backend.source("public.t")
     stream = source.open_log(None, 1)
     assert isinstance(stream, PgLogStream)
@@ -167,7 +169,7 @@ def confirmed_by(backend: PostgresBackend, *, one_cursor: bool) -> tuple[ResumeP
             second = read_piece(stream)
             long.commit()
         long.close()
-        # The server fills the sockets with T3, waits, and asks in between; we read on, still inside T3.
+        # The server fills the socket buffers with T3, waits, and requests a reply; the stream reads on, inside T3.
         read_piece(stream, max_bytes=1 << 20)
         time.sleep(SENDER_TIMEOUT * 0.65)
         for _ in range(20):
@@ -181,23 +183,24 @@ def confirmed_by(backend: PostgresBackend, *, one_cursor: bool) -> tuple[ResumeP
         stream.close()
 
 
-def test_only_what_was_acknowledged_is_confirmed(backend: PostgresBackend) -> None:
+def test_keepalive_confirms_acknowledged_only(backend: PostgresBackend) -> None:
     first, _, confirmed = confirmed_by(backend, one_cursor=False)
     assert confirmed == lsn_number(first.token)
 
 
-def test_one_cursor_for_reading_and_confirming_would_lose_a_transaction(backend: PostgresBackend) -> None:
-    """The trap is there: psycopg2 confirms T2, which nobody has landed, without being told to."""
+@pytest.mark.slow
+def test_one_cursor_confirms_unacknowledged_commit(backend: PostgresBackend) -> None:
+    """Prove the reason for the second cursor: with one, psycopg2 confirms T2, which has not been acknowledged."""
     _, second, confirmed = confirmed_by(backend, one_cursor=True)
     assert confirmed >= lsn_number(second.reached.token)
 
 
-def test_a_sign_of_life_before_the_first_message_confirms_nothing(backend: PostgresBackend, tmp_path: object) -> None:
+def test_keepalive_before_first_message_confirms_nothing(backend: PostgresBackend) -> None:
     stream = backend.source("public.t").open_log(None, 1)
-    before = backend.confirmed()
+    initial = backend.confirmed()
     backend.run("INSERT INTO other SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n")
     deadline = time.monotonic() + SENDER_TIMEOUT * 1.5
     while time.monotonic() < deadline:
         assert stream.read(max_bytes=1 << 20, max_rows=1 << 20, seconds=0.5) is None
-    assert backend.confirmed() == before
+    assert backend.confirmed() == initial
     stream.close()
