@@ -6,7 +6,7 @@ import json
 
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 
 
 def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Comparison, float]:
@@ -33,7 +33,7 @@ def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Compari
     return comparison, max(r.peak_mb for r in ours)
 
 
-def _recvlogical(bench: Bench, slot: str, end: str) -> Ran:
+def _recvlogical(bench: Bench, slot: str, end: str) -> ProcessResult:
     server = bench.server
     return run(
         [str(server.binaries / "pg_recvlogical"), "-h", "127.0.0.1", "-p", str(server.port), "-U", server.user,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 from dblake.capture.progress import open_progress
 from dblake.capture.requests import queue_dump, status
 
@@ -18,21 +18,21 @@ HOME = Path(__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"}
 
 
-def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> Ran:
+def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> ProcessResult:
     """One run until it has caught up. ``folder`` is the warehouse, and ``dump`` the tables to dump, if any."""
     configure(folder, configuration)
     if dump:
-        queue(folder, dump)
+        request_dump(folder, dump)
     return run([*_command(folder), "--until-caught-up", "--json"], ENVIRONMENT)
 
 
-def begin_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
+def start_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
     """Capture that goes on until it is told to end."""
     configure(folder, configuration)
     return subprocess.Popen(_command(folder), env={**os.environ, **ENVIRONMENT}, stderr=subprocess.DEVNULL)
 
 
-def queue(folder: Path, tables: Sequence[str]) -> None:
+def request_dump(folder: Path, tables: Sequence[str]) -> None:
     """Asks for a dump of tables, now or before capture begins."""
     queue_dump(open_progress(f"file:{folder}/progress", SOURCE), tables)
 

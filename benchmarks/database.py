@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg2
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 from dblake.lake.layout import Paths
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
@@ -121,7 +121,7 @@ class Bench:
         """Where the log ends now."""
         return str(self.execute("SELECT pg_current_wal_lsn()")[0][0])
 
-    def keep_slot(self, name: str) -> None:
+    def create_slot(self, name: str) -> None:
         """A slot at the place where the log ends now, for copies to be made of."""
         self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
 
@@ -155,7 +155,7 @@ class Bench:
         """The tables in it."""
         return Paths(str(self.warehouse(name)), SOURCE)
 
-    def capture(self, slot: str, warehouse: str, *, dump: bool, tables: Sequence[str] = (TABLE,)) -> Ran:
+    def capture(self, slot: str, warehouse: str, *, dump: bool, tables: Sequence[str] = (TABLE,)) -> ProcessResult:
         """One run of the capture job until it has caught up, as its user would start it."""
         folder = self.warehouse(warehouse)
         return run_capture(folder, self.configuration(folder, slot), tables if dump else [])

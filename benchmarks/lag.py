@@ -16,7 +16,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from benchmarks.capture_job import begin_capture, dump_times, queue
+from benchmarks.capture_job import dump_times, request_dump, start_capture
 from benchmarks.database import TABLE, Bench
 from dblake.core.processes import stop_process
 
@@ -58,16 +58,16 @@ class Lag:
 
 def measure(bench: Bench) -> Lag:
     """Captures live: some seconds without a dump, then until one of the whole table has landed."""
-    bench.keep_slot("before_lag")
+    bench.create_slot("before_lag")
     rows = bench.rows
     with bench.copied_slot("before_lag") as slot, _writes(bench):
         folder = bench.warehouse("lag")
-        process = begin_capture(folder, bench.configuration(folder, slot))
+        process = start_capture(folder, bench.configuration(folder, slot))
         try:
             time.sleep(_WARM_SECONDS)
             quiet = datetime.now(UTC)
             time.sleep(_QUIET_SECONDS)
-            queue(folder, [TABLE])
+            request_dump(folder, [TABLE])
             deadline = time.monotonic() + _DUMP_SECONDS
             while (times := dump_times(folder)) is None:
                 if process.poll() is not None or time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.database import Bench
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 
 LIMIT_MB = 400
 _ABOUT_THE_SAME = 1.25
@@ -28,7 +28,7 @@ class Peak:
     batches: int
 
     @classmethod
-    def of(cls, what: str, rows: int, ran: Ran) -> Peak:
+    def of(cls, what: str, rows: int, ran: ProcessResult) -> Peak:
         """A run's, which must have landed at least so many rows."""
         said = json.loads(ran.output)
         if said["rows"] < rows:
@@ -74,7 +74,7 @@ def measure(bench: Bench, small: float, small_rows: int, rows: int, at_once: int
 
     Then a transaction of ``at_once`` rows, and a thousand tables, without a dump and with one of all of them.
     """
-    bench.keep_slot("before_growth")
+    bench.create_slot("before_growth")
     grown = bench.grow(rows)
     with bench.copied_slot("before_growth") as copy:
         ran = bench.capture(copy, "ten_times", dump=True)
@@ -82,7 +82,7 @@ def measure(bench: Bench, small: float, small_rows: int, rows: int, at_once: int
 
 
 def _at_once(bench: Bench, rows: int) -> Peak:
-    bench.keep_slot("before_transaction")
+    bench.create_slot("before_transaction")
     bench.insert_at_once(rows)
     with bench.copied_slot("before_transaction") as copy:
         return Peak.of("one transaction", rows, bench.capture(copy, "at_once", dump=False))
@@ -90,7 +90,7 @@ def _at_once(bench: Bench, rows: int) -> Peak:
 
 def _many_tables(bench: Bench) -> tuple[Peak, Peak]:
     names = bench.make_tables(_TABLES)
-    bench.keep_slot("before_tables")
+    bench.create_slot("before_tables")
     with bench.copied_slot("before_tables") as copy:
         idle = Peak.of(f"{_TABLES:,} tables, nothing to land", 0, bench.capture(copy, "tables", dump=False))
     with bench.copied_slot("before_tables") as copy:

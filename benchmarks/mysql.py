@@ -18,7 +18,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from benchmarks import decode_binlog
 from benchmarks.comparison import Comparison, Side
 from benchmarks.mysql_database import OPTIONS, MysqlBench, require_clients
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 from benchmarks.progress import Progress
 from tests.support.mysql import Flavour, MysqlServer
 
@@ -46,30 +46,30 @@ def measure(
 
     def add(comparison: Comparison) -> Comparison:
         found.append(comparison)
-        progress.found(comparison)
+        progress.report(comparison)
         return comparison
 
     bench = MysqlBench(server, folder)
-    progress.say(f"A table of {rows:,} rows")
+    progress.log(f"A table of {rows:,} rows")
     bench.fill(rows)
-    progress.say("Dump beside the command line client")
+    progress.log("Dump beside the command line client")
     add(_dump(bench, rounds))
     for rows_a_statement in (1, 100):
-        progress.say(f"{changes:,} row changes, {rows_a_statement} a statement")
+        progress.log(f"{changes:,} row changes, {rows_a_statement} a statement")
         bench.change(changes, rows_a_statement)
-        progress.say("Capture beside the copy of the log")
+        progress.log("Capture beside the copy of the log")
         captured = add(_log(bench, changes, rounds, rows_a_statement))
-        progress.say(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s")
+        progress.log(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s")
         add(_beside_library(bench, captured.ours, changes, rows_a_statement))
-    progress.say("Decoding on one core beside mysql-replication")
+    progress.log("Decoding on one core beside mysql-replication")
     for comparison in decode_binlog.comparisons(_DECODED_ROWS):
         add(comparison)
     return found
 
 
 def _log(bench: MysqlBench, changes: int, rounds: int, rows_a_statement: int) -> Comparison:
-    ours: list[Ran] = []
-    peers: list[Ran] = []
+    ours: list[ProcessResult] = []
+    peers: list[ProcessResult] = []
     megabytes = bench.log_bytes() / 1e6
     for number in range(rounds):
         peers.append(bench.raw_log())
@@ -112,8 +112,8 @@ def _beside_library(bench: MysqlBench, ours: Side, changes: int, rows_a_statemen
 
 def _dump(bench: MysqlBench, rounds: int) -> Comparison:
     """Nobody writes meanwhile, so the log holds watermarks only."""
-    ours: list[Ran] = []
-    peers: list[Ran] = []
+    ours: list[ProcessResult] = []
+    peers: list[ProcessResult] = []
     dumps: list[float] = []
     for number in range(rounds):
         peers.append(bench.quick_client())

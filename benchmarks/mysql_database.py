@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 from dblake.core.errors import ConfigError
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
@@ -126,7 +126,7 @@ class MysqlBench:
     def _files(self) -> list[tuple[str, int]]:
         return [(str(row[0]), int(row[1])) for row in self.server.rows("SHOW BINARY LOGS")]
 
-    def capture(self, warehouse: str, *, dump: bool) -> Ran:
+    def capture(self, warehouse: str, *, dump: bool) -> ProcessResult:
         """One run of the capture job until it has caught up, from where the changes begin."""
         folder = self.folder / warehouse
         if warehouse != _START:
@@ -139,7 +139,7 @@ class MysqlBench:
         """How long the dump of a run took, which must have landed every row."""
         return dump_seconds(self.folder / warehouse, self.rows)
 
-    def raw_log(self) -> Ran:
+    def raw_log(self) -> ProcessResult:
         """The server's own program that copies the log from it, from where the changes begin, to files in memory."""
         into = Path("/dev/shm" if Path("/dev/shm").is_dir() else self.folder) / f"dblake-raw-{self.server.port}-"
         mariadb = self.server.flavour == "mariadb"
@@ -154,7 +154,7 @@ class MysqlBench:
             for file in into.parent.glob(f"{into.name}*"):
                 file.unlink()
 
-    def quick_client(self) -> Ran:
+    def quick_client(self) -> ProcessResult:
         """The command line client, which asks for the whole table and writes the rows to a pipe as they come."""
         client = " ".join([
             "mariadb", "--no-defaults", "--quick", "--batch", "--host=127.0.0.1",

@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProcessResult:
     """``peak_mb`` is VmHWM: the most memory the process ever had resident at once."""
 
     seconds: float
@@ -23,7 +23,7 @@ class Ran:
     output: str
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], *, null: bool = False) -> Ran:
+def run(command: Sequence[str], environment: Mapping[str, str], *, null: bool = False) -> ProcessResult:
     """Raises RuntimeError if the program fails. With ``null`` its output goes nowhere."""
     with TemporaryFile() as kept, TemporaryFile() as errors:
         began = time.perf_counter()
@@ -45,7 +45,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, null: bool = 
             errors.seek(0)
             raise RuntimeError(f"{Path(command[0]).name} failed: {errors.read().decode(errors='replace')[-2000:]}")
         kept.seek(0)
-        return Ran(seconds, usage.ru_utime + usage.ru_stime, peak, kept.read().decode())
+        return ProcessResult(seconds, usage.ru_utime + usage.ru_stime, peak, kept.read().decode())
 
 
 def _peak_mb(pid: int) -> float:

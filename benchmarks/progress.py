@@ -15,11 +15,11 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """What comes next."""
         self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")
 
-    def found(self, comparison: Comparison) -> None:
+    def report(self, comparison: Comparison) -> None:
         """One result, all its runs."""
         for side in (comparison.ours, comparison.peer):
             each = " ".join(f"{s:.2f}" for s in side.seconds)

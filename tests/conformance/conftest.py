@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.backends import Backend, MemoryBackend, PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
@@ -52,5 +52,5 @@ def keeping_backend(backend: Backend) -> Backend:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)

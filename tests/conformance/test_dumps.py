@@ -13,7 +13,7 @@ from dblake.core.schema import Column, TableSchema
 from dblake.landing.control import ChunkEnd
 from tests.conformance.script import Script, said
 from tests.support.backends import Backend, PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
@@ -35,7 +35,7 @@ def truth(backend: Backend, schema: TableSchema) -> dict[tuple[str | None, ...],
     return {tuple(row[name] for name in schema.primary_key): row for row in backend.rows(schema.table)}
 
 
-def test_given_keys_are_read_and_missing_ones_are_no_error(backend: Backend, lake: Lake) -> None:
+def test_given_keys_are_read_and_missing_ones_are_no_error(backend: Backend, lake: CaptureLake) -> None:
     script = filled(backend, 12)
     source = backend.source("public.*")
     lake.dump(T, keys=[("11",), ("99",), ("2",), ("98",), ("3",)])
@@ -44,7 +44,7 @@ def test_given_keys_are_read_and_missing_ones_are_no_error(backend: Backend, lak
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 3, 3)]
 
 
-def test_a_table_may_be_dumped_twice(backend: Backend, lake: Lake) -> None:
+def test_a_table_may_be_dumped_twice(backend: Backend, lake: CaptureLake) -> None:
     filled(backend, 3)
     source = backend.source("public.*")
     lake.dump(T)
@@ -55,7 +55,7 @@ def test_a_table_may_be_dumped_twice(backend: Backend, lake: Lake) -> None:
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 2, 3)] * 2
 
 
-def test_an_empty_table_is_done_at_once(backend: Backend, lake: Lake) -> None:
+def test_an_empty_table_is_done_at_once(backend: Backend, lake: CaptureLake) -> None:
     filled(backend, 0)
     lake.dump(T)
     lake.capture(backend.source("public.*"))
@@ -63,7 +63,7 @@ def test_an_empty_table_is_done_at_once(backend: Backend, lake: Lake) -> None:
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 1, 0)]
 
 
-def test_a_value_that_an_update_left_out_comes_from_the_chunk(backend: Backend, lake: Lake) -> None:
+def test_a_value_that_an_update_left_out_comes_from_the_chunk(backend: Backend, lake: CaptureLake) -> None:
     wide = TableSchema(T, (*ITEMS.columns, Column("big", "text")))
     backend.create(wide, toasted=["big"])
     with backend.begin() as transaction:
@@ -83,7 +83,7 @@ def test_a_value_that_an_update_left_out_comes_from_the_chunk(backend: Backend, 
 
 @pytest.mark.parametrize(("where", "discarded"), [("low", 0), ("read", 1), ("high", 0)])
 def test_a_chunk_is_read_again_if_the_schema_changed_behind_it(
-    backend: Backend, lake: Lake, where: str, discarded: int
+    backend: Backend, lake: CaptureLake, where: str, discarded: int
 ) -> None:
     script = filled(backend, 4)
     source = backend.source("public.*")
@@ -109,7 +109,7 @@ def test_a_chunk_is_read_again_if_the_schema_changed_behind_it(
     assert {row["extra"] for row in there.values()} == {"7"}
 
 
-def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake: Lake) -> None:
+def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake: CaptureLake) -> None:
     script = filled(backend, 1)
     source = backend.source("public.*")
     script.run(["insert 2 b"])
@@ -122,7 +122,7 @@ def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake
     assert lake.state(T) == truth(backend, ITEMS)
 
 
-def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake) -> None:
+def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: CaptureLake) -> None:
     script = filled(backend, 6)
     source = backend.source("public.*")
     lake.dump(T)
@@ -130,7 +130,7 @@ def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake)
     script.run(["update 4 b", "insert 7 a"])
     lake.capture(source)
     for gone in ("2", "4", "6", "7"):
-        backend.vanish(T, {"id": gone})
+        backend.delete_unlogged(T, {"id": gone})
     lake.dump(T, keys=[("1",), ("2",)])
     lake.capture(source)
     assert set(lake.state(T)) == {(str(n),) for n in range(1, 8)}, "given keys are not all there are"
@@ -143,12 +143,12 @@ def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake)
     ]
 
 
-def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend: Backend, lake: Lake) -> None:
+def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend: Backend, lake: CaptureLake) -> None:
     filled(backend, 6)
     source = backend.source("public.*")
     lake.dump(T)
     lake.capture(source)
-    backend.vanish(T, {"id": "2"})
+    backend.delete_unlogged(T, {"id": "2"})
     lake.dump(T)
     stop = threading.Event()
     lake.capture(source, steps={("read", T): stop.set}, until=Until(), stop=stop, chunk_size=6)
@@ -159,7 +159,7 @@ def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend
     assert lake.state(T) == truth(backend, ITEMS)
 
 
-def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> None:
+def test_several_readers_leave_what_one_leaves(backend: Backend, lake: CaptureLake) -> None:
     pair = TableSchema("public.pair", (Column("a", "integer", False, 1), Column("b", "text", False, 2),
                                        Column("v", "text")))
     backend.create(pair)
@@ -191,7 +191,7 @@ def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> 
         assert lake.state(schema.table) == truth(backend, schema)
 
 
-def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: Lake) -> None:
+def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: CaptureLake) -> None:
     script = filled(backend, 0)
     with backend.begin() as transaction:
         for number in range(200):
@@ -216,7 +216,7 @@ def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: Lake
 
 
 def ops_of_a_dump_with_every_row_updated_in_every_window(
-    backend: Backend, lake: Lake, schemas: list[TableSchema], size: int
+    backend: Backend, lake: CaptureLake, schemas: list[TableSchema], size: int
 ) -> set[tuple[str, str]]:
     """What events that leaves: a chunk row whose key does not read as in the log would stand beside its update."""
     before = lake.reached.batch
@@ -236,7 +236,7 @@ def ops_of_a_dump_with_every_row_updated_in_every_window(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_text_page_and_match_whatever_they_hold(backend: Backend, lake: Lake, size: int) -> None:
+def test_keys_of_text_page_and_match_whatever_they_hold(backend: Backend, lake: CaptureLake, size: int) -> None:
     one = TableSchema("public.one", (Column("k", "text", False, 1), Column("v", "text")))
     pair = TableSchema(
         "public.pair",
@@ -314,7 +314,7 @@ OWN_TYPES = (
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 @pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake, size: int) -> None:
+def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: CaptureLake, size: int) -> None:
     schemas = [
         TableSchema(f"public.k{number}", (Column("k", type_, False, 1), Column("v", "text")))
         for number, type_ in enumerate(TYPES)
@@ -350,7 +350,9 @@ def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake,
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(backend: PostgresBackend, lake: Lake) -> None:
+def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(
+    backend: PostgresBackend, lake: CaptureLake
+) -> None:
     backend.run("CREATE EXTENSION vector")
     backend.create(TableSchema(T, (Column("k", "public.vector(2)", False, 1), Column("v", "text"))))
     source = backend.source("public.*")
@@ -365,7 +367,9 @@ def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(backend: Po
 
 
 @pytest.mark.parametrize("backend", ["postgres", "mariadb"], indirect=True)
-def test_a_key_with_other_columns_than_the_dump_began_with_fails_the_dump_alone(backend: Backend, lake: Lake) -> None:
+def test_a_key_with_other_columns_than_the_dump_began_with_fails_the_dump_alone(
+    backend: Backend, lake: CaptureLake
+) -> None:
     filled(backend, 3)
     source = backend.source("public.*")
     lake.dump(T, keys=[("1", "2")])

@@ -19,7 +19,7 @@ from dblake.source.memory.log import MemoryLogStream
 from dblake.source.memory.source import MemorySource
 from tests.conformance.script import said
 from tests.support.backends import Backend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T, U, OTHER = "public.t", "public.u", "public.other"
 
@@ -33,12 +33,12 @@ def create(backend: Backend, *tables: str) -> None:
         backend.create(schema(table))
 
 
-def flags(lake: Lake) -> list[tuple[str, str, bool]]:
+def flags(lake: CaptureLake) -> list[tuple[str, str, bool]]:
     """Table, key and last_in_txn of every row, in order."""
     return [(row["table"], row["key"]["id"] if row["key"] else "", row["last_in_txn"]) for row in lake.decoded()]
 
 
-def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake: Lake) -> None:
+def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T)
     source = backend.source("public.*")
     first, second = backend.begin(), backend.begin()
@@ -54,7 +54,7 @@ def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake:
     assert txids[0] > txids[1] == txids[2] if backend.has_txids else txids == [None] * 3
 
 
-def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend: Backend, lake: Lake) -> None:
+def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, U, OTHER)
     backend.source("public.*")  # publishes all three
     source = backend.source("public.t", "public.u")
@@ -74,7 +74,7 @@ def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend:
     ]
 
 
-def test_a_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> None:
+def test_a_truncate_of_two_tables_is_two_rows(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, U)
     source = backend.source("public.*")
     with backend.begin() as transaction:
@@ -91,7 +91,7 @@ def test_a_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> N
     assert (lake.state(T), lake.state(U)) == ({}, {("2",): {"id": "2", "v": "b"}})
 
 
-def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backend, lake: Lake) -> None:
+def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backend, lake: CaptureLake) -> None:
     backend.create(TableSchema(T, (Column("id", "integer"), Column("v", "text"))))
     create(backend, U)
     source = backend.source("public.*")
@@ -111,7 +111,7 @@ def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backe
     }
 
 
-def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backend, lake: Lake) -> None:
+def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.*", "!public.other")
@@ -124,7 +124,7 @@ def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backe
     assert lake.reached.resume.token != before
 
 
-def test_heartbeats_let_the_database_forget_what_others_write(keeping_backend: Backend, lake: Lake) -> None:
+def test_heartbeats_let_the_database_forget_what_others_write(keeping_backend: Backend, lake: CaptureLake) -> None:
     backend = keeping_backend
     create(backend, T, OTHER)
     source = backend.source("public.t")
@@ -156,7 +156,7 @@ ROWS = 1500
 
 @pytest.mark.parametrize("limit", [{"max_rows": 10}, {"max_bytes": 2000}], ids=str)
 def test_a_transaction_cut_over_batches_is_whole_also_when_resumed_inside(
-    backend: Backend, lake: Lake, limit: dict[str, int]
+    backend: Backend, lake: CaptureLake, limit: dict[str, int]
 ) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
@@ -177,7 +177,7 @@ def test_a_transaction_cut_over_batches_is_whole_also_when_resumed_inside(
     assert lake.reached.batch > 3
 
 
-def test_a_transaction_cut_right_after_its_first_row_keeps_it(backend: Backend, lake: Lake) -> None:
+def test_a_transaction_cut_right_after_its_first_row_keeps_it(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.t")
@@ -208,7 +208,9 @@ class FailingLog(MemorySource):
         return stream
 
 
-def test_a_log_that_opens_and_then_fails_each_time_is_given_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_opens_and_then_fails_each_time_is_given_up(
+    lake: CaptureLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "_MOST_FAILURES", 3)
     database = MemoryDatabase()
     database.create_table(schema(T))

@@ -12,8 +12,8 @@ from dblake.core.source import Source
 from dblake.mask.rules import Masks, Rule
 from dblake.mask.source import MaskedSource
 from tests.support.backends import Backend, Row
-from tests.support.lake import Lake
-from tests.support.leaks import leaks
+from tests.support.lake import CaptureLake
+from tests.support.leaks import find_leaks
 
 PEOPLE, LOGINS, OPEN = "public.people", "public.logins", "public.open"
 SECRET = "SECRET"
@@ -63,7 +63,9 @@ def create_people(backend: Backend) -> None:
         t.insert(PEOPLE, person("4", "four@SECRET", "🙂🙂SECRET"))
 
 
-def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+def test_masked_columns_are_in_no_file_and_windows_are_as_without(
+    backend: Backend, lake: CaptureLake, tmp_path: Path
+) -> None:
     create_people(backend)
     backend.create(TableSchema(OPEN, (Column("id", "integer", False, 1), Column("v", "text"))))
     with backend.begin() as t:
@@ -112,10 +114,10 @@ def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backe
     assert {c.name: (c.type, c.key) for s in schemas for c in s.columns if c.name in ("email", "phone", "name")} == {
         "email": ("text", None), "name": ("text", None),
     }
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
-def test_a_column_that_was_not_sent_stays_so(backend: Backend, lake: Lake) -> None:
+def test_a_column_that_was_not_sent_stays_so(backend: Backend, lake: CaptureLake) -> None:
     create_people(backend)
     source = masked(backend.source("public.*"), {"public.people": {"note": Rule("hash"), "phone": Rule("drop")}})
     with backend.begin() as t:
@@ -125,7 +127,7 @@ def test_a_column_that_was_not_sent_stays_so(backend: Backend, lake: Lake) -> No
     assert (change["partial"], sorted(change["after"])) == (True, ["age", "email", "id", "name"])
 
 
-def test_a_hashed_key_pages_dedupes_and_stands_nowhere(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+def test_a_hashed_key_pages_dedupes_and_stands_nowhere(backend: Backend, lake: CaptureLake, tmp_path: Path) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     names = list(HASHED)
     with backend.begin() as t:
@@ -147,10 +149,10 @@ def test_a_hashed_key_pages_dedupes_and_stands_nowhere(backend: Backend, lake: L
     [dump] = lake.dumps()
     assert (dump["state"], dump["rows"]) == ("done", 5)
     assert dump["chunks"] > 2, "it was not paged"
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
-def test_rows_cannot_be_asked_for_by_a_masked_key(backend: Backend, lake: Lake) -> None:
+def test_rows_cannot_be_asked_for_by_a_masked_key(backend: Backend, lake: CaptureLake) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     with backend.begin() as t:
         t.insert(LOGINS, {"login": "one", "v": "old"})
@@ -175,7 +177,7 @@ def test_rows_cannot_be_asked_for_by_a_masked_key(backend: Backend, lake: Lake) 
     ],
 )  # fmt: skip
 def test_rules_that_cannot_be_are_refused_by_preflight_and_before_anything_lands(
-    backend: Backend, lake: Lake, rules: dict[str, dict[str, Rule]], told: str
+    backend: Backend, lake: CaptureLake, rules: dict[str, dict[str, Rule]], told: str
 ) -> None:
     create_people(backend)
     source = masked(backend.source("public.people"), rules)
@@ -187,7 +189,7 @@ def test_rules_that_cannot_be_are_refused_by_preflight_and_before_anything_lands
     assert not Path(lake.paths.landing).exists() or lake.landing().num_rows == 0
 
 
-def test_a_column_may_come_after_its_rule_was_made_for_it(backend: Backend, lake: Lake) -> None:
+def test_a_column_may_come_after_its_rule_was_made_for_it(backend: Backend, lake: CaptureLake) -> None:
     create_people(backend)
     backend.source("public.*")
     with backend.begin() as t:

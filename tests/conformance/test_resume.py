@@ -16,7 +16,7 @@ from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.conformance.script import Script, said
 from tests.support.backends import Backend, MemoryBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
@@ -32,7 +32,7 @@ def script(backend: Backend) -> Script:
     return script
 
 
-def test_landing_alone_says_where_to_go_on(backend: Backend, lake: Lake, script: Script) -> None:
+def test_landing_alone_says_where_to_go_on(backend: Backend, lake: CaptureLake, script: Script) -> None:
     source = backend.source("public.*")
     lake.dump(T)
     lake.capture(source)
@@ -49,7 +49,7 @@ def test_landing_alone_says_where_to_go_on(backend: Backend, lake: Lake, script:
     assert lake.reached.lease_epoch == 4
 
 
-def test_another_server_is_refused(backend: Backend, lake: Lake, script: Script) -> None:
+def test_another_server_is_refused(backend: Backend, lake: CaptureLake, script: Script) -> None:
     lake.capture(backend.source("public.*"))
     before = lake.reached
     with pytest.raises(WrongServer, match="is not the server landing was captured from") as refused:
@@ -58,7 +58,7 @@ def test_another_server_is_refused(backend: Backend, lake: Lake, script: Script)
     assert lake.reached == before
 
 
-def test_a_log_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_log_that_is_gone_is_a_gap(backend: Backend, lake: CaptureLake, script: Script) -> None:
     source = backend.source("public.*")
     lake.capture(source)
     backend.drop_slot()
@@ -69,7 +69,7 @@ def test_a_log_that_is_gone_is_a_gap(backend: Backend, lake: Lake, script: Scrip
 
 
 def test_an_accepted_gap_begins_a_new_incarnation_and_all_is_dumped_again(
-    backend: Backend, lake: Lake, script: Script
+    backend: Backend, lake: CaptureLake, script: Script
 ) -> None:
     source = backend.source("public.*")
     lake.dump(T)
@@ -91,7 +91,7 @@ def test_an_accepted_gap_begins_a_new_incarnation_and_all_is_dumped_again(
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
 
 
-def test_another_server_is_gone_on_with_if_the_gap_is_accepted(lake: Lake) -> None:
+def test_another_server_is_gone_on_with_if_the_gap_is_accepted(lake: CaptureLake) -> None:
     first, second = MemoryBackend(), MemoryBackend()
     second.database.server = "another"
     for backend, rows in ((first, ["insert 1 a", "insert 2 a"]), (second, ["insert 2 b", "insert 3 b"])):
@@ -107,7 +107,7 @@ def test_another_server_is_gone_on_with_if_the_gap_is_accepted(lake: Lake) -> No
         lake.capture(first.source("public.*"))
 
 
-def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: CaptureLake, script: Script) -> None:
     source = backend.source("public.*")
     lake.capture(source)
     script.run(["update 1 b"])
@@ -117,16 +117,16 @@ def test_a_log_that_begins_after_landing_is_a_gap(backend: Backend, lake: Lake, 
     assert lost.value.exit_code == ExitCode.CONFIGURATION
 
 
-def test_a_slot_that_is_taken_may_be_tried_again(keeping_backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_slot_that_is_taken_may_be_tried_again(keeping_backend: Backend, lake: CaptureLake, script: Script) -> None:
     backend = keeping_backend
     source = backend.source("public.*")
-    with backend.slot_taken(), pytest.raises(SourceError, match="taken") as refused:
+    with backend.hold_slot(), pytest.raises(SourceError, match="taken") as refused:
         source.open_log(None, 1)
     assert refused.value.exit_code == ExitCode.TRY_AGAIN
     lake.capture(source)
 
 
-def test_a_second_capture_is_refused_by_the_lease(backend: Backend, lake: Lake, script: Script) -> None:
+def test_a_second_capture_is_refused_by_the_lease(backend: Backend, lake: CaptureLake, script: Script) -> None:
     with LocalLease(lake.progress, "shop"), pytest.raises(Fenced, match="another capture holds the lease") as refused:
         lake.capture(backend.source("public.*"))
     assert refused.value.exit_code == ExitCode.TRY_AGAIN
@@ -134,13 +134,13 @@ def test_a_second_capture_is_refused_by_the_lease(backend: Backend, lake: Lake, 
 
 
 def test_a_second_capture_that_the_lease_does_not_know_is_stopped_by_delta(
-    backend: Backend, lake: Lake, script: Script, tmp_path: Path
+    backend: Backend, lake: CaptureLake, script: Script, tmp_path: Path
 ) -> None:
     source, other = backend.source("public.*"), backend.other_slot()
     lake.capture(source)
     lake.dump(T)
-    second = Lake(tmp_path)
-    second.store = Lake(tmp_path / "elsewhere").store
+    second = CaptureLake(tmp_path)
+    second.store = CaptureLake(tmp_path / "elsewhere").store
 
     def take_over() -> None:
         second.capture(other, lease=tmp_path / "elsewhere")
@@ -154,7 +154,7 @@ def test_a_second_capture_that_the_lease_does_not_know_is_stopped_by_delta(
 
 @pytest.mark.parametrize("where", ["low", "read", "high"])
 def test_broken_connections_lose_nothing_and_repeat_nothing(
-    backend: Backend, lake: Lake, script: Script, where: str
+    backend: Backend, lake: CaptureLake, script: Script, where: str
 ) -> None:
     source = backend.source("public.*")
     script.run([f"insert {n} x" for n in range(2, 8)])
@@ -175,7 +175,7 @@ def test_broken_connections_lose_nothing_and_repeat_nothing(
 
 
 def test_asked_to_stop_capture_ends_by_itself_with_all_it_read_landed(
-    backend: Backend, lake: Lake, script: Script
+    backend: Backend, lake: CaptureLake, script: Script
 ) -> None:
     stop = threading.Event()
     source = backend.source("public.*")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dblake.core.schema import Column, TableSchema
 from tests.conformance.script import Script
 from tests.support.backends import Backend, MemoryBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
 _WRITTEN = 200
 
 
-def test_log_that_has_not_landed_is_behind(backend: Backend, lake: Lake) -> None:
+def test_log_that_has_not_landed_is_behind(backend: Backend, lake: CaptureLake) -> None:
     backend.create(ITEMS)
     source = backend.source("public.*")
     lake.capture(source)
@@ -34,7 +34,7 @@ def test_before_the_first_capture_nothing_is_lost(backend: Backend) -> None:
     assert not backend.source("public.*").log_retention(None).lost
 
 
-def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: Lake) -> None:
+def test_log_that_is_gone_is_lost(keeping_backend: Backend, lake: CaptureLake) -> None:
     keeping_backend.create(ITEMS)
     source = keeping_backend.source("public.*")
     lake.capture(source)

@@ -15,9 +15,9 @@ import pytest
 from dblake.core.schema import Column, TableSchema
 from tests.conformance.conftest import KINDS, empty_backend
 from tests.conformance.script import Script, said
-from tests.model.dblog import Closed, Event, fold
+from tests.model.dblog import Event, LedgerRow, fold
 from tests.support.backends import Backend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Outcome:
     """What came of all cases."""
 
     events: list[Event]
-    ledger: dict[str, list[Closed]]
+    ledger: dict[str, list[LedgerRow]]
     truth: dict[str, list[dict[str, Any]]]
 
 
@@ -98,7 +98,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def run_all(backend: Backend, folder: Path) -> Outcome:
-    lake = Lake(folder)
+    lake = CaptureLake(folder)
     scripts = {case.name: Script(backend, table_of(case)) for case in CASES}
     for case in CASES:
         backend.create(TableSchema(table_of(case), (Column("id", "integer", False, 1), Column("v", "text"))))
@@ -116,8 +116,8 @@ def run_all(backend: Backend, folder: Path) -> Outcome:
     lake.capture(source, steps=steps, chunk_size=10)
     assert [dump["state"] for dump in lake.dumps()] == ["done"] * len(CASES)
     events, closed = lake.reconciled()
-    tables = {low.chunk_id: low.table for low in lake.things() if hasattr(low, "chunk_id") and low.chunk_id}
-    ledger: dict[str, list[Closed]] = {}
+    tables = {low.chunk_id: low.table for low in lake.landed_records() if hasattr(low, "chunk_id") and low.chunk_id}
+    ledger: dict[str, list[LedgerRow]] = {}
     for line in closed:
         ledger.setdefault(tables[line.chunk_id], []).append(line)
     return Outcome(events, ledger, {table_of(case): backend.rows(table_of(case)) for case in CASES})

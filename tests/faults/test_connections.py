@@ -17,7 +17,7 @@ import pytest
 from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend, mysql_backend
 from tests.support.postgres import fresh_database
@@ -61,7 +61,7 @@ def fill(backend: SqlBackend, rows: int, wide: int) -> None:
 
 
 def test_cut_in_the_middle_of_a_chunk_it_is_read_again(backend: SqlBackend, way: Proxy, tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     fill(backend, 1500, 900)
     source = backend.source("public.*")
     lake.capture(source)
@@ -75,7 +75,7 @@ def test_cut_in_the_middle_of_a_chunk_it_is_read_again(backend: SqlBackend, way:
 
     # The first chunk has 1000 rows, so it is cut at about its half.
     lake.capture(source, steps={("every low", T): cut_the_next_read}, reconnect_seconds=20)
-    assert way.cuts_left == 0
+    assert way.pending_cuts == 0
     assert len(lows) == 4, "two chunks, one of them twice, and the end of the dump"
     events, ledger = lake.reconciled()
     assert [event.op for event in events] == ["c"] * 1500 + ["r"] * 1500
@@ -86,13 +86,13 @@ def test_cut_in_the_middle_of_a_chunk_it_is_read_again(backend: SqlBackend, way:
 def test_cut_in_the_middle_of_a_row_of_the_log_it_goes_on_there(
     backend: SqlBackend, way: Proxy, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     # 3.6 MB in one transaction, of which less than a quarter lands at once: the cuts are within its third row, its
     # seventh, and, after it was streamed from its beginning again, far behind what had landed.
     fill(backend, 18, 200_000)
     way.cut_after(500_000, 1_300_000, 3_000_000)
     lake.capture(backend.source("public.*"), max_bytes=800_000, reconnect_seconds=20)
-    assert way.cuts_left == 0
+    assert way.pending_cuts == 0
     assert [event.op for event in lake.reconciled()[0]] == ["c"] * 18
     assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
 
@@ -110,18 +110,18 @@ def test_stalled_for_longer_than_a_heartbeat_it_goes_on(
         rig.lake.dump(T)
         process = rig.start()
         with rig.load(seed=5):
-            rig.moves_on(5, by=process)
+            rig.wait_for_batches(5, by=process)
             way.stall()
             # What had come before may still land.
             time.sleep(1.0)
-            stood = rig.batch()
+            stood = rig.newest_batch()
             time.sleep(4.0)
-            assert rig.batch() == stood
-            way.flow()
-            rig.moves_on(5, by=process)
+            assert rig.newest_batch() == stood
+            way.resume()
+            rig.wait_for_batches(5, by=process)
             rig.lake.dump(T)
             way.cut()
-            rig.moves_on(5, by=process)
+            rig.wait_for_batches(5, by=process)
         ended(process)
         rig.configure()
         rig.catch_up()
@@ -140,9 +140,9 @@ def test_a_server_restarted_and_crashed_is_waited_for(kind: str, tmp_path: Path)
         with rig.load(seed=6, patient=True):
             for crash in (False, True):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
                 server.restart(crash=crash)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
         ended(process)
         rig.catch_up()
         assert [dump["state"] for dump in rig.lake.dumps()] == ["done", "done"]

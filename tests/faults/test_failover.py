@@ -121,8 +121,8 @@ class Cluster(Rig):
 
     def lands(self, batches: int, by: Watched) -> None:
         """Waits until so many more have landed."""
-        wanted, deadline = self.batch() + batches, time.monotonic() + 60
-        while self.batch() < wanted:
+        wanted, deadline = self.newest_batch() + batches, time.monotonic() + 60
+        while self.newest_batch() < wanted:
             assert time.monotonic() < deadline and by.process.poll() is None, by.said
             time.sleep(0.1)
 
@@ -146,8 +146,8 @@ class Cluster(Rig):
 
 
 @pytest.fixture
-def cluster(postgres: EmbeddedPostgres, place: str, tmp_path: Path) -> Iterator[Cluster]:
-    with cluster_at(postgres, place, tmp_path) as cluster:
+def cluster(postgres: EmbeddedPostgres, zookeeper_url: str, tmp_path: Path) -> Iterator[Cluster]:
+    with cluster_at(postgres, zookeeper_url, tmp_path) as cluster:
         yield cluster
 
 
@@ -206,21 +206,21 @@ def test_a_leader_frozen_after_it_looked_at_its_lease_is_refused_by_landing(clus
 
 
 def test_a_leader_cut_off_from_zookeeper_stops_before_another_leads(
-    cluster: Cluster, zookeeper: ZookeeperServer, place: str
+    cluster: Cluster, zookeeper: ZookeeperServer, zookeeper_url: str
 ) -> None:
     with Proxy(zookeeper.port) as way, cluster.load(seed=8):
         cluster.lake.dump(T)
-        cluster.shares(place.replace(str(zookeeper.port), str(way.port)))
+        cluster.shares(zookeeper_url.replace(str(zookeeper.port), str(way.port)))
         first = cluster.capture()
         first.says("capture of shop leads")
-        cluster.shares(place)
+        cluster.shares(zookeeper_url)
         second = cluster.capture()
         second.says("stands by")
         cluster.lands(5, by=first)
         way.stall()
         second.says("capture of shop leads")
         cluster.lands(5, by=second)
-        way.flow()
+        way.resume()
         assert first.ends() == 75, first.said
         assert "was refused" not in first.said
         second.end()
@@ -274,13 +274,13 @@ def test_zookeeper_restarted_or_away_for_longer_than_a_session(postgres: Embedde
             cluster.lands(10, by=leader)
             server.stop()
             time.sleep(session)
-            written = cluster.batch()
+            written = cluster.newest_batch()
             time.sleep(2)
-            assert cluster.batch() == written
+            assert cluster.newest_batch() == written
             server.start()
             # ZooKeeper begins to count anew when it is back: who is there in time keeps the session, and so leads on.
             deadline = time.monotonic() + 2 * session
-            while cluster.batch() == written and leader.process.poll() is None:
+            while cluster.newest_batch() == written and leader.process.poll() is None:
                 assert time.monotonic() < deadline, leader.said
                 time.sleep(0.1)
             if leader.process.poll() is None:
@@ -304,10 +304,10 @@ def test_without_zookeeper_for_long_the_leader_writes_nothing_more_and_ends(
             cluster.lands(5, by=leader)
             server.stop()
             time.sleep(2)
-            written = cluster.batch()
+            written = cluster.newest_batch()
             assert leader.ends() == 75, leader.said
             assert re.search("dblake capture: .*(leads no more: ZooKeeper has not|does not) answer", leader.said)
-            assert cluster.batch() == written
+            assert cluster.newest_batch() == written
             server.start()
         cluster.catch_up()
         assert cluster.epochs() == [1, 2]
@@ -316,9 +316,9 @@ def test_without_zookeeper_for_long_the_leader_writes_nothing_more_and_ends(
 
 @pytest.mark.parametrize("kind", ["file", "zookeeper"])
 def test_documents_lost_while_dumps_are_queued_cost_the_dumps_and_nothing_else(
-    postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, place: str, tmp_path: Path, kind: str
+    postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, zookeeper_url: str, tmp_path: Path, kind: str
 ) -> None:
-    url = {"file": f"file:{tmp_path}/progress", "zookeeper": place}[kind]
+    url = {"file": f"file:{tmp_path}/progress", "zookeeper": zookeeper_url}[kind]
     with cluster_at(postgres, url, tmp_path) as cluster:
         with cluster.load(seed=5):
             lost = [cluster.lake.dump(T) for _ in range(5)]
@@ -328,7 +328,7 @@ def test_documents_lost_while_dumps_are_queued_cost_the_dumps_and_nothing_else(
                 (tmp_path / "progress/shop").rename(tmp_path / "lost")
             else:
                 client = zookeeper.client()
-                client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
+                client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
                 client.stop()
             cluster.lands(5, by=leader)
             assert not {entry["id"] for entry in cluster.lake.dumps() if entry["state"] != "cancelled"} & set(lost)
@@ -341,14 +341,14 @@ def test_documents_lost_while_dumps_are_queued_cost_the_dumps_and_nothing_else(
 
 
 def test_all_nodes_lost_the_leader_ends_and_the_next_goes_on_from_landing(
-    cluster: Cluster, zookeeper: ZookeeperServer, place: str
+    cluster: Cluster, zookeeper: ZookeeperServer, zookeeper_url: str
 ) -> None:
     with cluster.load(seed=6):
         cluster.lake.dump(T)
         leader = cluster.capture()
         cluster.lands(5, by=leader)
         client = zookeeper.client()
-        client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}", recursive=True)
+        client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}", recursive=True)
         client.stop()
         assert leader.ends() == 75, leader.said
         cluster.lake.dump(T)

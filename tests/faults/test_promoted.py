@@ -82,18 +82,18 @@ def test_capture_goes_on_where_the_primary_left_off(primary: EmbeddedPostgres, t
             process = rig.start()
             with rig.load(seed=3):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
             process.terminate()
             process.communicate(timeout=60)
             in_step(standby, primary, rig)
             process = rig.start()
-            rig.moves_on(2, by=process)
+            rig.wait_for_batches(2, by=process)
             primary.stop(crash=True)
             promote(standby, rig)
-            way.lead_to(standby.port)
+            way.redirect(standby.port)
             with rig.load(seed=4):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
             process.terminate()
             assert "no gap" in process.communicate(timeout=60)[1] and process.returncode == 0
         rig.configure()

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
-from tests.support.histories import Step, World, play, random_steps, side_by_side
-from tests.support.landed import for_model, land
+from tests.support.histories import Step, World, interleave_landings, play, random_steps
+from tests.support.landed import land, to_model
 
 HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "200"))
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
@@ -31,7 +31,7 @@ Outcome = tuple[list[Any], list[Any]]
 def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes_: str) -> dict[str, Outcome]:
     paths = Paths(str(folder), "source")
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
-    land(paths.landing, "source", side_by_side(worlds), schemas)
+    land(paths.landing, "source", interleave_landings(worlds), schemas)
     reconcile_once(spark, paths, max_bytes_per_trigger=bytes_)
     outcomes: dict[str, Outcome] = {world.tag: ([], []) for world in worlds}
     events = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq")
@@ -50,7 +50,7 @@ def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes
 
 
 def model_says(world: World) -> Outcome:
-    events, ledger = reconcile(for_model(world.landing))
+    events, ledger = reconcile(to_model(world.landing))
     rows = [
         ((e.position.incarnation, e.position.lsn, e.position.seq), e.batch, e.table, e.op, e.key, e.after, e.txid,
          e.chunk_id, e.schema_id)

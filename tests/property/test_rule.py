@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dblake.landing.control import CLOSED
 from tests.model.dblog import ChunkRow, Event, High, Landed, fold, orphans, reconcile, survivors
 from tests.support.histories import STEP_NUMBERS, Step, World, play, random_steps
-from tests.support.landed import for_model
+from tests.support.landed import to_model
 
 STEPS = st.lists(st.tuples(*(st.integers(0, count - 1) for count in STEP_NUMBERS)), max_size=80)
 
@@ -52,14 +52,14 @@ def untold(world: World, row: Mapping[str, str | None], truth: Mapping[str, str 
 @given(STEPS)
 def test_events_leave_the_rows_the_source_has(steps: list[Step]) -> None:
     world = play(steps)
-    events, _ = reconcile(for_model(world.landing))
+    events, _ = reconcile(to_model(world.landing))
     assert faults(world, events) == []
     assert len({e.position for e in events}) == len(events)
 
 
 def test_thousands_of_seeded_histories() -> None:
     wrong = [seed for seed in range(3000) if faults(world := play(random_steps(seed)), reconcile(
-        for_model(world.landing))[0])]
+        to_model(world.landing))[0])]
     assert wrong == []
 
 
@@ -130,7 +130,7 @@ def with_log(landing: list[Landed], evicts: Callable[[Event], bool], *, since_ch
     only_what_landed_since_the_chunk_began, phantoms_stay, all_that_the_dump_did_not_return_goes,
 ])
 def test_a_simpler_rule_ends_wrong(rule: Callable[[list[Landed]], list[Event]]) -> None:
-    wrong = sum(bool(faults(world := play(random_steps(seed)), rule(for_model(world.landing)))) for seed in range(1000))
+    wrong = sum(bool(faults(world := play(random_steps(seed)), rule(to_model(world.landing)))) for seed in range(1000))
     assert wrong > 0
 
 
@@ -142,14 +142,14 @@ def lost(world: World, events: list[Event]) -> int:
 
 def test_fills_after_a_create_save_values() -> None:
     worlds = [play(random_steps(seed)) for seed in range(1000)]
-    landings = [for_model(world.landing) for world in worlds]
+    landings = [to_model(world.landing) for world in worlds]
     kept = sum(lost(w, reconcile(landing)[0]) for w, landing in zip(worlds, landings, strict=True))
     strict = sum(lost(w, creates_evict_whole_rows(landing)) for w, landing in zip(worlds, landings, strict=True))
     assert kept < strict
 
 
 def test_histories_hold_all_that_the_rule_speaks_of() -> None:
-    landing = [x for seed in range(300) for x in for_model(play(random_steps(seed), f"h{seed}").landing)]
+    landing = [x for seed in range(300) for x in to_model(play(random_steps(seed), f"h{seed}").landing)]
     events, ledger = reconcile(landing)
     assert {e.op for e in events} == set("cudtrf")
     assert {(line.status, line.reason) for line in ledger} == {

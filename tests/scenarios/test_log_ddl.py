@@ -14,7 +14,7 @@ from dblake.core.source import Source
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.source import PostgresSource
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 
 T = "public.t"
@@ -40,7 +40,7 @@ def backend(database: Database) -> Iterator[Told]:
     backend.close()
 
 
-def landed(lake: Lake) -> list[tuple[str, str, str]]:
+def landed(lake: CaptureLake) -> list[tuple[str, str, str]]:
     """What landed of tables, in order: the kind, the table, and what a statement was or a row's columns."""
     found = []
     rows = lake.landing().to_pylist()
@@ -55,7 +55,7 @@ def landed(lake: Lake) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_statements_stand_where_they_were_among_rows(backend: Told, lake: Lake) -> None:
+def test_statements_stand_where_they_were_among_rows(backend: Told, lake: CaptureLake) -> None:
     source = backend.told()
     backend.run(
         "INSERT INTO t VALUES (1, 'x')",
@@ -84,7 +84,7 @@ def test_preflight_asks_for_the_triggers(backend: Told) -> None:
 
 
 def test_a_message_of_somebody_elses_is_named_and_passed_over(
-    backend: Told, lake: Lake, caplog: pytest.LogCaptureFixture
+    backend: Told, lake: CaptureLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = backend.told()
     caplog.set_level(logging.WARNING)
@@ -100,5 +100,5 @@ def test_a_message_of_somebody_elses_is_named_and_passed_over(
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)

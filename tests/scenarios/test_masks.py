@@ -15,8 +15,8 @@ from dblake.mask.rules import Masks, Rule, Rules
 from dblake.mask.source import MaskedSource
 from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
-from tests.support.leaks import leaks
+from tests.support.lake import CaptureLake
+from tests.support.leaks import find_leaks
 from tests.support.postgres import Database
 
 T = "public.people"
@@ -41,7 +41,7 @@ def masked(backend: PostgresBackend, rules: Rules = HASHED, key: bytes = KEY) ->
 def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
     backend: PostgresBackend, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
 
     def rename() -> None:
@@ -49,10 +49,10 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
 
     with pytest.raises(Unsupported, match=r"table public\.people comes with"):
         lake.capture(masked(backend), steps={("low", T): rename})
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
     with pytest.raises(PrerequisitesNotMet, match=r"table public\.people has no column email"):
         lake.capture(masked(backend))
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
 @pytest.mark.parametrize(("rules", "key", "expected"), [
@@ -63,7 +63,7 @@ def test_a_masked_column_renamed_while_capture_runs_lands_under_no_other_name(
 def test_a_table_is_dumped_again_when_its_rules_or_their_key_change(
     backend: PostgresBackend, tmp_path: Path, rules: Rules, key: bytes, expected: str
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
     lake.capture(masked(backend))
     lake.capture(masked(backend))
@@ -93,11 +93,11 @@ def test_dump_start_refuses_keys_that_may_not_be_written_down(
     with pytest.raises(Unsupported, match="its key is masked, so rows cannot be asked for by key"):
         start_tables(config, [T], ["[4711]"])
     start_tables(config, [T], [])
-    assert leaks(tmp_path, "4711") == []
+    assert find_leaks(tmp_path, "4711") == []
 
 
 def test_a_dump_of_a_table_with_hashed_columns_goes_on_where_it_was(backend: PostgresBackend, tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     keyed: Rules = {T: {"id": Rule("hash"), "email": Rule("drop")}}
     lake.dump(T)
     chunks = 0
@@ -115,4 +115,4 @@ def test_a_dump_of_a_table_with_hashed_columns_goes_on_where_it_was(backend: Pos
     [dump] = lake.dumps()
     assert dump["state"] == "done"
     assert len(lake.state(T)) == 6
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []

@@ -10,7 +10,7 @@ import pytest
 from dblake.core.source import Source
 from tests.model.dblog import Event
 from tests.support.backends import Row
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 from tests.support.reshaped import Reshaped, T, reshaped
 
@@ -37,22 +37,22 @@ def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 @pytest.fixture
-def partitioned(world: Reshaped, lake: Lake) -> Source:
+def partitioned(world: Reshaped, lake: CaptureLake) -> Source:
     """The source of ``t``, which has landed."""
     world.run(*ROOT[world.kind], FILL)
     source = world.backend.source("public.t")
     lake.dump(T)
     lake.capture(source)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     return source
 
 
-def state(lake: Lake, table: str = T) -> list[Row]:
+def state(lake: CaptureLake, table: str = T) -> list[Row]:
     return sorted((dict(row) for row in lake.state(table).values()), key=lambda row: int(row["id"] or 0))
 
 
@@ -60,12 +60,12 @@ def ops(events: list[Event]) -> list[tuple[str, str, str]]:
     return [(event.table, event.op, event.key[0] if event.key else "") for event in events]
 
 
-def test_rows_of_partitions_are_the_roots(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+def test_rows_of_partitions_are_the_roots(world: Reshaped, lake: CaptureLake, partitioned: Source) -> None:
     before = lake.reached.batch
     world.run("UPDATE public.t SET k = 15 WHERE id = 1", "UPDATE public.t SET v = 'x' WHERE id = 3",
               "DELETE FROM public.t WHERE id = 2")
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert sorted(ops([e for e in lake.reconciled()[0] if e.batch > before])) == [
         (T, "c", "1"), (T, "d", "1"), (T, "d", "2"), (T, "u", "3"),
     ]
@@ -91,7 +91,7 @@ WITHOUT_EVENTS = {
 @pytest.mark.parametrize("name", WITHOUT_EVENTS)
 @pytest.mark.parametrize("live", [False, True], ids=["between", "live"])
 def test_rows_that_came_or_went_with_a_partition(
-    world: Reshaped, lake: Lake, partitioned: Source, name: str, live: bool
+    world: Reshaped, lake: CaptureLake, partitioned: Source, name: str, live: bool
 ) -> None:
     if world.kind not in WITHOUT_EVENTS[name]:
         pytest.skip(f"not on {world.kind}")
@@ -103,22 +103,22 @@ def test_rows_that_came_or_went_with_a_partition(
     else:
         world.run(*statements)
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert {dump["state"] for dump in lake.dumps()} == {"done"}
 
 
-def test_an_empty_partition_more_is_nothing(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+def test_an_empty_partition_more_is_nothing(world: Reshaped, lake: CaptureLake, partitioned: Source) -> None:
     world.run({
         "postgres": "CREATE TABLE public.t3 PARTITION OF public.t FOR VALUES FROM (20) TO (30)",
         "mysql": "ALTER TABLE public.t ADD PARTITION (PARTITION t3 VALUES LESS THAN (30))",
     }[world.kind], "INSERT INTO public.t VALUES (5, 25, 'e')")
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert [dump["state"] for dump in lake.dumps()] == ["done"]
 
 
 @pytest.mark.parametrize("where", ["low", "read", "high"])
-def test_truncate_then_insert_around_a_chunk(world: Reshaped, lake: Lake, where: str) -> None:
+def test_truncate_then_insert_around_a_chunk(world: Reshaped, lake: CaptureLake, where: str) -> None:
     world.run(*PLAIN)
     source = world.backend.source("public.t")
     lake.dump(T)
@@ -128,7 +128,7 @@ def test_truncate_then_insert_around_a_chunk(world: Reshaped, lake: Lake, where:
     assert state(lake) == [{"id": "2", "v": "x"}, {"id": "3", "v": "c"}]
 
 
-def test_truncates_and_inserts_of_one_batch(world: Reshaped, lake: Lake) -> None:
+def test_truncates_and_inserts_of_one_batch(world: Reshaped, lake: CaptureLake) -> None:
     world.run(*PLAIN)
     source = world.backend.source("public.t")
     lake.dump(T)
@@ -152,7 +152,7 @@ MADE_OF_ENUMS = {
 
 
 @pytest.mark.parametrize("name", MADE_OF_ENUMS)
-def test_a_label_that_is_renamed_is_renamed_in_all_rows(database: Database, lake: Lake, name: str) -> None:
+def test_a_label_that_is_renamed_is_renamed_in_all_rows(database: Database, lake: CaptureLake, name: str) -> None:
     column, value = MADE_OF_ENUMS[name]
     with reshaped(database) as world:
         world.run(
@@ -168,5 +168,5 @@ def test_a_label_that_is_renamed_is_renamed_in_all_rows(database: Database, lake
         assert len(lake.dumps()) == 1
         world.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
         lake.capture(source)
-        assert state(lake) == world.there(T) and "blue" in str(state(lake))
+        assert state(lake) == world.sorted_rows(T) and "blue" in str(state(lake))
         assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]

@@ -18,9 +18,9 @@ from dblake.capture.stale_tables import StaleTable, answered, rewritten
 from dblake.core.schema import TableSchema
 from dblake.source.postgres import standing
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, misplaced, reshaped, t
+from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, find_misplaced, reshaped, t
 
 
 @pytest.fixture(params=["database", "wal2json_database", "mariadb", "mysql"])
@@ -37,8 +37,8 @@ def postgres_world(database: Database) -> Iterator[Reshaped]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def of(world: Reshaped, name: str) -> Change:
@@ -48,20 +48,20 @@ def of(world: Reshaped, name: str) -> Change:
     return change
 
 
-def require_same(world: Reshaped, lake: Lake, table: str) -> None:
+def require_same(world: Reshaped, lake: CaptureLake, table: str) -> None:
     """Every column of every row is the source's, and no event ever said of any column what it cannot hold."""
-    there = world.there(table)
+    there = world.sorted_rows(table)
     state = sorted(lake.state(table).values(), key=lambda row: int(row["id"] or 0))
     assert [{name: row.get(name, "absent") for name in there[0]} for row in state] == there
-    assert misplaced(event.after or {} for event in lake.reconciled()[0]) == []
+    assert find_misplaced(event.after or {} for event in lake.reconciled()[0]) == []
 
 
-def dumps(lake: Lake) -> list[tuple[str, str]]:
+def dumps(lake: CaptureLake) -> list[tuple[str, str]]:
     return [(dump["table"], dump["state"]) for dump in lake.dumps()]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
+def test_between_two_captures(world: Reshaped, lake: CaptureLake, name: str) -> None:
     change = of(world, name)
     source = world.create()
     lake.dump(T)
@@ -72,13 +72,13 @@ def test_between_two_captures(world: Reshaped, lake: Lake, name: str) -> None:
     world.run(change.insert.format(30))
     lake.capture(source)
     require_same(world, lake, change.table)
-    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.dumped_again)
+    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.redumped)
     assert rewritten(lake.store) == []
 
 
 @pytest.mark.parametrize("where", ["low", "read", "high"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_around_a_chunk(world: Reshaped, lake: Lake, name: str, where: str) -> None:
+def test_around_a_chunk(world: Reshaped, lake: CaptureLake, name: str, where: str) -> None:
     change = of(world, name)
     if world.plugin == "wal2json" and where != "read":
         pytest.skip("pgoutput shows what a chunk does; here it is the log that differs")
@@ -89,7 +89,7 @@ def test_around_a_chunk(world: Reshaped, lake: Lake, name: str, where: str) -> N
     require_same(world, lake, change.table)
 
 
-def test_a_change_that_no_row_follows(world: Reshaped, lake: Lake) -> None:
+def test_a_change_that_no_row_follows(world: Reshaped, lake: CaptureLake) -> None:
     source = world.create()
     lake.dump(T)
     lake.capture(source)
@@ -102,7 +102,7 @@ def test_a_change_that_no_row_follows(world: Reshaped, lake: Lake) -> None:
     assert [column["name"] for column in json.loads(newest["payload"])["columns"]] == ["id", "a", "n", "b", "c"]
 
 
-def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: Lake) -> None:
+def test_what_changes_no_value_is_let_be(postgres_world: Reshaped, lake: CaptureLake) -> None:
     world = postgres_world
     world.run("CREATE TABLE public.u (id int PRIMARY KEY)")
     source = world.create()
@@ -144,7 +144,7 @@ def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: 
 
         def execute(self, query: Any, vars: Any = None) -> None:
             if query == standing._FILES:
-                world.run(*CHANGES["written anew"].on["postgres"])
+                world.run(*CHANGES["rewritten"].on["postgres"])
             super().execute(query, vars)
 
     connection = world.backend.database.connect()
@@ -155,7 +155,7 @@ def test_a_rewrite_in_the_middle_of_a_look_is_found_by_the_next(postgres_world: 
     assert (changed(before, during) or changed(Known.of(during), after)) == "its columns were written anew"
 
 
-def test_asked_not_done(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_asked_not_done(world: Reshaped, lake: CaptureLake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     source = world.create()
     lake.dump(T)

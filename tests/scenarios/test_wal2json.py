@@ -18,7 +18,7 @@ from dblake.source.postgres.init import run_init
 from dblake.source.postgres.preflight import output_plugin, preflight
 from dblake.source.postgres.settings import PostgresSettings
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database, debian_server
 
 BIG = "repeat('x', 5000)"
@@ -32,8 +32,8 @@ def backend(wal2json_database: Database) -> Iterator[PostgresBackend]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def settings_for(database: Database, plugin: Literal["pgoutput", "wal2json"] = "wal2json") -> PostgresSettings:
@@ -48,11 +48,11 @@ def checks(settings: PostgresSettings) -> dict[str, Check]:
     return {check.check: check for check in preflight(settings)}
 
 
-def changes(lake: Lake) -> list[tuple[str, dict[str, str | None] | None]]:
+def changes(lake: CaptureLake) -> list[tuple[str, dict[str, str | None] | None]]:
     return [(change["op"], change["after"]) for change in lake.decoded()]
 
 
-def columns(lake: Lake) -> list[list[str]]:
+def columns(lake: CaptureLake) -> list[list[str]]:
     """Of the schemas that were told, in the order in which they were."""
     rows = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
     rows.sort(key=lambda row: (row["lsn"], row["seq"]))
@@ -82,7 +82,7 @@ def test_both_plugins_tell_of_one_log_alike(wal2json_database: Database, tmp_pat
     )
     told = []
     for number, each in enumerate((source, by_wal2json.source("public.*"))):
-        lake = Lake(tmp_path / str(number))
+        lake = CaptureLake(tmp_path / str(number))
         lake.capture(each, redump=False)
         told.append([{name: row[name] for name in SAME} for row in lake.decoded()])
     assert len(told[0]) == 14
@@ -98,7 +98,7 @@ def toasted(backend: PostgresBackend) -> Source:
     return backend.source("public.*")
 
 
-def test_a_column_that_is_unchanged_is_not_one_that_was_dropped(backend: PostgresBackend, lake: Lake) -> None:
+def test_a_column_that_is_unchanged_is_not_one_that_was_dropped(backend: PostgresBackend, lake: CaptureLake) -> None:
     source = toasted(backend)
     backend.run("UPDATE t SET v = 'b'")
     lake.capture(source, redump=False)
@@ -114,7 +114,7 @@ def test_a_column_that_is_unchanged_is_not_one_that_was_dropped(backend: Postgre
 
 @pytest.mark.parametrize("before", [[], ["INSERT INTO t VALUES (2, 'small', 'd')"]], ids=["first", "later"])
 def test_a_column_that_was_dropped_is_not_one_that_is_unchanged(
-    backend: PostgresBackend, lake: Lake, before: list[str]
+    backend: PostgresBackend, lake: CaptureLake, before: list[str]
 ) -> None:
     source = toasted(backend)
     backend.run(*before, "ALTER TABLE t DROP COLUMN big", "UPDATE t SET v = 'b' WHERE id = 1")
@@ -123,7 +123,7 @@ def test_a_column_that_was_dropped_is_not_one_that_is_unchanged(
     assert changes(lake)[len(before) :] == [("u", {"id": "1", "v": "b"})]
 
 
-def test_a_change_among_the_rows_of_its_own_transaction(backend: PostgresBackend, lake: Lake) -> None:
+def test_a_change_among_the_rows_of_its_own_transaction(backend: PostgresBackend, lake: CaptureLake) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = backend.source("public.*")
     backend.run(
@@ -140,7 +140,7 @@ def test_a_change_among_the_rows_of_its_own_transaction(backend: PostgresBackend
     ]
 
 
-def test_odd_names_of_types_columns_and_tables(backend: PostgresBackend, lake: Lake) -> None:
+def test_odd_names_of_types_columns_and_tables(backend: PostgresBackend, lake: CaptureLake) -> None:
     backend.run(
         """CREATE SCHEMA "My ""S" """, """CREATE TYPE "My ""S"."e ,""value"":" AS ENUM ('a', '","value":"')""",
         """CREATE DOMAIN "My ""S".d AS numeric(6,2)""",
@@ -185,7 +185,7 @@ def test_refused_by_name(backend: PostgresBackend, check: str, create: list[str]
 
 
 def test_tables_whose_updates_it_leaves_out_are_not_followed(
-    backend: PostgresBackend, lake: Lake, caplog: pytest.LogCaptureFixture
+    backend: PostgresBackend, lake: CaptureLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = backend.source("public.*")
     backend.run("CREATE TABLE t (v text)", "INSERT INTO t VALUES ('a')", "UPDATE t SET v = 'b'", "TRUNCATE t",

@@ -25,8 +25,8 @@ from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached
 from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import ChunkRow, High, Low
-from tests.support.histories import play, random_steps, side_by_side
-from tests.support.landed import Change, Thing, land, landing_row, schema_row
+from tests.support.histories import interleave_landings, play, random_steps
+from tests.support.landed import Change, LandedRecord, land, landing_row, schema_row
 
 HOME = Path(__file__).parents[3]
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
@@ -38,7 +38,7 @@ def put(batch: int, lsn: int, key: str, value: str, op: str = "c") -> Change:
     return Change(batch, 1, Position(1, lsn), lsn, T.table, op, (key,), {"id": key, "v": value})
 
 
-def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **said: object) -> list[Thing]:
+def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **said: object) -> list[LandedRecord]:
     """A chunk of ``t`` that landed in one batch; ``said`` is what its high watermark says differently."""
     end = {"dump_id": "d", "number": 1, "low_lsn": low, "low_seq": 0, "schema_id": T.schema_id, "rows": len(read),
            "first_batch": batch, **said}
@@ -49,7 +49,7 @@ def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **sa
     ]
 
 
-def lake(folder: Path, things: Sequence[Thing]) -> Paths:
+def lake(folder: Path, things: Sequence[LandedRecord]) -> Paths:
     """A warehouse with these things landed."""
     paths = Paths(str(folder), "shop")
     land(paths.landing, "shop", things, {T.table: T})
@@ -57,7 +57,7 @@ def lake(folder: Path, things: Sequence[Thing]) -> Paths:
 
 
 def reconciled_in(
-    runs: int, spark: SparkSession, folder: Path, first: Sequence[Thing], then: Sequence[Thing]
+    runs: int, spark: SparkSession, folder: Path, first: Sequence[LandedRecord], then: Sequence[LandedRecord]
 ) -> Paths:
     """A warehouse with all of it reconciled: in two runs the first ones are before the others land."""
     paths = lake(folder, first)
@@ -134,11 +134,11 @@ def test_a_checkpoint_ahead_of_events_is_a_gap_by_name(spark: SparkSession, tmp_
 
 @pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
 def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp_path: Path, runs: int) -> None:
-    before: list[Thing] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
+    before: list[LandedRecord] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
     # The new server counts its transactions from further down.
     end = ChunkEnd("d", 1, 5, 0, T.schema_id, 1, 2, snapshot="3:3:")
     last = replace(end, low_lsn=7, rows=0, began=DumpStart(2, 5, 0, "3:3:"))
-    behind: list[Thing] = [
+    behind: list[LandedRecord] = [
         Low(2, 2, T.table, "k", Position(2, 5)),
         ChunkRow(2, 2, T.table, "k", 0, ("1",), {"id": "1", "v": "a"}),
         High(2, 2, T.table, "k", Position(2, 6), None, end),
@@ -193,7 +193,7 @@ def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSes
     ],
 )
 def test_a_window_that_contradicts_itself_stops_the_run(
-    spark: SparkSession, tmp_path: Path, case: str, landed: list[Thing], said: str
+    spark: SparkSession, tmp_path: Path, case: str, landed: list[LandedRecord], said: str
 ) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), *landed])
     with pytest.raises(WindowInvariantViolated, match=said):
@@ -239,7 +239,7 @@ def test_real_executors_give_the_same_events(spark: SparkSession, tmp_path: Path
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(30)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     here = Paths(str(tmp_path / "here"), "shop")
-    land(here.landing, "shop", side_by_side(worlds), schemas)
+    land(here.landing, "shop", interleave_landings(worlds), schemas)
     shutil.copytree(here.landing, tmp_path / "cluster/shop/landing")
     reconcile_once(spark, here)
     conf = tmp_path / "shop.yaml"

@@ -17,7 +17,7 @@ from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.model.dblog import High, fold, reconcile
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.steps import Steps
 
 T, U = "public.t", "public.u"
@@ -36,19 +36,19 @@ def database() -> MemoryDatabase:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def source(database: MemoryDatabase) -> MemorySource:
     return MemorySource(database, name="shop", patterns=["public.*"])
 
 
-def states(lake: Lake) -> list[tuple[str, str, int, int]]:
+def states(lake: CaptureLake) -> list[tuple[str, str, int, int]]:
     return [(dump["table"], dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()]
 
 
-def wanted(lake: Lake, control: Control) -> Callable[[], None]:
+def wanted(lake: CaptureLake, control: Control) -> Callable[[], None]:
     def say() -> None:
         for request in requests(lake.store):
             direct(lake.store, request, control)
@@ -56,7 +56,9 @@ def wanted(lake: Lake, control: Control) -> Callable[[], None]:
     return say
 
 
-def test_paused_it_stops_after_the_chunk_under_way_and_later_goes_on(database: MemoryDatabase, lake: Lake) -> None:
+def test_paused_it_stops_after_the_chunk_under_way_and_later_goes_on(
+    database: MemoryDatabase, lake: CaptureLake
+) -> None:
     lake.dump(T)
     lake.capture(source(database), steps={("read", T): wanted(lake, Control.PAUSE)}, chunk_size=2)
     assert states(lake) == [(T, "paused", 1, 2)]
@@ -66,7 +68,7 @@ def test_paused_it_stops_after_the_chunk_under_way_and_later_goes_on(database: M
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
 
     def cancel_and_ask_for_another() -> None:
@@ -78,7 +80,7 @@ def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase,
 
 
 def test_what_is_asked_for_first_goes_between_the_chunks_of_what_is_being_read(
-    database: MemoryDatabase, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    database: MemoryDatabase, lake: CaptureLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "_QUEUE_SECONDS", 0.0)
     lake.dump(T)
@@ -93,7 +95,7 @@ def test_what_is_asked_for_first_goes_between_the_chunks_of_what_is_being_read(
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
 
 
-def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, lake: Lake) -> None:
+def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(
         source(database), chunk_size=2,
@@ -102,7 +104,9 @@ def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, l
     assert states(lake) == [(T, "done", 2, 9)]
 
 
-def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(
+    database: MemoryDatabase, lake: CaptureLake
+) -> None:
     lake.dump("public.gone", T)
     lake.capture(source(database))
     assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
@@ -110,7 +114,7 @@ def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(database: 
     ]
 
 
-def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: MemoryDatabase, lake: Lake) -> None:
+def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: MemoryDatabase, lake: CaptureLake) -> None:
     database.lag_readers()
     with database.begin() as transaction:
         transaction.update(T, {"id": "1"}, {"v": "b"})
@@ -124,7 +128,7 @@ def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: Memory
     assert len(ledger) == 10
 
 
-def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, lake: Lake) -> None:
+def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={
         ("low", T): lambda: database.lag_readers(), ("high", T): lambda: database.catch_up_readers(),
@@ -133,14 +137,16 @@ def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, 
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
 
 
-def test_a_chunk_may_land_before_its_reader_says_that_it_has_read_it(database: MemoryDatabase, lake: Lake) -> None:
+def test_a_chunk_may_land_before_its_reader_says_that_it_has_read_it(
+    database: MemoryDatabase, lake: CaptureLake
+) -> None:
     lake.dump(T, U)
     slow: Steps = {("every high", T): lambda: time.sleep(0.3), ("every high", U): lambda: time.sleep(0.1)}
     lake.capture(source(database), chunk_size=3, readers=2, steps=slow)
     assert states(lake) == [(T, "done", 4, 9), (U, "done", 4, 9)]
 
 
-def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: MemoryDatabase, lake: Lake) -> None:
+def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: MemoryDatabase, lake: CaptureLake) -> None:
     unseen = database.begin()
     unseen.update(T, {"id": "1"}, {"v": "new"})
     unseen.commit(visible=False)
@@ -148,12 +154,12 @@ def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: Mem
     lake.capture(source(database), steps={("high", T): unseen.reveal})
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
     assert lake.state(T)[("1",)]["v"] == "new"
-    blind = [replace(t, end=replace(t.end, snapshot=None)) if isinstance(t, High) else t for t in lake.things()]
+    blind = [replace(t, end=replace(t.end, snapshot=None)) if isinstance(t, High) else t for t in lake.landed_records()]
     assert fold(reconcile(blind)[0])[T, ("1",)]["v"] == "a"
 
 
 def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
-    database: MemoryDatabase, lake: Lake
+    database: MemoryDatabase, lake: CaptureLake
 ) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={("low", T): database.cut_connections})
@@ -161,7 +167,9 @@ def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_a_source_that_goes_and_stays_away_ends_capture_with_try_again(database: MemoryDatabase, lake: Lake) -> None:
+def test_a_source_that_goes_and_stays_away_ends_capture_with_try_again(
+    database: MemoryDatabase, lake: CaptureLake
+) -> None:
     def go_away() -> None:
         with database.changed:
             database.cut_connections()

@@ -16,7 +16,7 @@ from dblake.capture.progress import FileProgress, ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MOST_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, LandingUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
-from tests.support.certificates import self_signed
+from tests.support.certificates import create_self_signed
 from tests.support.zookeeper import ZookeeperServer
 
 Write = Callable[[str, bytes], None]
@@ -138,16 +138,16 @@ class TestFileProgress(Stores):
 
 class TestZookeeperProgress(Stores):
     @pytest.fixture
-    def store(self, place: str) -> Iterator[ProgressStore]:
-        store = ZookeeperProgress(ZookeeperUrl.parse(place), "shop")
+    def store(self, zookeeper_url: str) -> Iterator[ProgressStore]:
+        store = ZookeeperProgress(ZookeeperUrl.parse(zookeeper_url), "shop")
         yield store
         store.close()
 
     @pytest.fixture
-    def spoil(self, place: str, zookeeper: ZookeeperServer) -> Write:
+    def spoil(self, zookeeper_url: str, zookeeper: ZookeeperServer) -> Write:
         def write(path: str, content: bytes) -> None:
             client = zookeeper.client()
-            root = ZookeeperUrl.parse(place).root
+            root = ZookeeperUrl.parse(zookeeper_url).root
             client.create(f"{root}/shop/documents/{path}.json", content, makepath=True)
             client.stop()
 
@@ -187,12 +187,12 @@ class TestZookeeperProgress(Stores):
             assert told.value.exit_code is ExitCode.TRY_AGAIN
             assert time.monotonic() - began < 8
 
-    def test_who_lost_the_lease_can_read_and_not_write(self, place: str, zookeeper: ZookeeperServer) -> None:
-        lease = open_lease(place, "shop", standby=False, stop=threading.Event())
+    def test_who_lost_the_lease_can_read_and_not_write(self, zookeeper_url: str, zookeeper: ZookeeperServer) -> None:
+        lease = open_lease(zookeeper_url, "shop", standby=False, stop=threading.Event())
         with lease:
-            store = open_progress(place, "shop", lease)
+            store = open_progress(zookeeper_url, "shop", lease)
             store.write("d/a", {"n": 1})
-            root = ZookeeperUrl.parse(place).root
+            root = ZookeeperUrl.parse(zookeeper_url).root
             client = zookeeper.client()
             (candidate,) = client.get_children(f"{root}/shop/lease")
             client.delete(f"{root}/shop/lease/{candidate}")
@@ -204,14 +204,14 @@ class TestZookeeperProgress(Stores):
             assert (store.read("d/a"), list(store.list("d"))) == ({"n": 1}, ["d/a"])
 
     def test_with_a_user_the_nodes_are_that_users(
-        self, place: str, zookeeper: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
+        self, zookeeper_url: str, zookeeper: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("ZK_PASSWORD", "tête-à-tête:1")
         monkeypatch.setenv("ZK_OTHER", "guess")
-        own = f"{place}&user=dblake&password=${{env:ZK_PASSWORD}}"
+        own = f"{zookeeper_url}&user=dblake&password=${{env:ZK_PASSWORD}}"
         open_progress(own, "shop").write("d/a", {"n": 1})
         assert open_progress(own, "shop").read("d/a") == {"n": 1}
-        for other in (place, own.replace("ZK_PASSWORD", "ZK_OTHER")):
+        for other in (zookeeper_url, own.replace("ZK_PASSWORD", "ZK_OTHER")):
             with pytest.raises(ConfigError, match="does not let this user") as told:
                 open_progress(other, "shop").read("d/a")
             assert "tête" not in str(told.value)
@@ -219,7 +219,7 @@ class TestZookeeperProgress(Stores):
                 open_progress(other, "shop").write("d/b", {})
 
     def test_over_tls_the_servers_certificate_is_verified(self, tmp_path: Path) -> None:
-        made = self_signed(tmp_path, "localhost")
+        made = create_self_signed(tmp_path, "localhost")
         certificate, key = made.certificate, made.key
         both = tmp_path / "both.pem"
         both.write_text(key.read_text() + certificate.read_text())
@@ -253,8 +253,8 @@ def _write_much(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "zookeeper"])
-def test_sources_share_a_url_and_no_document(tmp_path: Path, place: str, kind: str) -> None:
-    url = {"file": f"file:{tmp_path}", "zookeeper": place}[kind]
+def test_sources_share_a_url_and_no_document(tmp_path: Path, zookeeper_url: str, kind: str) -> None:
+    url = {"file": f"file:{tmp_path}", "zookeeper": zookeeper_url}[kind]
     open_progress(url, "shop").write("dumps/throttle", {"delay": 1.0})
     assert open_progress(url, "depot").read("dumps/throttle") is None
     assert open_progress(url, "shop").read("dumps/throttle") == {"delay": 1.0}

@@ -1,4 +1,4 @@
-"""The language check: what it finds, and that the repository has none of it."""
+"""The language check: which words it rejects, and that the repository is free of them."""
 
 from __future__ import annotations
 
