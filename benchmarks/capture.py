@@ -1,4 +1,4 @@
-"""Log → landing beside ``pg_recvlogical``, which writes the same stretch of log to nowhere: each alone, in turn."""
+"""Benchmark log → landing beside ``pg_recvlogical``, which discards the same part of the log; one at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.process import ProcessResult, run
 
 
 def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Comparison, float]:
-    """The comparison, and capture's peak memory in MB. ``slot`` stands before the changes."""
+    """Return the comparison and capture's peak memory in MB. ``slot`` precedes the changes."""
     end = bench.log_end()
     ours, peers = [], []
     for number in range(rounds):
@@ -19,8 +19,8 @@ def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Compari
         with bench.copied_slot(slot) as copy:
             ours.append(bench.capture(copy, f"log_{number}", dump=False))
     landed = [json.loads(r.output) for r in ours]
-    if any(fact["rows"] < changes for fact in landed):
-        raise RuntimeError("capture landed less than there was")
+    if (fewest := min(fact["rows"] for fact in landed)) < changes:
+        raise RuntimeError(f"capture landed {fewest} of {changes} changes")
     comparison = Comparison(
         "capture → landing",
         Side("capture, from opening the log to the last commit", changes, tuple(fact["seconds"] for fact in landed),

@@ -37,6 +37,9 @@ BATCHES_A_LEASE = 3
 
 STEP_NUMBERS = (len(_STEPS), 12, 12, 12)
 
+PHANTOM_GUARD_SEEDS = (405, 464, 616)
+"""Seeds whose histories fail without the snapshot guard of phantoms; the seeds 0 to 199 do not detect its absence."""
+
 
 def random_steps(seed: int, length: int = 120) -> list[Step]:
     """Return the history of a seed."""

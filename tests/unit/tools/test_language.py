@@ -20,9 +20,9 @@ from tools.language import check_tree, findings_in
         ("conf.yaml", "# how often it goes on with it\n", ["goes on with"]),
     ],
 )
-def test_language_check_finds_forbidden_words(file: str, text: str, words: list[str]) -> None:
+def test_language_check_finds_rejected_words(file: str, text: str, words: list[str]) -> None:
     assert [finding.word for finding in findings_in(file, text)] == words
 
 
-def test_language_of_repository_has_no_forbidden_word() -> None:
+def test_language_of_repository_has_no_rejected_word() -> None:
     assert list(map(str, check_tree())) == []
