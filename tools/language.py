@@ -64,7 +64,7 @@ class Finding:
         return f"{self.file}:{self.line}: '{self.word}' in: {self.text.strip()[:100]}"
 
 
-def findings_in(file: str, text: str) -> Iterator[Finding]:
+def find_rejected(file: str, text: str) -> Iterator[Finding]:
     """Yield every rejected word of one file. Identifiers are split at underscores and capitals."""
     if file.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -99,7 +99,7 @@ def check_tree() -> list[Finding]:
         cwd=HOME, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.split("\n")
     files = [name for name in listed if name.endswith((".py", *_PROSE)) and (HOME / name).is_file()]
-    return [finding for name in files for finding in findings_in(name, (HOME / name).read_text(encoding="utf-8"))]
+    return [finding for name in files for finding in find_rejected(name, (HOME / name).read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The configuration reference, ``docs/configuration.md``, made from the models that read the file.
+"""Generate the configuration reference, ``docs/configuration.md``, from the models that parse the file.
 
     python -m tools.reference > docs/configuration.md
 
-So no key is without its line, and no line outlives its key.
+Every key has its line, and no line describes a removed key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Made by `python -m tools.reference`."""
 
 
 def markdown() -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join([_HEAD, *_section("", Config)]) + "\n"
 
 
@@ -49,22 +49,22 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _kind(field: FieldInfo) -> str:
-    return _named(field.annotation)
+    return _describe_type(field.annotation)
 
 
-def _named(annotation: Any) -> str:
+def _describe_type(annotation: Any) -> str:
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
     if parts and type(None) in parts:
         rest = [part for part in parts if part is not type(None)]
-        return f"{' or '.join(map(_named, rest))}, or `null`"
+        return f"{' or '.join(map(_describe_type, rest))}, or `null`"
     if origin in (Union, UnionType):
-        return " or ".join(map(_named, parts))
+        return " or ".join(map(_describe_type, parts))
     if origin in (tuple, list):
-        return f"list of {_named(parts[0])}"
+        return f"list of {_describe_type(parts[0])}"
     if origin is dict:
-        return f"map to {_named(parts[1])}"
+        return f"map to {_describe_type(parts[1])}"
     words = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", Rule: "rule"}
     return words.get(annotation, "reference")
 

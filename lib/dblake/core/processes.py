@@ -1,6 +1,6 @@
-"""Child processes: start one that ends with its parent, and stop one within a known time.
+"""Child processes: end with their parent, and stop within a bounded time.
 
-Promise: no caller waits for a child without a limit. A process that starts in the background of a script ignores SIGINT
+No caller waits for a child without a limit. A process that starts in the background of a script ignores SIGINT
 and its children inherit that, so SIGINT stops only a program that installs a handler of its own, as PostgreSQL does.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOP_SECONDS = 10.0
-"""How long a process may take to end after each signal."""
+"""Default time that a process has to end after each signal."""
 
 
 def stop_process(
@@ -54,7 +54,7 @@ def end_with_parent(number: signal.Signals = signal.SIGTERM) -> list[str]:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle SIGTERM and SIGINT after the block, for a start of a child that must not be interrupted half-way.
+    """Defer SIGTERM and SIGINT to the end of the block, so that they do not interrupt the start of a child half-way.
 
     Does nothing outside the main thread, which handles no signals, and for a signal that is ignored.
     """
@@ -63,13 +63,13 @@ def defer_signals() -> Iterator[None]:
         return
     pending: list[int] = []
 
-    def keep(number: int, _: FrameType | None) -> None:
+    def record(number: int, _: FrameType | None) -> None:
         pending.append(number)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     deferred = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in deferred:
-        signal.signal(number, keep)
+        signal.signal(number, record)
     try:
         yield
     finally:

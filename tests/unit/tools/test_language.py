@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.language import check_tree, findings_in
+from tools.language import check_tree, find_rejected
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tools.language import check_tree, findings_in
     ],
 )
 def test_language_check_finds_rejected_words(file: str, text: str, words: list[str]) -> None:
-    assert [finding.word for finding in findings_in(file, text)] == words
+    assert [finding.word for finding in find_rejected(file, text)] == words
 
 
 def test_language_of_repository_has_no_rejected_word() -> None:
