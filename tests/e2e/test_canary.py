@@ -29,7 +29,7 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init as postgres_init
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.state.run import run_state
-from tests.support.leaks import leaks
+from tests.support.leaks import find_leaks
 from tests.support.mysql import MysqlServer, emptied
 from tests.support.postgres import fresh_database
 from tests.support.proxy import Proxy
@@ -89,9 +89,9 @@ class Bench:
         secrets = (MASKED, PASSWORD, WRONG, MASK_KEY)
         (self.folder / "output").mkdir(exist_ok=True)
         (self.folder / "output" / "all").write_text("\n".join(self.outputs), encoding="utf-8")
-        assert leaks(self.folder / "output", ROW, *secrets) == []
-        assert leaks(self.lake, *secrets) == []
-        assert leaks(self.lake / "progress", ROW) == []
+        assert find_leaks(self.folder / "output", ROW, *secrets) == []
+        assert find_leaks(self.lake, *secrets) == []
+        assert find_leaks(self.lake / "progress", ROW) == []
 
 
 def people(numbers: str) -> list[str]:
@@ -157,7 +157,7 @@ def test_capture_side_leaks_no_canary(bench: Bench) -> None:
     bench.run("dump", "start", "--table", TABLE)
     bench.proxy.cut_after(150_000, 60_000)
     bench.run("capture", "--until-caught-up")
-    assert bench.proxy.cuts_left == 0
+    assert bench.proxy.pending_cuts == 0
     bench.run("dump", "start", "--table", TABLE)
     bench.run("capture", "--until-caught-up", code=-9, DBLAKE_FAILPOINT="dump.chunk_read:2")
     bench.run("capture", "--until-caught-up")
@@ -200,11 +200,11 @@ def test_spark_side_leaks_no_canary(
     reconcile_once(spark, paths)
     run_state(spark, paths)
     bench.require_no_leak()
-    assert leaks(Path(paths.states), ROW), "the canary did not reach state"
+    assert find_leaks(Path(paths.states), ROW), "the canary did not reach state"
     columns = [field.name for field in DeltaTable(paths.state("shop", "people")).schema().fields]
     assert [name for name in columns if not name.startswith("_")] == ["id", "note", "email", "name"]
     for table in (paths.landing, paths.events, paths.windows, paths.schemas, paths.frontier):
-        assert leaks(Path(table) / "_delta_log", ROW) == []
+        assert find_leaks(Path(table) / "_delta_log", ROW) == []
     assert ROW not in "".join(commits(Path(paths.states)))
     land_undecodable_row(paths.landing)
     assert "the message is no Insert, Update or Delete" in bench.run("reconcile", "--once", code=70)

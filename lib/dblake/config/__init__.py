@@ -7,9 +7,9 @@ resolves secrets. Jobs and pipelines read the configuration; packages behind the
 from __future__ import annotations
 
 from dblake.config.load import load_airflow, load_config
-from dblake.config.models import AirflowConfig, CaptureConfig, Config, MaintainConfig
+from dblake.config.models import AirflowConfig, CaptureConfig, Config, DumpConfig, MaintainConfig
 from dblake.config.references import PasswordReference
 
 __all__ = [
-    "AirflowConfig", "CaptureConfig", "Config", "MaintainConfig", "PasswordReference", "load_airflow", "load_config",
+    "AirflowConfig", "CaptureConfig", "Config", "DumpConfig", "MaintainConfig", "PasswordReference", "load_airflow", "load_config",
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from dblake.core.schema import Column, TableSchema
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 
 T = "public.t"
@@ -35,7 +35,7 @@ def test_chunk_of_table_rewritten_during_read_is_discarded(
     backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "integer"))))
     backend.run("INSERT INTO t SELECT n, n FROM generate_series(1, 5) n")
     source = backend.source("public.*")
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
     other = backend.database.connect()
     other.autocommit = False

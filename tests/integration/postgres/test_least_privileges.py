@@ -21,7 +21,7 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init as postgres_init
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.source import PostgresSource
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer, emptied
 from tests.support.postgres import fresh_database
 
@@ -81,7 +81,7 @@ def prepared(request: pytest.FixtureRequest) -> Iterator[Prepared]:
 
 def test_init_grants_suffice_for_capture(prepared: Prepared, tmp_path: Path) -> None:
     assert prepared.unmet() == []
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.capture(prepared.source)
     prepared.run("INSERT INTO shop.orders VALUES (2, 'b')", "ALTER TABLE shop.orders ADD w int",
                  "UPDATE shop.orders SET v = 'c' WHERE id = 2")

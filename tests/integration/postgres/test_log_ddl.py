@@ -14,7 +14,7 @@ from dblake.core.source import Source
 from dblake.source.postgres.init import run_init
 from dblake.source.postgres.source import PostgresSource
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 
 T = "public.t"
@@ -40,7 +40,7 @@ def backend(database: Database) -> Iterator[DdlBackend]:
     backend.close()
 
 
-def landed(lake: Lake) -> list[tuple[str, str, str]]:
+def landed(lake: CaptureLake) -> list[tuple[str, str, str]]:
     """Return kind, table and statement or columns of what landed, in log order."""
     result = []
     rows = lake.landing().to_pylist()
@@ -55,7 +55,7 @@ def landed(lake: Lake) -> list[tuple[str, str, str]]:
     return result
 
 
-def test_statements_land_in_log_order(backend: DdlBackend, lake: Lake) -> None:
+def test_statements_land_in_log_order(backend: DdlBackend, lake: CaptureLake) -> None:
     source = backend.source_with_ddl()
     backend.run(
         "INSERT INTO t VALUES (1, 'x')",
@@ -84,7 +84,7 @@ def test_preflight_disabled_trigger_is_unmet(backend: DdlBackend) -> None:
 
 
 def test_foreign_message_is_logged_and_skipped(
-    backend: DdlBackend, lake: Lake, caplog: pytest.LogCaptureFixture
+    backend: DdlBackend, lake: CaptureLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = backend.source_with_ddl()
     caplog.set_level(logging.WARNING)
@@ -100,5 +100,5 @@ def test_foreign_message_is_logged_and_skipped(
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)

@@ -10,10 +10,19 @@ import pytest
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import Source
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
-from tests.support.odd_names import BEYOND, COLUMNS, TABLES, OddName, creating, double_quoted, inserting, wide_tables
+from tests.support.odd_names import (
+    BEYOND,
+    COLUMNS,
+    TABLES,
+    OddName,
+    create_statements,
+    double_quoted,
+    insert_statements,
+    wide_tables,
+)
 from tests.support.postgres import Database
 
 Run = Callable[..., None]
@@ -23,7 +32,7 @@ def backquoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def require_all(lake: Lake, tables: tuple[OddName, ...], columns: tuple[str, ...]) -> None:
+def require_all(lake: CaptureLake, tables: tuple[OddName, ...], columns: tuple[str, ...]) -> None:
     """Assert a dumped and a logged row of every table, and no file outside the warehouse and progress."""
     decoded: dict[str, dict[str, dict[str, str | None]]] = {}
     for change in lake.decoded():
@@ -43,7 +52,7 @@ def require_all(lake: Lake, tables: tuple[OddName, ...], columns: tuple[str, ...
     assert sorted(path.name for path in Path(lake.paths.root).iterdir()) == ["_commits", "landing"]
 
 
-def dump_and_capture(lake: Lake, source: Source, run: Run, tables: tuple[OddName, ...], insert: list[str]) -> None:
+def dump_and_capture(lake: CaptureLake, source: Source, run: Run, tables: tuple[OddName, ...], insert: list[str]) -> None:
     lake.dump(*(name.qualified for name in tables), *wide_tables(()))
     lake.capture(source)
     run(*insert)
@@ -51,20 +60,20 @@ def dump_and_capture(lake: Lake, source: Source, run: Run, tables: tuple[OddName
 
 
 def test_postgres_unusual_names_are_captured(database: Database, tmp_path: Path) -> None:
-    lake, backend = Lake(tmp_path), PostgresBackend(database)
+    lake, backend = CaptureLake(tmp_path), PostgresBackend(database)
     tables, columns = (*TABLES, BEYOND), (*COLUMNS, BEYOND.table)
-    database.run(*creating(tables, columns, double_quoted, "text"))
-    database.run(*inserting(tables, columns, double_quoted, 1))
-    dump_and_capture(lake, backend.source("*.*"), database.run, tables, inserting(tables, columns, double_quoted, 2))
+    database.run(*create_statements(tables, columns, double_quoted, "text"))
+    database.run(*insert_statements(tables, columns, double_quoted, 1))
+    dump_and_capture(lake, backend.source("*.*"), database.run, tables, insert_statements(tables, columns, double_quoted, 2))
     backend.close()
     require_all(lake, tables, columns)
 
 
 def test_mysql_unusual_names_are_captured(mysql_server: MysqlServer, tmp_path: Path) -> None:
-    lake, backend = Lake(tmp_path), MysqlBackend(mysql_server)
-    mysql_server.run(*creating(TABLES, COLUMNS, backquoted, "varchar(20)"))
-    mysql_server.run(*inserting(TABLES, COLUMNS, backquoted, 1))
-    dump_and_capture(lake, backend.source("*.*"), mysql_server.run, TABLES, inserting(TABLES, COLUMNS, backquoted, 2))
+    lake, backend = CaptureLake(tmp_path), MysqlBackend(mysql_server)
+    mysql_server.run(*create_statements(TABLES, COLUMNS, backquoted, "varchar(20)"))
+    mysql_server.run(*insert_statements(TABLES, COLUMNS, backquoted, 1))
+    dump_and_capture(lake, backend.source("*.*"), mysql_server.run, TABLES, insert_statements(TABLES, COLUMNS, backquoted, 2))
     require_all(lake, TABLES, COLUMNS)
 
 
@@ -76,5 +85,5 @@ def test_reserved_or_clashing_column_is_rejected(database: Database, tmp_path: P
     database.run(f"CREATE TABLE t (id int PRIMARY KEY, v text, {double_quoted(column)} text)")
     source = backend.source("public.*")
     with pytest.raises(PrerequisitesNotMet, match=rf"column_names: .*public\.t\.{column}"):
-        Lake(tmp_path).capture(source)
+        CaptureLake(tmp_path).capture(source)
     backend.close()

@@ -24,7 +24,7 @@ from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.pgoutput import lsn_number
 from tests.model.dblog import High, Landed, fold, reconcile
 from tests.support.backends import PostgresBackend, Row
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import fresh_database
 
 T, OTHER = "public.t", "public.other"
@@ -84,14 +84,14 @@ class InvisibleCommit:
 class Dumped:
     """A landing table, and the source's rows once all commits were visible."""
 
-    lake: Lake
+    lake: CaptureLake
     truth: list[Row]
 
 
 @pytest.fixture(scope="module")
 def dumped_across(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dumped]:
     """Dump a table while an update of it is in the log but invisible."""
-    lake = Lake(tmp_path_factory.mktemp("invisible"))
+    lake = CaptureLake(tmp_path_factory.mktemp("invisible"))
     with fresh_database(server) as database:
         backend = PostgresBackend(database)
         backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
@@ -117,14 +117,14 @@ def test_invisible_commit_before_low_is_in_window(dumped_across: Dumped) -> None
     assert sorted(dumped_across.truth, key=str) == [
         {"id": "1", "v": "new"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"},
     ]
-    things = dumped_across.lake.things()
+    things = dumped_across.lake.landed_records()
     assert expected_state(things) == sorted(dumped_across.truth, key=str)
 
 
 def test_published_rule_without_snapshot_ends_wrong(dumped_across: Dumped) -> None:
     blind = [
         replace(thing, end=replace(thing.end, snapshot=None)) if isinstance(thing, High) else thing
-        for thing in dumped_across.lake.things()
+        for thing in dumped_across.lake.landed_records()
     ]
     assert expected_state(blind) == [{"id": "1", "v": "old"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"}]
 

@@ -12,7 +12,7 @@ from dblake.core.errors import Unsupported
 from dblake.core.source import ChunkRequest
 from tests.support import postgres_values as values
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.parity import TABLE, TWIN, columns, rows
 from tests.support.postgres import Database
 
@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[PostgresBackend]:
     backend.close()
 
 
-def landed(backend: PostgresBackend, lake: Lake) -> list[dict[str, Any]]:
+def landed(backend: PostgresBackend, lake: CaptureLake) -> list[dict[str, Any]]:
     """Return decoded rows: all values dumped, their twins inserted and then updated."""
     values.create(backend.database, backend.plugin)
     values.insert(backend.database, 1, backend.plugin)
@@ -44,7 +44,7 @@ def landed(backend: PostgresBackend, lake: Lake) -> list[dict[str, Any]]:
 def test_dumped_and_logged_row_have_equal_text(backend: PostgresBackend, tmp_path: Path) -> None:
     cases = values.cases(backend.plugin)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
-    for change in landed(backend, Lake(tmp_path)):
+    for change in landed(backend, CaptureLake(tmp_path)):
         by_op[change["op"]][int(change["key"]["id"]) % TWIN] = change
     wrong, lost = [], set()
     for number, row in enumerate(rows(cases), 1):
@@ -73,7 +73,7 @@ def test_domain_has_its_base_types_name(backend: PostgresBackend, tmp_path: Path
         "CREATE DOMAIN whole AS numeric(6,0)", "CREATE DOMAIN positive AS whole CHECK (VALUE > 0)",
         "CREATE TABLE t (id positive PRIMARY KEY, n whole, ns whole[], gone int)",
     )
-    lake, source = Lake(tmp_path), backend.source("public.*")
+    lake, source = CaptureLake(tmp_path), backend.source("public.*")
     # The catalog no longer matches the first row, so its types come from the log.
     backend.run(
         "INSERT INTO t VALUES (1, 2, '{3}', 4)", "ALTER TABLE t DROP COLUMN gone", "INSERT INTO t VALUES (5, 6, '{7}')"

@@ -10,7 +10,7 @@ import pytest
 from dblake.core.source import Source
 from tests.model.dblog import Event
 from tests.support.backends import Row
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 from tests.support.reshaped import Reshaped, T, reshaped
 
@@ -37,22 +37,22 @@ def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 @pytest.fixture
-def partitioned(world: Reshaped, lake: Lake) -> Source:
+def partitioned(world: Reshaped, lake: CaptureLake) -> Source:
     """Create and dump partitioned ``t``; return its source."""
     world.run(*ROOT[world.kind], FILL)
     source = world.backend.source("public.t")
     lake.dump(T)
     lake.capture(source)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     return source
 
 
-def state(lake: Lake, table: str = T) -> list[Row]:
+def state(lake: CaptureLake, table: str = T) -> list[Row]:
     return sorted((dict(row) for row in lake.state(table).values()), key=lambda row: int(row["id"] or 0))
 
 
@@ -60,12 +60,12 @@ def ops(events: list[Event]) -> list[tuple[str, str, str]]:
     return [(event.table, event.op, event.key[0] if event.key else "") for event in events]
 
 
-def test_partition_rows_have_root_table_name(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+def test_partition_rows_have_root_table_name(world: Reshaped, lake: CaptureLake, partitioned: Source) -> None:
     dumped = lake.reached.batch
     world.run("UPDATE public.t SET k = 15 WHERE id = 1", "UPDATE public.t SET v = 'x' WHERE id = 3",
               "DELETE FROM public.t WHERE id = 2")
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert sorted(ops([e for e in lake.reconciled()[0] if e.batch > dumped])) == [
         (T, "c", "1"), (T, "d", "1"), (T, "d", "2"), (T, "u", "3"),
     ]
@@ -98,7 +98,7 @@ IN_WINDOW = ("dropped", "emptied")
       for name in WITHOUT_EVENTS),
 ])
 def test_partition_change_converges_after_redump(
-    world: Reshaped, lake: Lake, partitioned: Source, name: str, live: bool
+    world: Reshaped, lake: CaptureLake, partitioned: Source, name: str, live: bool
 ) -> None:
     if world.kind not in WITHOUT_EVENTS[name]:
         pytest.skip(f"not on {world.kind}")
@@ -110,22 +110,22 @@ def test_partition_change_converges_after_redump(
     else:
         world.run(*statements)
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert {dump["state"] for dump in lake.dumps()} == {"done"}
 
 
-def test_added_empty_partition_causes_no_redump(world: Reshaped, lake: Lake, partitioned: Source) -> None:
+def test_added_empty_partition_causes_no_redump(world: Reshaped, lake: CaptureLake, partitioned: Source) -> None:
     world.run({
         "postgres": "CREATE TABLE public.t3 PARTITION OF public.t FOR VALUES FROM (20) TO (30)",
         "mysql": "ALTER TABLE public.t ADD PARTITION (PARTITION t3 VALUES LESS THAN (30))",
     }[world.kind], "INSERT INTO public.t VALUES (5, 25, 'e')")
     lake.capture(partitioned)
-    assert state(lake) == world.there(T)
+    assert state(lake) == world.sorted_rows(T)
     assert [dump["state"] for dump in lake.dumps()] == ["done"]
 
 
 @pytest.mark.parametrize("where", ["low", "read", "high"])
-def test_truncate_and_insert_in_window_win_over_chunk(world: Reshaped, lake: Lake, where: str) -> None:
+def test_truncate_and_insert_in_window_win_over_chunk(world: Reshaped, lake: CaptureLake, where: str) -> None:
     world.run(*PLAIN)
     source = world.backend.source("public.t")
     lake.dump(T)
@@ -135,7 +135,7 @@ def test_truncate_and_insert_in_window_win_over_chunk(world: Reshaped, lake: Lak
     assert state(lake) == [{"id": "2", "v": "x"}, {"id": "3", "v": "c"}]
 
 
-def test_truncates_within_one_batch_apply_in_order(world: Reshaped, lake: Lake) -> None:
+def test_truncates_within_one_batch_apply_in_order(world: Reshaped, lake: CaptureLake) -> None:
     world.run(*PLAIN)
     source = world.backend.source("public.t")
     lake.dump(T)
@@ -161,7 +161,7 @@ MADE_OF_ENUMS = {
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[] if name in ("enum", "all at once") else pytest.mark.slow) for name in MADE_OF_ENUMS
 ])
-def test_renamed_enum_label_changes_all_rows(database: Database, lake: Lake, name: str) -> None:
+def test_renamed_enum_label_changes_all_rows(database: Database, lake: CaptureLake, name: str) -> None:
     column, value = MADE_OF_ENUMS[name]
     with reshaped(database) as world:
         world.run(
@@ -177,5 +177,5 @@ def test_renamed_enum_label_changes_all_rows(database: Database, lake: Lake, nam
         assert len(lake.dumps()) == 1
         world.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
         lake.capture(source)
-        assert state(lake) == world.there(T) and "blue" in str(state(lake))
+        assert state(lake) == world.sorted_rows(T) and "blue" in str(state(lake))
         assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]

@@ -18,9 +18,9 @@ from dblake.capture.stale_tables import StaleTable, read_stale_tables, set_dump
 from dblake.core.schema import TableSchema
 from dblake.source.postgres import fingerprints
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, misplaced, reshaped, t
+from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, find_misplaced, reshaped, t
 
 
 @pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb", "mysql"])
@@ -37,8 +37,8 @@ def postgres_world(database: Database) -> Iterator[Reshaped]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def change_on(world: Reshaped, name: str) -> Change:
@@ -48,20 +48,20 @@ def change_on(world: Reshaped, name: str) -> Change:
     return change
 
 
-def require_same(world: Reshaped, lake: Lake, table: str) -> None:
+def require_same(world: Reshaped, lake: CaptureLake, table: str) -> None:
     """Assert that state equals the source in every column, and that no event has a value under another column."""
-    there = world.there(table)
+    there = world.sorted_rows(table)
     state = sorted(lake.state(table).values(), key=lambda row: int(row["id"] or 0))
     assert [{name: row.get(name, "absent") for name in there[0]} for row in state] == there
-    assert misplaced(event.after or {} for event in lake.reconciled()[0]) == []
+    assert find_misplaced(event.after or {} for event in lake.reconciled()[0]) == []
 
 
-def dumps(lake: Lake) -> list[tuple[str, str]]:
+def dumps(lake: CaptureLake) -> list[tuple[str, str]]:
     return [(dump["table"], dump["state"]) for dump in lake.dumps()]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_change_between_captures_converges(world: Reshaped, lake: Lake, name: str) -> None:
+def test_change_between_captures_converges(world: Reshaped, lake: CaptureLake, name: str) -> None:
     change = change_on(world, name)
     source = world.create()
     lake.dump(T)
@@ -72,7 +72,7 @@ def test_change_between_captures_converges(world: Reshaped, lake: Lake, name: st
     world.run(change.insert.format(30))
     lake.capture(source)
     require_same(world, lake, change.table)
-    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.dumped_again)
+    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.redumped)
     assert read_stale_tables(lake.store) == []
 
 
@@ -80,7 +80,7 @@ def test_change_between_captures_converges(world: Reshaped, lake: Lake, name: st
     pytest.param("low", marks=pytest.mark.slow), "read", pytest.param("high", marks=pytest.mark.slow),
 ])
 @pytest.mark.parametrize("name", CHANGES)
-def test_change_in_chunk_window_converges(world: Reshaped, lake: Lake, name: str, where: str) -> None:
+def test_change_in_chunk_window_converges(world: Reshaped, lake: CaptureLake, name: str, where: str) -> None:
     change = change_on(world, name)
     if world.plugin == "wal2json" and where != "read":
         pytest.skip("chunks are the same with pgoutput; only the log differs")
@@ -91,7 +91,7 @@ def test_change_in_chunk_window_converges(world: Reshaped, lake: Lake, name: str
     require_same(world, lake, change.table)
 
 
-def test_change_without_later_row_lands_from_chunk(world: Reshaped, lake: Lake) -> None:
+def test_change_without_later_row_lands_from_chunk(world: Reshaped, lake: CaptureLake) -> None:
     source = world.create()
     lake.dump(T)
     lake.capture(source)
@@ -104,7 +104,7 @@ def test_change_without_later_row_lands_from_chunk(world: Reshaped, lake: Lake) 
     assert [column["name"] for column in json.loads(newest["payload"])["columns"]] == ["id", "a", "n", "b", "c"]
 
 
-def test_change_without_effect_on_values_is_ignored(postgres_world: Reshaped, lake: Lake) -> None:
+def test_change_without_effect_on_values_is_ignored(postgres_world: Reshaped, lake: CaptureLake) -> None:
     world = postgres_world
     world.run("CREATE TABLE public.u (id int PRIMARY KEY)")
     source = world.create()
@@ -146,7 +146,7 @@ def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped
 
         def execute(self, query: Any, vars: Any = None) -> None:
             if query == fingerprints._FILES:
-                world.run(*CHANGES["written anew"].on["postgres"])
+                world.run(*CHANGES["rewritten"].on["postgres"])
             super().execute(query, vars)
 
     connection = world.backend.database.connect()
@@ -158,7 +158,7 @@ def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped
     assert reason == "its columns were rewritten"
 
 
-def test_redump_off_reports_stale_table_once(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_redump_off_reports_stale_table_once(world: Reshaped, lake: CaptureLake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     source = world.create()
     lake.dump(T)

@@ -17,7 +17,7 @@ from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.postgres import connection as postgres_connection
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.settings import PostgresSettings
-from tests.support.certificates import Certificate, authority, signed
+from tests.support.certificates import Certificate, create_authority, create_signed
 from tests.support.mysql import MysqlServer
 from tests.support.tls_front import TlsFront
 from tests.support.zookeeper import ZookeeperServer
@@ -29,8 +29,8 @@ Tls = Literal["verify", "require", "disable"]
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create ``ours.crt``, which signed the servers' certificate for localhost, and ``other.crt``, another CA."""
     folder = tmp_path_factory.mktemp("pki")
-    signed(folder, "localhost", authority(folder, "ours"))
-    authority(folder, "other")
+    create_signed(folder, "localhost", create_authority(folder, "ours"))
+    create_authority(folder, "other")
     (folder / "broken.crt").write_text("not a certificate", encoding="ascii")
     return folder
 

@@ -18,7 +18,7 @@ from dblake.source.postgres.init import run_init
 from dblake.source.postgres.preflight import output_plugin, preflight
 from dblake.source.postgres.settings import PostgresSettings
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database, debian_server
 
 BIG = "repeat('x', 5000)"
@@ -32,8 +32,8 @@ def backend(wal2json_database: Database) -> Iterator[PostgresBackend]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def settings_for(database: Database, plugin: Literal["pgoutput", "wal2json"] = "wal2json") -> PostgresSettings:
@@ -48,11 +48,11 @@ def checks(settings: PostgresSettings) -> dict[str, Check]:
     return {check.check: check for check in preflight(settings)}
 
 
-def changes(lake: Lake) -> list[tuple[str, dict[str, str | None] | None]]:
+def changes(lake: CaptureLake) -> list[tuple[str, dict[str, str | None] | None]]:
     return [(change["op"], change["after"]) for change in lake.decoded()]
 
 
-def columns(lake: Lake) -> list[list[str]]:
+def columns(lake: CaptureLake) -> list[list[str]]:
     """Return names and types of the landed schemas' columns, in log order."""
     rows = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
     rows.sort(key=lambda row: (row["lsn"], row["seq"]))
@@ -82,7 +82,7 @@ def test_both_plugins_land_equal_events(wal2json_database: Database, tmp_path: P
     )
     events = []
     for number, each in enumerate((source, by_wal2json.source("public.*"))):
-        lake = Lake(tmp_path / str(number))
+        lake = CaptureLake(tmp_path / str(number))
         lake.capture(each, redump=False)
         events.append([{name: row[name] for name in SAME} for row in lake.decoded()])
     assert len(events[0]) == 14
@@ -98,7 +98,7 @@ def toasted(backend: PostgresBackend) -> Source:
     return backend.source("public.*")
 
 
-def test_unchanged_toast_column_is_not_dropped(backend: PostgresBackend, lake: Lake) -> None:
+def test_unchanged_toast_column_is_not_dropped(backend: PostgresBackend, lake: CaptureLake) -> None:
     source = toasted(backend)
     backend.run("UPDATE t SET v = 'b'")
     lake.capture(source, redump=False)
@@ -114,7 +114,7 @@ def test_unchanged_toast_column_is_not_dropped(backend: PostgresBackend, lake: L
 
 @pytest.mark.parametrize("earlier", [[], ["INSERT INTO t VALUES (2, 'small', 'd')"]], ids=["first", "later"])
 def test_dropped_toast_column_is_not_unchanged(
-    backend: PostgresBackend, lake: Lake, earlier: list[str]
+    backend: PostgresBackend, lake: CaptureLake, earlier: list[str]
 ) -> None:
     source = toasted(backend)
     backend.run(*earlier, "ALTER TABLE t DROP COLUMN big", "UPDATE t SET v = 'b' WHERE id = 1")
@@ -123,7 +123,7 @@ def test_dropped_toast_column_is_not_unchanged(
     assert changes(lake)[len(earlier) :] == [("u", {"id": "1", "v": "b"})]
 
 
-def test_schema_change_inside_transaction_splits_rows(backend: PostgresBackend, lake: Lake) -> None:
+def test_schema_change_inside_transaction_splits_rows(backend: PostgresBackend, lake: CaptureLake) -> None:
     backend.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = backend.source("public.*")
     backend.run(
@@ -140,7 +140,7 @@ def test_schema_change_inside_transaction_splits_rows(backend: PostgresBackend, 
     ]
 
 
-def test_unusual_names_of_types_and_columns_decode(backend: PostgresBackend, lake: Lake) -> None:
+def test_unusual_names_of_types_and_columns_decode(backend: PostgresBackend, lake: CaptureLake) -> None:
     backend.run(
         """CREATE SCHEMA "My ""S" """, """CREATE TYPE "My ""S"."e ,""value"":" AS ENUM ('a', '","value":"')""",
         """CREATE DOMAIN "My ""S".d AS numeric(6,2)""",
@@ -187,7 +187,7 @@ def test_unsupported_table_is_rejected(
 
 
 def test_table_without_identity_is_not_captured(
-    backend: PostgresBackend, lake: Lake, caplog: pytest.LogCaptureFixture
+    backend: PostgresBackend, lake: CaptureLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = backend.source("public.*")
     backend.run("CREATE TABLE t (v text)", "INSERT INTO t VALUES ('a')", "UPDATE t SET v = 'b'", "TRUNCATE t",

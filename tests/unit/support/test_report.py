@@ -1,4 +1,4 @@
-"""The output of a test run: a line per area, versions, skips by reason."""
+"""The output of a test run: a line per area, versions, skips counted by reason."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_fails(): assert False
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> pytest.Pytester:
     for name, text in {"unit": _PASSING, "e2e/deep": _MIXED}.items():
-        place = pytester.path / "tests" / name
-        place.mkdir(parents=True)
-        (place / f"test_{name.replace('/', '_')}.py").write_text(text)
+        area = pytester.path / "tests" / name
+        area.mkdir(parents=True)
+        (area / f"test_{name.replace('/', '_')}.py").write_text(text)
     return pytester
 
 
@@ -45,7 +45,7 @@ def run(folder: pytest.Pytester, *options: str) -> list[str]:
     ],
 )
 def test_area_nodeid_gives_first_folder(nodeid: str, name: str) -> None:
-    assert report.area(nodeid) == name
+    assert report.area_of(nodeid) == name
 
 
 def test_by_area_run_prints_line_per_area(folder: pytest.Pytester) -> None:

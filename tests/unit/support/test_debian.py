@@ -1,4 +1,4 @@
-"""Fetching servers: what is reported without the tools or a folder for it, and programs that run by themselves."""
+"""Fetching of servers: errors without the tools or a writable cache, and programs that run with their own libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
 )
 def test_upstream_archive_name_gives_version(archive: str, version: str) -> None:
-    assert debian.upstream(archive) == version
+    assert debian.upstream_version(archive) == version
 
 
 def test_tree_without_tools_is_unavailable(
@@ -48,7 +48,7 @@ def test_tree_after_failure_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -
         fetched.extend(names)
         raise Unavailable(f"no {release}")
 
-    monkeypatch.setattr(debian, "obstacle", lambda: None)
+    monkeypatch.setattr(debian, "find_obstacle", lambda: None)
     monkeypatch.setattr(debian, "_fetch", fail)
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"^no sid$"):
@@ -58,7 +58,7 @@ def test_tree_after_failure_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tree_unwritable_cache_is_unavailable(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(debian, "obstacle", lambda: None)
+    monkeypatch.setattr(debian, "find_obstacle", lambda: None)
     cache.touch()
     with pytest.raises(Unavailable, match="Next: set XDG_CACHE_HOME"):
         debian.tree("mysql")
