@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import click
 from rich.console import Console
@@ -20,7 +19,7 @@ from dblake.quality.run import Report, run_check
 from dblake.quality.suite import Suite
 from dblake.quality.user_suite import read_suites
 from dblake.spark.session import spark_session
-from dblake.sql.query import quiet
+from dblake.sql.query import silence_spark
 from jobs.cli.frame import job_options, run_job
 
 _WIDE = 200
@@ -42,10 +41,10 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     own = read_suites(config.quality.suites) if config.quality.suites else []
     spark = spark_session("dblake check")
     # What Spark says of a suite's fault may show values.
-    quiet(spark)
+    silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)
     with _watched() as told:
-        report = run_check(spark, paths, own, everything=everything, tables=tables, told=told)
+        report = run_check(spark, paths, own, everything=everything, tables=tables, on_suite=told)
     if as_json:
         click.echo(json.dumps([_facts(outcome) for outcome in report.outcomes], indent=2))
     else:
@@ -65,7 +64,7 @@ def _watched() -> Iterator[Callable[[Suite], None]]:
 
 
 def _facts(outcome: Outcome) -> dict[str, object]:
-    return asdict(outcome) | {"kwargs": json.loads(outcome.kwargs)}
+    return outcome.as_columns() | {"kwargs": json.loads(outcome.kwargs)}
 
 
 def _print(report: Report) -> None:
@@ -88,7 +87,7 @@ def _table(wrong: Sequence[Outcome]) -> Table:
         # Text, because names may look like markup.
         page.add_row(*(Text(cell) for cell in (
             outcome.suite, outcome.table, outcome.expectation, outcome.column or "", _count(outcome.unexpected),
-            _count(outcome.evaluated), outcome.fault or outcome.says,
+            _count(outcome.evaluated), outcome.fault or outcome.description,
         )))
     return page
 

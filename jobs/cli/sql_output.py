@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblake.spark.sql_literals import identifier
-from dblake.sql.query import fault
+from dblake.sql.query import to_usage_error
 
 SHOWN = 1000
 _WIDE = 1000
@@ -29,7 +29,7 @@ def show(result: DataFrame, form: str | None) -> None:
     try:
         {"json": _as_json, "csv": _as_csv, None: _as_table}[form](result)
     except PySparkException as error:
-        raise fault(error) from None
+        raise to_usage_error(error) from None
 
 
 def _as_json(result: DataFrame) -> None:
