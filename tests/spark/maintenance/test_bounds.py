@@ -159,9 +159,9 @@ def tombstones(lake: Lake) -> list[str]:
 
 def add_frontier(lake: Lake, days: int, batch: int, lsn: int, behind: dict[str, int]) -> None:
     """Append the frontier row that state would have recorded ``days`` ago."""
-    row = (NOW - timedelta(days=days), batch, 1, lsn, 0, {}, behind)
+    frontier: tuple[object, ...] = (NOW - timedelta(days=days), batch, 1, lsn, 0, {}, behind)
     schema = lake.spark.read.format("delta").load(lake.paths.frontier).schema
-    lake.spark.createDataFrame([row], schema).write.format("delta").mode("append").save(lake.paths.frontier)
+    lake.spark.createDataFrame([frontier], schema).write.format("delta").mode("append").save(lake.paths.frontier)
 
 
 @pytest.mark.parametrize(

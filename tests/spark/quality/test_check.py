@@ -110,7 +110,8 @@ def test_user_suites_are_reported_by_counts(outcomes: list[dict[str, Any]]) -> N
 
 def test_failed_check_exits_65_with_expectation_and_count(defective: tuple[Paths, Result]) -> None:
     error = defective[1].exception
-    assert isinstance(error, ChecksFailed) and error.exit_code == 65 == ExitCode.WRONG_DATA and not error.retryable
+    assert isinstance(error, ChecksFailed) and error.exit_code is ExitCode.WRONG_DATA and not error.retryable
+    assert int(error.exit_code) == 65
     assert "landing: expect_column_values_to_be_in_set(missing_after): 1 of " in error.what
 
 
