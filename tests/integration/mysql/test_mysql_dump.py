@@ -13,11 +13,10 @@ import pytest
 from dblake.core.errors import PrerequisitesNotMet, SourceError, Unsupported
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
-from dblake.source.mysql import catalog
-from dblake.source.mysql import chunks
+from dblake.source.mysql import catalog, chunks
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.result_rows import ResultRows
+from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.source import MysqlSource
 from tests.support.lake import Lake
 from tests.support.mysql import MysqlServer
@@ -112,7 +111,7 @@ def made(backend: MysqlBackend, *, more: dict[str, list[str]]) -> dict[str, tupl
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: Lake, size: int) -> None:
+def test_key_of_every_type_pages_and_matches(backend: MysqlBackend, lake: Lake, size: int) -> None:
     own = {"mysql": {}, "mariadb": {
         "uuid": ["123e4567-e89b-12d3-a456-426655440000", "ffffffff-ffff-1fff-bfff-ffffffffffff"],
         "inet6": ["::", "::ffff:192.0.2.1", "2001:db8::ff00:42:8329"],
@@ -144,7 +143,7 @@ def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: Lake, si
     assert later == {(name, "u") for name in names}
 
 
-def test_keys_of_several_columns_page_through_the_index(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_composite_key_pages_through_index(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE public.t (e enum('x','y','z'), b varchar(9) CHARACTER SET latin1, n int, v int,"
         " PRIMARY KEY (n, e, b))",
@@ -182,7 +181,7 @@ INDEXED = [
 
 
 @pytest.mark.parametrize(("columns", "key"), INDEXED, ids=[columns for columns, _ in INDEXED])
-def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
+def test_chunk_seeks_its_key_in_index(
     mysql_server: MysqlServer, backend: MysqlBackend, columns: str, key: tuple[str, ...]
 ) -> None:
     mysql_server.run(
@@ -211,7 +210,7 @@ def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
     assert (plan["type"], plan["key"], "filesort" in (plan["Extra"] or "")) == ("range", "PRIMARY", False)
 
 
-def test_rows_of_every_size_come_whole(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_rows_of_every_size_read_whole(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     sizes = [
         0, 1, 250, 251, 65_535, 65_536, (1 << 21) - 20, 1 << 21, *range((1 << 24) - 9, (1 << 24) - 4), (1 << 25) + 7,
     ]
@@ -237,7 +236,7 @@ def test_rows_of_every_size_come_whole(backend: MysqlBackend, mysql_server: Mysq
     reader.close()
 
 
-def test_an_error_in_the_middle_of_a_result_is_an_error(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_error_inside_result_raised(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE public.t (id int PRIMARY KEY, v varchar(200))",
         "INSERT INTO public.t WITH RECURSIVE s AS (SELECT 0 i UNION ALL SELECT i + 1 FROM s WHERE i < 900)"
@@ -267,7 +266,7 @@ def filled(backend: MysqlBackend, mysql_server: MysqlServer) -> Iterator[MysqlCh
     reader.close()
 
 
-def test_a_chunk_takes_no_locks_and_leaves_nothing_open(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_chunk_takes_no_locks_and_ends_transaction(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     held = mysql_server.connect("public", autocommit=False)
     with held.cursor() as cursor:
         cursor.execute("UPDATE t SET v = 'locked'")
@@ -279,7 +278,7 @@ def test_a_chunk_takes_no_locks_and_leaves_nothing_open(filled: MysqlChunkReader
     held.close()
 
 
-def test_a_definition_that_changed_behind_the_snapshot_is_told(
+def test_definition_changed_after_snapshot_reported(
     filled: MysqlChunkReader, mysql_server: MysqlServer
 ) -> None:
     def change(payload: pa.BinaryArray, schema: TableSchema) -> None:
@@ -298,7 +297,7 @@ def test_a_definition_that_changed_behind_the_snapshot_is_told(
     assert rows == [b"\x011\x01a\x017", b"\x012\x01b\x017"]
 
 
-def test_a_watermark_of_somebody_else_is_seen(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_foreign_watermark_returned_as_low_seen(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     assert read(filled)[0].low_seen == "low"
     mysql_server.run("UPDATE dblake.watermark SET value = 'stray' WHERE id = 1")
     assert read(filled)[0].low_seen == "stray"
@@ -323,7 +322,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("table", "key", "why"), REFUSED, ids=[f"{t[22:-1]} {k}" for t, k, _ in REFUSED])
-def test_what_cannot_be_asked_for_is_refused_by_name(
+def test_unreadable_chunk_request_rejected_by_name(
     backend: MysqlBackend, mysql_server: MysqlServer, table: str, key: tuple[str, ...] | None, why: str
 ) -> None:
     mysql_server.run(table)
@@ -332,7 +331,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name(
     assert why in refused.value.what
 
 
-def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_missing_or_unreadable_table_rejected(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     with pytest.raises(Unsupported, match=r"table public\.none is not in the database"):
         read(filled, table="public.none")
     mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.t FROM 'cap'@'%'")
@@ -340,7 +339,7 @@ def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader,
         read(filled)
 
 
-def test_generated_and_invisible_columns_come_as_in_the_log(
+def test_generated_and_invisible_columns_equal_log(
     backend: MysqlBackend, mysql_server: MysqlServer, lake: Lake
 ) -> None:
     mysql_server.run(
@@ -365,7 +364,7 @@ def test_generated_and_invisible_columns_come_as_in_the_log(
 
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
-def test_keys_that_the_server_made_by_itself_are_keys(
+def test_generated_invisible_primary_key_is_key(
     backend: MysqlBackend, mysql_server: MysqlServer, lake: Lake
 ) -> None:
     connection = mysql_server.connect("public")

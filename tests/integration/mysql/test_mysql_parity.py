@@ -25,7 +25,7 @@ def landed(server: MysqlServer, lake: Lake) -> list[dict[str, Any]]:
     return lake.decoded()
 
 
-def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_dumped_row_equals_logged_row_for_every_type(mysql_server: MysqlServer, tmp_path: Path) -> None:
     cases = values.cases(mysql_server.flavour)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
     for change in landed(mysql_server, Lake(tmp_path)):

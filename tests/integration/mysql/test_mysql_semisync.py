@@ -98,7 +98,7 @@ def source(stalling: Stalling) -> Source:
 RIGHT = {(str(n),): {"id": str(n), "v": "new" if n == 3 else "old"} for n in range(1, 6)}
 
 
-def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
+def test_semisync_stall_delays_low_watermark(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)
@@ -123,7 +123,7 @@ def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
     assert lake.state(T) == RIGHT
 
 
-def test_a_change_that_stalls_in_a_window_takes_its_row_out_of_the_chunk(
+def test_semisync_stalled_update_evicts_chunk_row(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)

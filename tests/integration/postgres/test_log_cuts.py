@@ -109,7 +109,7 @@ def read(source: PostgresSource, *, max_rows: int, again: int) -> list[tuple[str
 
 @pytest.mark.parametrize("look_every", [1, 2, 3, 256])
 @pytest.mark.parametrize(("max_rows", "again"), [(1, 9), (2, 5), (5, 3), (1000, 1000)])
-def test_every_row_comes_once_wherever_the_log_is_cut(
+def test_rows_land_once_wherever_log_is_cut(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, max_rows: int, again: int
 ) -> None:
     monkeypatch.setattr(log, "_LOOK_EVERY", look_every)
@@ -117,7 +117,7 @@ def test_every_row_comes_once_wherever_the_log_is_cut(
 
 
 @pytest.mark.parametrize("frame_bytes", [1, 40])
-def test_framing_in_small_portions_cuts_nothing(
+def test_small_frames_cut_no_transaction(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, frame_bytes: int
 ) -> None:
     monkeypatch.setattr(log, "_LOOK_EVERY", 1)
@@ -129,7 +129,7 @@ def test_framing_in_small_portions_cuts_nothing(
     ("look_every", "frame_bytes", "max_rows", "again"),
     [(1, 1, 1, 9), (2, 300, 2, 5), (3, 1000, 5, 3), (256, 2 << 20, 1000, 1000)],
 )
-def test_so_by_wal2json_whose_rows_tell_of_tables(
+def test_wal2json_rows_land_once_wherever_log_is_cut(
     wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
     again: int,
 ) -> None:

@@ -88,7 +88,7 @@ def landings(draw: st.DrawFn) -> tuple[dict[str, TableSchema], list[dict[str, An
 
 @given(landings(), st.integers(0, 3), st.integers(0, 3))
 @settings(max_examples=300, deadline=None)
-def test_the_decoder_says_what_the_model_says(
+def test_decoder_equals_model_on_random_rows(
     landing: tuple[dict[str, TableSchema], list[dict[str, Any]]], skipped: int, left_off: int
 ) -> None:
     known, rows = landing
@@ -99,7 +99,7 @@ def test_the_decoder_says_what_the_model_says(
 
 @given(schemas(), st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_bytes_are_refused_or_read_as_the_model_reads_them(schema: TableSchema, data: st.DataObject) -> None:
+def test_damaged_bytes_rejected_or_equal_to_model(schema: TableSchema, data: st.DataObject) -> None:
     """One row is damaged; what the model still understands decodes to the same, all else is a ReconcileError."""
     rows = [data.draw(landing_rows(schema)) for _ in range(3)]
     damaged = bytearray(rows[1]["payload"])

@@ -241,7 +241,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-def test_together_is_one_by_one(flavour: str, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_equal_single_events_on_random_logs(flavour: str, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     # What MariaDB's log leaves out is nothing here.
     monkeypatch.setattr(Relations, "_catalog_types", lambda *_: {})
     for seed in range(100):
@@ -265,7 +265,7 @@ def test_together_is_one_by_one(flavour: str, taken: list[int], monkeypatch: pyt
     assert sum(taken) > 1000, "there was next to nothing to look at"
 
 
-def test_a_run_is_as_long_as_nothing_unusual_comes(taken: list[int]) -> None:
+def test_run_covers_all_plain_transactions(taken: list[int]) -> None:
     file = Busy(random.Random(1), "mysql")
     for _ in range(1000):
         file.plain()
@@ -274,7 +274,7 @@ def test_a_run_is_as_long_as_nothing_unusual_comes(taken: list[int]) -> None:
 
 
 @pytest.mark.parametrize("what", ["watermark", "map"])
-def test_what_cannot_be_read_is_told_at_its_place(what: str) -> None:
+def test_unreadable_event_in_run_raises_at_its_position(what: str) -> None:
     file = Busy(random.Random(1), "mysql")
     for number in range(60):
         file.gtid(number)
@@ -289,7 +289,7 @@ def test_what_cannot_be_read_is_told_at_its_place(what: str) -> None:
     assert isinstance(error, str) and sum(row["kind"] == "row" for row in rows) == 50 and token.endswith(":0-49")
 
 
-def test_what_has_landed_is_not_told_again_and_what_follows_is() -> None:
+def test_resume_inside_runs_skips_landed_watermarks() -> None:
     file = Busy(random.Random(1), "mysql")
 
     def watermarks() -> None:
@@ -311,7 +311,7 @@ def test_what_has_landed_is_not_told_again_and_what_follows_is() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 5000])
-def test_a_damaged_event_is_told_at_its_place(size: int) -> None:
+def test_damaged_event_in_run_raises_at_its_position(size: int) -> None:
     file = Busy(random.Random(1), "mysql")
     for number in range(40):
         file.gtid(number).table(1, "shop", "t").rows(1, body=bytes(size)).xid()
@@ -322,7 +322,7 @@ def test_a_damaged_event_is_told_at_its_place(size: int) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_run_without_a_row_leaves_what_was_before(taken: list[int], before: int) -> None:
+def test_run_without_rows_keeps_earlier_rows(taken: list[int], before: int) -> None:
     file = Busy(random.Random(1), "mysql")
     for number in range(before):
         file.change(number=number)
@@ -336,7 +336,7 @@ def test_a_run_without_a_row_leaves_what_was_before(taken: list[int], before: in
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 4096, 64])
-def test_sums_of_many_are_those_of_each(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_crc32_of_many_equals_crc32_of_each(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(checksums, "_BLOCK_BYTES", at_once)
     checksums._zero_shift_table.cache_clear()
     dice = random.Random(3)
