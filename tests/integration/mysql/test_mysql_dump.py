@@ -171,7 +171,7 @@ def test_composite_key_pages_through_index(backend: MysqlBackend, mysql_server: 
     reader.close()
 
 
-#: Columns of a key, and a key from which to go on.
+#: Columns of a key, and a key to resume from.
 INDEXED = [
     ("a int, b varchar(9) CHARACTER SET latin1, c bigint unsigned", ("400", "k", "7")),
     ("a enum('x','y','z'), b datetime(3), c decimal(9,2)", ("y", "2024-01-01 00:00:00.500", "7.00")),
@@ -287,12 +287,12 @@ def test_definition_changed_after_snapshot_reported(
         changing._execute_command(3, "ALTER TABLE public.t ADD COLUMN w int DEFAULT 7")
 
     changing = mysql_server.connect("public")
-    told = filled.read(ChunkRequest(T, 1, "low", 10), change)
+    chunk = filled.read(ChunkRequest(T, 1, "low", 10), change)
     changing._read_query_result()
     changing.close()
     after, rows = read(filled)
     # Which of the two comes first once the transaction has ended is the server's choice.
-    assert told.schema.names == ("id", "v")
+    assert chunk.schema.names == ("id", "v")
     assert after.schema.names == ("id", "v", "w") and not after.schema_changed
     assert rows == [b"\x011\x01a\x017", b"\x012\x01b\x017"]
 

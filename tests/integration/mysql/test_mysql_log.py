@@ -125,11 +125,11 @@ def changes(rows: list[Row]) -> list[tuple[str, str, str | None, str | None]]:
     wanted = [{**row, "batch": 1} for row in rows if row["kind"] == "row"]
     found = decode(pa.RecordBatch.from_pylist(wanted, schema=DECODER_INPUT), schemas).to_pylist() if wanted else []
     found.sort(key=lambda r: (r["lsn"], r["seq"]))
-    said = []
+    changes = []
     for row in found:
         image = dict(row["after"] or row["before"])
-        said.append((row["table"], row["op"], image.get("id"), image.get("v")))
-    return said
+        changes.append((row["table"], row["op"], image.get("id"), image.get("v")))
+    return changes
 
 
 def positions(rows: list[Row]) -> list[tuple[int, int]]:
@@ -243,12 +243,12 @@ def test_log_schema_equals_catalog_schema(log: Log) -> None:
         " PRIMARY KEY (k1, k2))",
         "INSERT INTO shop.types (k1, k2) VALUES (1, '')",
     )
-    (said,) = [row for row in log.to_end() if row["kind"] == "schema"]
+    (landed,) = [row for row in log.to_end() if row["kind"] == "schema"]
     with closing(connect(log.settings, purpose="test")) as connection, connection.cursor() as cursor:
         there = catalog.table_by_name(cursor, "shop", "types")
     assert there is not None
-    assert TableSchema.from_json(said["payload"]).columns == there.schema.columns
-    assert said["schema_id"] == there.schema.schema_id
+    assert TableSchema.from_json(landed["payload"]).columns == there.schema.columns
+    assert landed["schema_id"] == there.schema.schema_id
     assert there.schema.primary_key == ("k1", "k2")
 
 
@@ -481,7 +481,7 @@ def test_log_rolls_over_to_seven_digit_file_number(log: Log) -> None:
 def test_reset_is_gap_whatever_new_file_size(log: Log, longer: bool) -> None:
     server = log.server
     log.to_end()
-    # The same second would give a file that is younger the same birthday: nobody resets within a second.
+    # Creation times are in seconds: a RESET within the same second could not be detected.
     time.sleep(1.1)
     server.run("RESET BINARY LOGS AND GTIDS" if server.flavour == "mysql" else "RESET MASTER")
     place = LogPosition.parse(log.resume.token)

@@ -36,9 +36,9 @@ def test_dumped_row_equals_logged_row_for_every_type(mysql_server: MysqlServer, 
         images = [read["after"], created["after"], updated["before"], updated["after"]]
         for name, type_ in columns(cases).items():
             value = row.get(name)
-            told = [image[name] for image in images]
-            if told != [value.text if value else None] * 4:
-                wrong.append((type_[:40], value and value.sql[:40], [text and text[:60] for text in told]))
+            texts = [image[name] for image in images]
+            if texts != [value.text if value else None] * 4:
+                wrong.append((type_[:40], value and value.sql[:40], [text and text[:60] for text in texts]))
         assert [set(image) for image in images] == [{"id", "touched", *columns(cases)}] * 4
         no_text = [name for name, value in row.items() if value.undecoded]
         assert [change["undecoded"] or [] for change in (read, created)] == [no_text] * 2

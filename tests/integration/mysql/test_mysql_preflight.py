@@ -1,4 +1,4 @@
-"""Each thing that may be wrong with a MariaDB or MySQL source: provoked, found by name, mended by its statement."""
+"""Each prerequisite of a MariaDB or MySQL source: broken, reported by name, corrected by its statement."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def test_preflight_mysql_problem_found_and_fixed(
 
 def test_preflight_read_only_server_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run("SET GLOBAL read_only = ON")
-    said = "the server is read-only: watermarks cannot be written there"
-    assert found(settings, "read_only") == Check("read_only", False, said, "set source.host to the primary")
+    detail = "the server is read-only: watermarks cannot be written there"
+    assert found(settings, "read_only") == Check("read_only", False, detail, "set source.host to the primary")
     with pytest.raises(PrerequisitesNotMet, match="read-only"):
         MysqlSource(settings).open_reader().mark(1, "x")
 
@@ -186,11 +186,11 @@ KNOWN = [
     ("primary_key",
      ["CREATE TABLE shop.log (at datetime)", "CREATE TABLE shop.f (k float PRIMARY KEY)",
       "CREATE TABLE shop.p (k text, PRIMARY KEY (k(5)))"],
-     "followed from the log but never dumped, for want of a primary key: shop.log; never dumped, since their keys hold"
-     " floats, which cannot be asked for: shop.f; sorted for each chunk, since their keys are made of the beginnings of"
-     " values: shop.p"),
+     "followed from the log but never dumped, as they have no primary key: shop.log; never dumped, as their keys have"
+     " FLOAT columns, whose values no query can match: shop.f; sorted for each chunk, as their keys consist of column"
+     " prefixes: shop.p"),
     ("binlog_retention", ["SET GLOBAL binlog_expire_logs_seconds = 43200"],
-     "the server removes log after 12 hours: a capture stopped longer finds a gap"),
+     "the server expires log after 12 hours: a capture stopped for longer finds a gap"),
 ]
 
 
@@ -232,17 +232,17 @@ def test_preflight_names_unsupported_tables(settings: MysqlSettings, mysql_serve
 
 
 def test_preflight_connect_failure_names_cause(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
-    def said(**other: object) -> list[tuple[str, bool, str]]:
+    def checked(**other: object) -> list[tuple[str, bool, str]]:
         return [(c.check, c.ok, c.detail) for c in preflight(replace(settings, **other))]  # type: ignore[arg-type]
 
-    assert said(password="wrong") == [
+    assert checked(password="wrong") == [
         ("connect", False, "source shop: wrong password, or there is no such user for this host")
     ]
-    assert said(port=1) == [
-        ("connect", False, "connection refused: nothing listens there (source.host, source.port)")
+    assert checked(port=1) == [
+        ("connect", False, "connection refused: no server listens there (source.host, source.port)")
     ]
     other = {"mysql": "mariadb", "mariadb": "mysql"}[mysql_server.flavour]
-    ((_, _, detail),) = said(flavour=other)
+    ((_, _, detail),) = checked(flavour=other)
     assert detail.endswith(f", but source.type is {other}")
     own = int(mysql_server.rows("SELECT @@server_id")[0][0])
     assert found(replace(settings, server_id=own), "server_id").detail == f"source.server_id is the server's own, {own}"
@@ -299,20 +299,20 @@ def test_init_creates_only_missing_objects(mysql_server: MysqlServer) -> None:
 
 def test_init_rejects_foreign_watermark_table(mysql_server: MysqlServer) -> None:
     mysql_server.run(*SHOP, "CREATE DATABASE dblake", "CREATE TABLE dblake.watermark (id int PRIMARY KEY, level int)")
-    with pytest.raises(PrerequisitesNotMet, match="not as dblake makes it"):
+    with pytest.raises(PrerequisitesNotMet, match="but not with the columns"):
         init(mysql_server, settings_for(mysql_server))
     assert mysql_server.rows("SELECT count(*) FROM mysql.user WHERE user = 'cap'") == [(0,)]
 
 
 def test_init_without_privileges_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run("CREATE TABLE shop.more (id int PRIMARY KEY)", f"GRANT INSERT ON shop.more TO {ROLE}")
-    with pytest.raises(PrerequisitesNotMet, match="user cap may not do all that --init does"):
+    with pytest.raises(PrerequisitesNotMet, match="user cap lacks a privilege that --init needs"):
         run_init(settings, settings.user, settings.password)
 
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
 def test_tls_verified_by_default(settings: MysqlSettings) -> None:
-    # MySQL makes itself a certificate that nobody has signed.
+    # MySQL generates a self-signed certificate.
     assert found(replace(settings, tls="verify"), "connect").detail == (
         "source shop: the server's certificate cannot be verified"
     )

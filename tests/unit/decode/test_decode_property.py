@@ -1,4 +1,4 @@
-"""Random schemas, messages and lines: the vectorised decoder says what the row-at-a-time model says."""
+"""Random schemas, messages and lines: the vectorised decoder equals the row-at-a-time model."""
 
 from __future__ import annotations
 

@@ -273,15 +273,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "row", "says"), REFUSED, ids=[r[0] for r in REFUSED])
-def test_malformed_row_rejected_by_name(name: str, row: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("name", "row", "message"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_malformed_row_rejected_by_name(name: str, row: dict[str, Any], message: str) -> None:
     """Between good rows, so that neighbours neither hide the fault nor are blamed for it."""
     good = chunk_row(ITEM, b"8\ta\tb\n", seq=98) if row["kind"] == "chunk" else log_row(ITEM, INSERT, lsn=98)
     schemas = {s.schema_id: s for s in (ITEM, BARE)}
     with pytest.raises(ReconcileError) as caught:
         decode(batch_of(good, row, good), schemas)
     place = "row 4 of chunk d1-3 in landing batch 7" if row["kind"] == "chunk" else "position 1/4711/4 in landing batch"
-    assert says in caught.value.what
+    assert message in caught.value.what
     assert f"table {row['table']}: " in caught.value.what
     assert place in caught.value.what
     assert caught.value.next_step

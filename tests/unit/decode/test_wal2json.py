@@ -119,7 +119,7 @@ CASES = [
 ]
 
 
-def told(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, Image, Image, bool]]:
+def decoded(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, Image, Image, bool]]:
     rows = [log_row(schema, payload, format="wal2json", seq=10 * n) for n, payload in enumerate(payloads)]
     return [
         (e["op"], *(None if e[image] is None else dict(e[image]) for image in ("key", "before", "after")), e["partial"])
@@ -129,15 +129,15 @@ def told(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, I
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_wal2json_object_decoded_alone(case: Case) -> None:
-    assert told([case.payload], case.schema) == case.events
+    assert decoded([case.payload], case.schema) == case.events
 
 
 @pytest.mark.parametrize("schema", [ITEM, LOOSE], ids=lambda schema: schema.table)
 def test_wal2json_object_decoded_among_others(schema: TableSchema) -> None:
-    """However long what stands before and behind it, each object says the same."""
+    """Whatever precedes and follows it in the buffer, each object decodes to the same."""
     cases = [case for case in CASES if case.schema is schema]
     order = [*cases, *reversed(cases), *cases[::2]]
-    assert told([case.payload for case in order], schema) == [event for case in order for event in case.events]
+    assert decoded([case.payload for case in order], schema) == [event for case in order for event in case.events]
 
 
 def test_wal2json_undecodable_bytes_become_hex() -> None:

@@ -1,4 +1,4 @@
-"""Spellings of MySQL's and MariaDB's types: from the catalogue, from the log, and what the log says of each."""
+"""Spellings of MySQL's and MariaDB's types: from the catalog, from the log, and the log's encoding of each."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ STATUS = bytes.fromhex("0000000000 012000a04500000000 0603737464 04ff00ff00ff00 
 )
 def test_query_decoded_in_session_charset(status: bytes, raw: bytes, text: str | None) -> None:
     body = struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + raw
-    said = control_events.read_query(plain(event(2, body)))
-    assert (said.text, said.default_schema) == (text, "shop")
+    query = control_events.read_query(plain(event(2, body)))
+    assert (query.text, query.default_schema) == (text, "shop")
 
 
 def test_compressed_query_inflated() -> None:
@@ -142,13 +142,13 @@ def test_payload_unknown_compression_raises_value_error() -> None:
 
 
 def test_table_map_columns_read() -> None:
-    said = read_table_map(bytes.fromhex(
+    described = read_table_map(bytes.fromhex(
         "6c0000000000 0100 017800 017400 0c 030d100ff6fffefefcfcfe03 0f 0101 2800 0502 04 f701 f801 02 02 fe10 fe0f"
         "010170 0308fcff00fcff003f3f 070100 041c 026964 0179 0162 0176 0164 0167 0165 0173 027478 026262 02626e 016e"
         "0a03fcff00 05050201710172 06050201610162 080100 0c02fff0"
     ), mariadb=False)
-    assert (said.schema_name, said.table_name) == ("x", "t")
-    assert [(c.name, c.code, c.meta, c.nullable, c.unsigned, c.collation, c.key) for c in said.columns] == [
+    assert (described.schema_name, described.table_name) == ("x", "t")
+    assert [(c.name, c.code, c.meta, c.nullable, c.unsigned, c.collation, c.key) for c in described.columns] == [
         ("id", 3, 0, False, False, None, 1), ("y", 13, 0, True, True, None, None),
         ("b", 16, 0x0101, True, False, None, None), ("v", 15, 40, True, False, 255, None),
         ("d", 246, 0x0205, True, True, None, None), ("g", 255, 4, True, False, None, None),
@@ -156,12 +156,13 @@ def test_table_map_columns_read() -> None:
         ("tx", 252, 2, True, False, 255, None), ("bb", 252, 2, True, False, 63, None),
         ("bn", 254, 0x10FE, True, False, 63, None), ("n", 3, 0, True, True, None, None),
     ]
-    assert [c.labels for c in said.columns if c.labels] == [(b"a", b"b"), (b"q", b"r")]
+    assert [c.labels for c in described.columns if c.labels] == [(b"a", b"b"), (b"q", b"r")]
 
 
 def test_table_map_without_metadata_has_no_names() -> None:
-    said = read_table_map(bytes.fromhex("6c0000000000010001780001740002030f020a0002"), mariadb=False)
-    assert [(c.name, c.code, c.meta, c.nullable) for c in said.columns] == [(None, 3, 0, False), (None, 15, 10, True)]
+    described = read_table_map(bytes.fromhex("6c0000000000010001780001740002030f020a0002"), mariadb=False)
+    columns = [(c.name, c.code, c.meta, c.nullable) for c in described.columns]
+    assert columns == [(None, 3, 0, False), (None, 15, 10, True)]
 
 
 ONE, TWO = b"\x00\x01\x00\x00\x00\x03abc", b"\x00\x01\x00\x00\x00\x02de"
@@ -193,7 +194,9 @@ def test_watermark_updates_read(number: int, rows: bytes, seen: list[tuple[int, 
         ("mariadb", "0-1-5,7-1-1", [(0, 2, 6), (3, 1, 1)], "0-2-6,3-1-1,7-1-1"),
     ],
 )
-def test_gtid_set_add_merges_intervals(flavour: str, before: str, more: list[tuple[object, object, int]], after: str) -> None:
+def test_gtid_set_add_merges_intervals(
+    flavour: str, before: str, more: list[tuple[object, object, int]], after: str
+) -> None:
     done = executed_gtids(flavour, before)
     for gtid in more:
         done.add(gtid)

@@ -168,7 +168,7 @@ def broken_off(*, parted: bool) -> Follower:
 def test_crash_discards_open_transaction() -> None:
     follower = broken_off(parted=False)
     rows = follower.take(File("binlog.000008").change().events).rows.to_pylist()
-    # The schema went with the broken transaction, so it is told again.
+    # The schema row was discarded with the transaction, so it is written again.
     assert [(row["kind"], row["lsn"] >> 36) for row in rows] == [("schema", 8), ("row", 8)]
 
 
