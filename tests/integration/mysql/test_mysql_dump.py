@@ -201,7 +201,7 @@ def test_chunk_seeks_its_key_in_index(
     with connect(backend.settings, purpose="test") as asking, asking.cursor() as cur:
         table = catalog.table_by_name(cur, "public", "t")
         assert table is not None
-        query = chunks._select(table, chunks._wanted(table, ChunkRequest(T, 1, "low", 5, key)), 5)
+        query = chunks._select(table, chunks._condition(table, ChunkRequest(T, 1, "low", 5, key)), 5)
     rows = pymysql.cursors.DictCursor
     with mysql_server.connect("public", cursorclass=rows) as explaining, explaining.cursor() as cur:
         cur.execute("SET sql_mode = '', time_zone = '+00:00'")

@@ -171,7 +171,9 @@ def write(server: MysqlServer, *transactions: str) -> None:
 
 
 @pytest.mark.parametrize("reopen", [False, True])
-@pytest.mark.parametrize("max_rows", [1, 2, 3, 1000])
+@pytest.mark.parametrize(
+    "max_rows", [1, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 3)), 1000]
+)
 def test_rows_land_once_wherever_log_is_cut(log: Log, max_rows: int, reopen: bool) -> None:
     write(log.server, *TRANSACTIONS)
     rows = log.to_end(max_rows=max_rows, reopen=reopen)

@@ -107,8 +107,16 @@ def read(source: PostgresSource, *, max_rows: int, again: int) -> list[tuple[str
     return [row for _, row in found]
 
 
-@pytest.mark.parametrize("look_every", [1, 2, 3, 256])
-@pytest.mark.parametrize(("max_rows", "again"), [(1, 9), (2, 5), (5, 3), (1000, 1000)])
+_LOOK_EVERY, _PIECES = (1, 2, 3, 256), ((1, 9), (2, 5), (5, 3), (1000, 1000))
+
+
+@pytest.mark.parametrize(
+    ("look_every", "max_rows", "again"),
+    [
+        pytest.param(look_every, *pieces, marks=[] if number == other else pytest.mark.slow)
+        for number, look_every in enumerate(_LOOK_EVERY) for other, pieces in enumerate(_PIECES)
+    ],
+)
 def test_rows_land_once_wherever_log_is_cut(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, max_rows: int, again: int
 ) -> None:
@@ -127,7 +135,10 @@ def test_small_frames_cut_no_transaction(
 
 @pytest.mark.parametrize(
     ("look_every", "frame_bytes", "max_rows", "again"),
-    [(1, 1, 1, 9), (2, 300, 2, 5), (3, 1000, 5, 3), (256, 2 << 20, 1000, 1000)],
+    [
+        (1, 1, 1, 9), pytest.param(2, 300, 2, 5, marks=pytest.mark.slow),
+        pytest.param(3, 1000, 5, 3, marks=pytest.mark.slow), (256, 2 << 20, 1000, 1000),
+    ],
 )
 def test_wal2json_rows_land_once_wherever_log_is_cut(
     wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,

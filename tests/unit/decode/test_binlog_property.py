@@ -117,7 +117,7 @@ def texts(schema: TableSchema, image: list[tuple[str, str | None]] | None) -> di
     return None if image is None else {name: canonical(types[name], text) for name, text in image}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
 def test_binlog_rows_random_round_trip(seed: int) -> None:
     draw = random.Random(seed)
     schema = any_table(draw)
@@ -163,7 +163,7 @@ def printed(spelling: str, text: str | None) -> bytes | None:
     return text.encode("cp1252" if spelling.endswith("latin1") else "utf-8")
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
 def test_binlog_rows_equal_mysql_replication(seed: int) -> None:
     draw = random.Random(1000 + seed)
     schema = any_table(draw)
