@@ -1,1 +1,1 @@
-"""Ours beside peers, on one data set, in one command: ``./spark-submit.sh benchmark``. What is claimed is measured."""
+"""Benchmarks of each stage beside a peer, on one data set: ``./spark-submit.sh benchmark`` measures every claim."""

@@ -1,4 +1,4 @@
-"""Log → landing beside ``pg_recvlogical``, which writes the same stretch of log to nowhere: each alone, in turn."""
+"""Benchmark log → landing beside ``pg_recvlogical``, which discards the same part of the log; one at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 
 
 def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Comparison, float]:
-    """The comparison, and capture's peak memory in MB. ``slot`` stands before the changes."""
+    """Return the comparison and capture's peak memory in MB. ``slot`` precedes the changes."""
     end = bench.log_end()
     ours, peers = [], []
     for number in range(rounds):
@@ -19,8 +19,8 @@ def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Compari
         with bench.copied_slot(slot) as copy:
             ours.append(bench.capture(copy, f"log_{number}", dump=False))
     landed = [json.loads(r.output) for r in ours]
-    if any(fact["rows"] < changes for fact in landed):
-        raise RuntimeError("capture landed less than there was")
+    if (fewest := min(fact["rows"] for fact in landed)) < changes:
+        raise RuntimeError(f"capture landed {fewest} of {changes} changes")
     comparison = Comparison(
         "capture → landing",
         Side("capture, from opening the log to the last commit", changes, tuple(fact["seconds"] for fact in landed),
@@ -33,7 +33,7 @@ def measure(bench: Bench, slot: str, changes: int, rounds: int) -> tuple[Compari
     return comparison, max(r.peak_mb for r in ours)
 
 
-def _recvlogical(bench: Bench, slot: str, end: str) -> Ran:
+def _recvlogical(bench: Bench, slot: str, end: str) -> ProcessResult:
     server = bench.server
     return run(
         [str(server.binaries / "pg_recvlogical"), "-h", "127.0.0.1", "-p", str(server.port), "-U", server.user,

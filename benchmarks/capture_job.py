@@ -1,4 +1,4 @@
-"""Runs the capture job as its user would start it, on whichever database, and asks how long its dump took."""
+"""Run the capture job as a user starts it, on any database, and measure its dump."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 from dblake.capture.dump_queue import dump_status, queue_dump
 from dblake.capture.progress import open_progress
 
@@ -18,27 +18,27 @@ HOME = Path(__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"}
 
 
-def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> Ran:
-    """One run until it has caught up. ``folder`` is the warehouse, and ``dump`` the tables to dump, if any."""
+def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> ProcessResult:
+    """Run capture until it has caught up. ``folder`` is the warehouse, ``dump`` the tables to dump, possibly none."""
     configure(folder, configuration)
     if dump:
-        queue(folder, dump)
+        request_dump(folder, dump)
     return run([*_command(folder), "--until-caught-up", "--json"], ENVIRONMENT)
 
 
-def begin_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
-    """Capture that goes on until it is told to end."""
+def start_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:
+    """Start capture, which runs until it is stopped."""
     configure(folder, configuration)
     return subprocess.Popen(_command(folder), env={**os.environ, **ENVIRONMENT}, stderr=subprocess.DEVNULL)
 
 
-def queue(folder: Path, tables: Sequence[str]) -> None:
-    """Asks for a dump of tables, now or before capture begins."""
+def request_dump(folder: Path, tables: Sequence[str]) -> None:
+    """Queue a dump of tables, before or while capture runs."""
     queue_dump(open_progress(f"file:{folder}/progress", SOURCE), tables)
 
 
 def dump_times(folder: Path) -> tuple[datetime, datetime] | None:
-    """When the only dump of a run began and ended; None while it has not."""
+    """Return when the only dump of a run began and ended; None until it has ended."""
     (entry,) = dump_status(open_progress(f"file:{folder}/progress", SOURCE))
     if entry["state"] != "done":
         return None
@@ -46,7 +46,7 @@ def dump_times(folder: Path) -> tuple[datetime, datetime] | None:
 
 
 def dump_seconds(folder: Path, rows: int) -> float:
-    """How long the dump of a run took, which must have landed every row."""
+    """Return the seconds that the dump of a run took. Raises RuntimeError if it landed fewer than ``rows``."""
     (done,) = dump_status(open_progress(f"file:{folder}/progress", SOURCE))
     if done["state"] != "done" or done["rows"] != rows:
         raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {rows} rows")
@@ -55,7 +55,7 @@ def dump_seconds(folder: Path, rows: int) -> float:
 
 
 def configure(folder: Path, configuration: str) -> None:
-    """Puts the configuration of a run, and the password it names, into the run's folder."""
+    """Write the configuration of a run, and the password that it references, into the run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "password").write_text(PASSWORD, encoding="ascii")
     (folder / "bench.yaml").write_text(configuration, encoding="utf-8")

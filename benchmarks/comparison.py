@@ -1,4 +1,4 @@
-"""Two ways to do the same, each measured a few times, and how they compare."""
+"""Two ways to do the same work, each measured several times, and their ratio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way: ``seconds`` of each run; ``cpu_seconds`` likewise, where it is known."""
+    """One way: ``seconds`` of each run, and ``cpu_seconds`` if they were measured."""
 
     what: str
     rows: int
@@ -19,16 +19,16 @@ class Side:
 
     @property
     def time(self) -> float:
-        """The median."""
+        """The median of ``seconds``."""
         return median(self.seconds)
 
     @property
     def rate(self) -> float:
-        """Rows a second in the median run."""
+        """Rows per second in the median run."""
         return self.rows / self.time
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "what": self.what, "rows": self.rows, "rows_per_second": round(self.rate),
             "seconds": [round(s, 3) for s in self.seconds], "cpu_seconds": [round(s, 2) for s in self.cpu_seconds],
@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours beside a peer. The ratio is that of the rates (``least`` is wanted), else of the times (``most`` is)."""
+    """dblake beside a peer. With ``least`` the ratio is of the rates, else of the times, with ``most`` as its limit."""
 
     name: str
     ours: Side
@@ -48,23 +48,23 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Of rates or of times."""
+        """dblake's rate, or time, divided by the peer's."""
         return self.ours.rate / self.peer.rate if self.least is not None else self.ours.time / self.peer.time
 
     @property
     def target(self) -> str:
-        """In words."""
+        """The target in words; empty if there is none."""
         if self.least is not None:
             return f"≥ {self.least} of its rate"
         return f"≤ {self.most} times its time" if self.most is not None else ""
 
     @property
     def met(self) -> bool:
-        """True if the ratio is what it should be."""
+        """True if the ratio meets the target, or there is none."""
         return self.ratio >= self.least if self.least is not None else self.most is None or self.ratio <= self.most
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "name": self.name, "ours": self.ours.facts(), "peer": self.peer.facts(), "ratio": round(self.ratio, 3),
             "target": self.target, "met": self.met, "also": [side.facts() for side in self.also],

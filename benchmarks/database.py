@@ -1,6 +1,6 @@
-"""The data set: one PostgreSQL of our own, one table like pgbench's accounts, and changes to it.
+"""The data set: an own PostgreSQL server, one table like pgbench's accounts, and changes to it.
 
-Every run of capture, and of its peer, gets a copy of a slot: so the same stretch of log can be read again and again.
+Every run of capture and of its peer gets a copy of a slot, so that all of them read the same part of the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg2
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 from dblake.lake.layout import Paths
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
@@ -28,7 +28,7 @@ _TABLE = """
 CREATE TABLE public.accounts (aid int NOT NULL, bid int NOT NULL, abalance int NOT NULL, filler char(84) NOT NULL)
 """
 _FILL = "INSERT INTO public.accounts SELECT n, n / 100000, 0, '' FROM generate_series(%s, %s) AS n"
-# Transactions of the size of pgbench's own: three updates and an insert each.
+# Transactions of pgbench's size: three updates and an insert each.
 _CHANGE = """
 CREATE PROCEDURE public.change(transactions int, accounts int, first int) LANGUAGE plpgsql AS $$
 DECLARE one int; two int; three int;
@@ -57,7 +57,7 @@ END $$
 
 @dataclass
 class Bench:
-    """The database while the benchmark runs. ``rows`` is what the table holds by now, or will by the next change."""
+    """The benchmark's database. ``rows`` is the current number of rows of the table."""
 
     server: EmbeddedPostgres
     folder: Path
@@ -66,20 +66,20 @@ class Bench:
 
     @property
     def settings(self) -> PostgresSettings:
-        """As the capture role sees it."""
+        """The source settings of the capture role."""
         return PostgresSettings(
             SOURCE, "127.0.0.1", self.server.port, SOURCE, "dblake", PASSWORD, ("public.*",), tls="disable"
         )
 
     def execute(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """As superuser, in autocommit."""
+        """Execute a statement as superuser, in autocommit; return its rows."""
         with closing(self.server.connect(SOURCE)) as conn, conn.cursor() as cur:
             cur.execute("SET synchronous_commit = off")
             cur.execute(statement, parameters)
             return cur.fetchall() if cur.description else []
 
     def fill(self, rows: int) -> None:
-        """Makes the database with the table, prepares it for capture."""
+        """Create the database and the table, and initialize capture."""
         with closing(self.server.connect()) as conn, conn.cursor() as cur:
             cur.execute(f"CREATE DATABASE {SOURCE}")
         self.execute(_TABLE)
@@ -92,24 +92,24 @@ class Bench:
         run_init(self.settings, self.server.user, self.server.password)
 
     def change(self, changes: int) -> None:
-        """So many row changes, one after the other, as fast as they go."""
+        """Make so many row changes, sequentially, as fast as possible."""
         transactions = changes // _ROWS_A_TRANSACTION
         first, self.rows = self.rows + 1, self.rows + transactions
         self.execute("CALL public.change(%s, %s, %s)", (transactions, first - 1, first))
 
     def grow(self, to: int) -> int:
-        """Inserts rows, a thousand a transaction, until the table has so many; returns how many came."""
+        """Insert rows, a thousand per transaction, until the table has ``to``; return how many were inserted."""
         first, self.rows = self.rows + 1, to
         self.execute("CALL public.grow(%s, %s, 1000)", (first, to))
         return to - first + 1
 
     def insert_at_once(self, rows: int) -> None:
-        """So many rows more, in one transaction."""
+        """Insert so many rows in one transaction."""
         first, self.rows = self.rows + 1, self.rows + rows
         self.execute(_FILL, (first, self.rows))
 
     def make_tables(self, count: int) -> list[str]:
-        """Small tables, captured from now on; their names."""
+        """Create small tables and include them in capture; return their names."""
         names = [f"public.small_{number}" for number in range(1, count + 1)]
         for name in names:
             self.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
@@ -118,16 +118,16 @@ class Bench:
         return names
 
     def log_end(self) -> str:
-        """Where the log ends now."""
+        """Return the current end of the log."""
         return str(self.execute("SELECT pg_current_wal_lsn()")[0][0])
 
-    def keep_slot(self, name: str) -> None:
-        """A slot at the place where the log ends now, for copies to be made of."""
+    def create_slot(self, name: str) -> None:
+        """Create a slot at the current end of the log, from which ``copied_slot`` makes copies."""
         self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
 
     @contextmanager
     def copied_slot(self, of: str) -> Iterator[str]:
-        """A slot for one run."""
+        """Yield the name of a copy of slot ``of``, for one run; drop the copy afterwards."""
         self._runs += 1
         name = f"run_{self._runs}"
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (of, name))
@@ -148,24 +148,24 @@ class Bench:
                 time.sleep(0.05)
 
     def warehouse(self, name: str) -> Path:
-        """A folder of one run's own."""
+        """Return the folder of one run."""
         return self.folder / name
 
     def paths(self, name: str) -> Paths:
-        """The tables in it."""
+        """Return the paths of one run's tables."""
         return Paths(str(self.warehouse(name)), SOURCE)
 
-    def capture(self, slot: str, warehouse: str, *, dump: bool, tables: Sequence[str] = (TABLE,)) -> Ran:
-        """One run of the capture job until it has caught up, as its user would start it."""
+    def capture(self, slot: str, warehouse: str, *, dump: bool, tables: Sequence[str] = (TABLE,)) -> ProcessResult:
+        """Run the capture job until it has caught up, as a user starts it."""
         folder = self.warehouse(warehouse)
         return run_capture(folder, self.configuration(folder, slot), tables if dump else [])
 
     def dump_seconds(self, warehouse: str) -> float:
-        """How long the dump of a run took, which must have landed every row."""
+        """Return the seconds that the dump of a run took. Raises RuntimeError if it did not land every row."""
         return dump_seconds(self.warehouse(warehouse), self.rows)
 
     def configuration(self, folder: Path, slot: str) -> str:
-        """The configuration file of one run, whose warehouse is ``folder``."""
+        """Return the configuration file of one run, whose warehouse is ``folder``."""
         settings = replace(self.settings, slot=slot)
         return f"""
 warehouse: {folder}

@@ -1,6 +1,6 @@
-"""Decoding speed on one core: pgoutput messages and COPY lines of a five-column row, beside a row-by-row decoder.
+"""Benchmark decoding on one core: pgoutput messages and COPY lines of five columns, beside a row-by-row decoder.
 
-``PYTHONPATH=lib:. python benchmarks/decode.py 400000`` prints rows per second of both, maps included, and their ratio.
+``PYTHONPATH=lib:. python benchmarks/decode.py 400000`` prints the rows per second of both, and their ratio.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPEAT = 3
 
 
 def rows(count: int) -> Iterator[list[str | None]]:
-    """Rows as pgbench would write them."""
+    """Yield rows as pgbench writes them."""
     draw = random.Random(1)
     for n in range(count):
         yield [str(n), str(draw.randint(1, 99_999)), str(draw.randint(-5_000, 5_000)), "2026-01-02 03:04:05.678901",
@@ -39,7 +39,7 @@ def rows(count: int) -> Iterator[list[str | None]]:
 
 
 def batch_of(kind: str, payload_format: str, payloads: list[bytes]) -> pa.RecordBatch:
-    """Landing rows with those payloads."""
+    """Return landing rows with these payloads."""
     count = len(payloads)
     columns = {
         "batch": pa.repeat(pa.scalar(1, pa.int64()), count),
@@ -56,8 +56,8 @@ def batch_of(kind: str, payload_format: str, payloads: list[bytes]) -> pa.Record
     return pa.RecordBatch.from_arrays([columns[n] for n in DECODER_INPUT.names], schema=DECODER_INPUT)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The best of a few runs."""
+def best_seconds(work: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of REPEAT runs."""
     best = float("inf")
     for _ in range(REPEAT):
         start = time.perf_counter()
@@ -67,13 +67,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def row_by_row(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The model, with the same result."""
+    """Decode with the model, to the same columns."""
     decoded = [event for row in batch.to_pylist() for event in decode_row(row, SCHEMA)]
     return pa.RecordBatch.from_pylist(decoded, schema=DECODED)
 
 
 def main() -> None:
-    """Prints one line per case."""
+    """Print one line per case."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
     pa.set_cpu_count(1)
     every = list(rows(count))
@@ -85,19 +85,19 @@ def main() -> None:
     }
     for name, (kind, payload_format, payloads) in cases.items():
         batch = batch_of(kind, payload_format, payloads)
-        whole = measured(batch, len(batch))
-        by_tens = measured(batch, 10_000)
+        whole = measure_rate(batch, len(batch))
+        by_tens = measure_rate(batch, 10_000)
         few = batch.slice(0, 20_000)
-        plain = len(few) / seconds(partial(row_by_row, few))
+        slow = len(few) / best_seconds(partial(row_by_row, few))
         print(f"{name:34s} {whole:12,.0f} rows/s   in batches of 10,000 {by_tens:12,.0f}   "
-              f"row by row {plain:9,.0f}   ratio {whole / plain:5.1f}")
+              f"row by row {slow:9,.0f}   ratio {whole / slow:5.1f}")
 
 
-def measured(batch: pa.RecordBatch, size: int) -> float:
-    """Rows per second, decoded in batches of a size."""
+def measure_rate(batch: pa.RecordBatch, size: int) -> float:
+    """Return the rows per second of decoding in batches of ``size`` rows."""
     schemas = {SCHEMA.schema_id: SCHEMA}
     parts = [batch.slice(at, size) for at in range(0, len(batch), size)]
-    return len(batch) / seconds(lambda: [decode(part, schemas) for part in parts])
+    return len(batch) / best_seconds(lambda: [decode(part, schemas) for part in parts])
 
 
 if __name__ == "__main__":

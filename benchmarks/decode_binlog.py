@@ -1,7 +1,7 @@
-"""Decoding speed of MySQL's formats on one core, beside mysql-replication's row decoder on the same events.
+"""Benchmark decoding of MySQL's formats on one core, beside mysql-replication's row decoder on the same events.
 
-``PYTHONPATH=lib:. python benchmarks/decode_binlog.py 100000`` prints row changes per second of processor time of both,
-ours with keys and images made, and their ratio.
+``PYTHONPATH=lib:. python benchmarks/decode_binlog.py 100000`` prints the row changes per second of processor time
+of both, dblake's including keys and images, and their ratio.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SCHEMA = TableSchema(
 )
 TYPES = [column.type for column in SCHEMA.columns]
 REPEAT = 3
-_AT_A_TIME = 10_000
-_THEIRS = 2_000
-"""Rows that the library gets to decode, which takes it long enough."""
+_BATCH_ROWS = 10_000
+_LIBRARY_ROWS = 2_000
+"""How many rows the library decodes; more would take too long."""
 
 
 def rows(count: int) -> list[list[str | None]]:
-    """Rows of a shop."""
+    """Return rows of a shop's orders."""
     draw = random.Random(1)
     return [
         [str(n), str(draw.randint(1, 99_999)), f"customer{n}@example.org", draw.choice(["new", "paid", "sent"]),
@@ -51,7 +51,7 @@ def rows(count: int) -> list[list[str | None]]:
 
 
 def batch_of(kind: str, payload_format: str, payloads: Sequence[bytes]) -> pa.RecordBatch:
-    """Landing rows with those payloads."""
+    """Return landing rows with these payloads."""
     count = len(payloads)
     same = {
         "batch": pa.scalar(1, pa.int64()), "incarnation": pa.scalar(1, pa.int64()), "seq": pa.scalar(0, pa.int64()),
@@ -64,8 +64,8 @@ def batch_of(kind: str, payload_format: str, payloads: Sequence[bytes]) -> pa.Re
     return pa.RecordBatch.from_arrays([columns[n] for n in DECODER_INPUT.names], schema=DECODER_INPUT)
 
 
-def seconds(work: Callable[[], object], repeat: int = REPEAT) -> float:
-    """Processor time, the best of a few runs: others may use the machine at the same time."""
+def best_cpu_seconds(work: Callable[[], object], repeat: int = REPEAT) -> float:
+    """Return the processor seconds of the fastest run; other processes may use the machine at the same time."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()
@@ -74,42 +74,43 @@ def seconds(work: Callable[[], object], repeat: int = REPEAT) -> float:
     return best
 
 
-def decoding(kind: str, payload_format: str, payloads: Sequence[bytes]) -> float:
-    """Seconds it takes to decode them as landing rows, in batches of as many as Spark hands over."""
+def measure_decoding(kind: str, payload_format: str, payloads: Sequence[bytes]) -> float:
+    """Return the processor seconds of decoding payloads as landing rows, in batches of Spark's size."""
     schemas, batch = {SCHEMA.schema_id: SCHEMA}, batch_of(kind, payload_format, payloads)
-    parts = [batch.slice(at, _AT_A_TIME) for at in range(0, len(batch), _AT_A_TIME)]
-    return seconds(lambda: [decode(part, schemas) for part in parts])
+    parts = [batch.slice(at, _BATCH_ROWS) for at in range(0, len(batch), _BATCH_ROWS)]
+    return best_cpu_seconds(lambda: [decode(part, schemas) for part in parts])
 
 
 def comparisons(count: int) -> list[Comparison]:
-    """Inserts and updates in rows events of several sizes; with the last, the result rows of chunks."""
+    """Compare inserts and updates in rows events of several sizes; the last also measures result rows of chunks."""
     every = rows(count)
     tables = their_table(SCHEMA)
-    found = []
+    measured = []
     threads = pa.cpu_count()
     pa.set_cpu_count(1)
     lines = [result_row([None if v is None else v.encode() for v in row]) for row in every]
-    chunks = Side("result rows of chunks; processor time", count, (decoding(CHUNK, MYSQL_ROWS, lines),))
+    chunks = Side("result rows of chunks; processor time", count, (measure_decoding(CHUNK, MYSQL_ROWS, lines),))
     for per_event in (1, 10, 100):
         for name, number in (("inserts", WRITE), ("updates", UPDATE)):
             groups = [every[at : at + per_event] for at in range(0, count, per_event)]
             if number == UPDATE:
                 groups = [[image for row in group for image in (row, [*row[:8], "5", row[9]])] for group in groups]
             events = [rows_event(number, TYPES, group) for group in groups]
-            few = events[: max(_THEIRS // per_event, 1)]
-            theirs = seconds(lambda few=few: [their_rows(event, tables) for event in few], 1)  # type: ignore[misc]
-            found.append(Comparison(
+            few = events[: max(_LIBRARY_ROWS // per_event, 1)]
+            theirs = best_cpu_seconds(lambda few=few: [their_rows(event, tables) for event in few], 1)  # type: ignore[misc]
+            measured.append(Comparison(
                 f"decode, {name}, {per_event} rows an event",
-                Side("ours, keys and images made; processor time", count, (decoding(ROW, BINLOG_ROWS, events),)),
+                Side("dblake, with keys and images; processor time", count,
+                     (measure_decoding(ROW, BINLOG_ROWS, events),)),
                 Side("mysql-replication's row decoder; processor time", len(few) * per_event, (theirs,)),
                 least=30, also=(chunks,) if (per_event, number) == (100, UPDATE) else (),
             ))
     pa.set_cpu_count(threads)
-    return found
+    return measured
 
 
 def main() -> None:
-    """Prints one line per case."""
+    """Print one line per case."""
     for case in comparisons(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000):
         print(f"{case.name:35s} {case.ours.rate:12,.0f} rows/s   mysql-replication {case.peer.rate:9,.0f}"
               f"   ratio {case.ratio:5.1f}")

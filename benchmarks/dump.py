@@ -1,4 +1,4 @@
-"""Dump → landing, through chunks and their windows, beside a bare ``COPY table TO STDOUT`` that keeps nothing."""
+"""Benchmark dump → landing, with chunk windows, beside a ``COPY table TO STDOUT`` whose output is discarded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.database import TABLE, Bench
 
 
 def measure(bench: Bench, slot: str, rounds: int) -> tuple[Comparison, float]:
-    """The comparison, and capture's peak memory in MB. Nobody writes meanwhile, so the log holds watermarks only."""
+    """Return the comparison and capture's peak memory in MB. No client writes: the log has watermarks only."""
     ours, dumps, peers = [], [], []
     for number in range(rounds):
         peers.append(_bare_copy(bench))
@@ -34,8 +34,8 @@ def measure(bench: Bench, slot: str, rounds: int) -> tuple[Comparison, float]:
 
 def _bare_copy(bench: Bench) -> tuple[float, float]:
     settings = bench.settings
-    where = bench.server.dsn(settings.database, settings.user, settings.password)
-    with closing(psycopg2.connect(where)) as conn, conn.cursor() as cur, open(os.devnull, "wb") as nowhere:
+    dsn = bench.server.dsn(settings.database, settings.user, settings.password)
+    with closing(psycopg2.connect(dsn)) as conn, conn.cursor() as cur, open(os.devnull, "wb") as null:
         began, cpu = time.perf_counter(), time.process_time()
-        cur.copy_expert(f"COPY {TABLE} TO STDOUT", nowhere)
+        cur.copy_expert(f"COPY {TABLE} TO STDOUT", null)
         return time.perf_counter() - began, time.process_time() - cpu

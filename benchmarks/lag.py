@@ -1,7 +1,7 @@
-"""How far landing is behind the log while a large table is dumped, beside how far it is without, in one run.
+"""Benchmark the lag of landing behind the log during a dump of a large table and without it, in one run.
 
-Clients write at a steady pace all the time. A change's lag is from its commit, as the database has it, until the
-commit of the batch that landed it.
+Clients write at a steady pace throughout. A change's lag is from its commit time in the database to the commit of the
+batch that landed it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from benchmarks.capture_job import begin_capture, dump_times, queue
+from benchmarks.capture_job import dump_times, request_dump, start_capture
 from benchmarks.database import TABLE, Bench
 from dblake.core.processes import stop_process
 
-_MOST = 2.0
+_MAX_RATIO = 2.0
 _WARM_SECONDS, _QUIET_SECONDS, _DUMP_SECONDS = 5.0, 15.0, 300.0
-_PAUSE = 0.025
+_PAUSE_SECONDS = 0.025
 _TRANSACTIONS = 5
-"""In each pause: 200 transactions of four changes a second."""
+"""Transactions per pause: in total 200 per second, of four changes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Seconds, without a dump and during one: of the change in the middle, and of all but one in a hundred."""
+    """Seconds of lag without a dump and during one, each as median and 99th percentile."""
 
     without: tuple[float, float]
     changes_without: int
@@ -40,11 +40,11 @@ class Lag:
 
     @property
     def met(self) -> bool:
-        """True if a dump at most doubles it."""
-        return all(during <= _MOST * without for during, without in zip(self.during, self.without, strict=True))
+        """True if a dump at most doubles the lag."""
+        return all(during <= _MAX_RATIO * without for during, without in zip(self.during, self.without, strict=True))
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "name": "lag of the log during a dump", "dumped_rows": self.dumped_rows,
             "dump_seconds": round(self.dump_seconds, 1),
@@ -52,47 +52,47 @@ class Lag:
                         "changes": self.changes_without},
             "during": {"median": round(self.during[0], 3), "99th": round(self.during[1], 3),
                        "changes": self.changes_during},
-            "target": f"≤ {_MOST:g} times its value without", "met": self.met,
+            "target": f"≤ {_MAX_RATIO:g} times its value without", "met": self.met,
         }
 
 
 def measure(bench: Bench) -> Lag:
-    """Captures live: some seconds without a dump, then until one of the whole table has landed."""
-    bench.keep_slot("before_lag")
+    """Run capture for some seconds without a dump, then until a dump of the whole table has landed."""
+    bench.create_slot("before_lag")
     rows = bench.rows
     with bench.copied_slot("before_lag") as slot, _writes(bench):
         folder = bench.warehouse("lag")
-        process = begin_capture(folder, bench.configuration(folder, slot))
+        process = start_capture(folder, bench.configuration(folder, slot))
         try:
             time.sleep(_WARM_SECONDS)
             quiet = datetime.now(UTC)
             time.sleep(_QUIET_SECONDS)
-            queue(folder, [TABLE])
+            request_dump(folder, [TABLE])
             deadline = time.monotonic() + _DUMP_SECONDS
             while (times := dump_times(folder)) is None:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError("capture did not finish its dump")
                 time.sleep(0.2)
-            # What was committed while it ran must land, too.
+            # The changes committed during the dump must land, too.
             time.sleep(3.0)
         finally:
             stop_process(process, 60)
     began, ended = times
     lags = _lags(bench.paths("lag").landing)
     without, during = ([lag for at, lag in lags if first <= at < last] for first, last in ((quiet, began), times))
-    return Lag(_middle_and_most(without), len(without), _middle_and_most(during), len(during), rows,
+    return Lag(_median_and_99th(without), len(without), _median_and_99th(during), len(during), rows,
                (ended - began).total_seconds())
 
 
 @contextmanager
 def _writes(bench: Bench) -> Iterator[None]:
-    """Clients that write for as long as the block lasts, at a steady pace."""
+    """Write at a steady pace for the duration of the block."""
     stop, failed = threading.Event(), list[BaseException]()
 
     def write() -> None:
         try:
             with closing(bench.server.connect(bench.settings.database)) as conn, conn.cursor() as cur:
-                while not stop.wait(_PAUSE):
+                while not stop.wait(_PAUSE_SECONDS):
                     first, bench.rows = bench.rows + 1, bench.rows + _TRANSACTIONS
                     cur.execute("CALL public.change(%s, %s, %s)", (_TRANSACTIONS, first - 1, first))
         except BaseException as error:  # noqa: BLE001 - raised where the block ends
@@ -110,9 +110,9 @@ def _writes(bench: Bench) -> Iterator[None]:
 
 
 def _lags(landing: str) -> list[tuple[datetime, float]]:
-    """When each change was committed, and its lag in seconds."""
+    """Return each change's commit time and its lag in seconds."""
     table = DeltaTable(landing)
-    # A commit is a batch, and landing is new: the first made the table.
+    # Landing is new and each commit is a batch, so a batch number equals a table version.
     landed = {commit["version"]: commit["timestamp"] / 1000 for commit in table.history()}
     changes = table.to_pyarrow_table(columns=["batch", "kind", "committed_at"]).to_pylist()
     return [
@@ -121,6 +121,6 @@ def _lags(landing: str) -> list[tuple[datetime, float]]:
     ]
 
 
-def _middle_and_most(lags: list[float]) -> tuple[float, float]:
+def _median_and_99th(lags: list[float]) -> tuple[float, float]:
     ordered = sorted(lags)
     return ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]

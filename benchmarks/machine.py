@@ -1,4 +1,4 @@
-"""Where a benchmark ran: a number without its machine says nothing."""
+"""The machine of a benchmark run, which its figures depend on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("deltalake", "pyarrow", "numpy", "pyspark", "delta-spark")
 
 
 def facts(product: str, product_version: str, *drivers: str) -> dict[str, str]:
-    """What to print beside the numbers. The load is that of the minute before."""
+    """Return the facts to print beside the figures. The load is the average of the preceding minute."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _first("/proc/cpuinfo", "model name"),

@@ -1,6 +1,6 @@
-"""Capture's peak memory: with much and with ten times as much, with all of it in one transaction, with many tables.
+"""Benchmark capture's peak memory, which must not depend on the amount of data.
 
-It should not be able to tell.
+Measures an amount and ten times as much, one large transaction, and a thousand tables.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.database import Bench
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 
 LIMIT_MB = 400
-_ABOUT_THE_SAME = 1.25
+_MAX_GROWTH = 1.25
 _TABLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most memory in MB that a run took, for so many rows in so many batches, and its seconds from start to end."""
+    """The peak memory of a run in MB, with its rows, its batches and its seconds from start to end."""
 
     what: str
     rows: int
@@ -28,15 +28,15 @@ class Peak:
     batches: int
 
     @classmethod
-    def of(cls, what: str, rows: int, ran: Ran) -> Peak:
-        """A run's, which must have landed at least so many rows."""
-        said = json.loads(ran.output)
-        if said["rows"] < rows:
-            raise RuntimeError(f"{what}: capture landed {said['rows']} of {rows} rows")
-        return cls(what, rows, ran.peak_mb, ran.seconds, said["batches"])
+    def of(cls, what: str, rows: int, ran: ProcessResult) -> Peak:
+        """Return the peak of a run. Raises RuntimeError if it landed fewer than ``rows``."""
+        landed = json.loads(ran.output)
+        if landed["rows"] < rows:
+            raise RuntimeError(f"{what}: capture landed {landed['rows']} of {rows} rows")
+        return cls(what, rows, ran.peak_mb, ran.seconds, landed["batches"])
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "what": self.what, "rows": self.rows, "mb": round(self.mb), "seconds": round(self.seconds, 2),
             "batches": self.batches,
@@ -45,7 +45,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """``small`` and ``large`` are in MB, after ``small_rows`` and ``large_rows`` were landed from log and dump."""
+    """The peaks ``small`` and ``large``, in MB, of landing ``small_rows`` and ``large_rows`` from log and dump."""
 
     small: float
     small_rows: int
@@ -55,12 +55,12 @@ class Peaks:
 
     @property
     def met(self) -> bool:
-        """True if all keep to the limit, and ten times as much makes little difference."""
-        most = max(self.small, self.large, *(peak.mb for peak in self.also))
-        return most <= LIMIT_MB and self.large <= self.small * _ABOUT_THE_SAME
+        """True if every peak is within the limit and ten times as much data adds at most a quarter."""
+        highest = max(self.small, self.large, *(peak.mb for peak in self.also))
+        return highest <= LIMIT_MB and self.large <= self.small * _MAX_GROWTH
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "name": "capture's peak memory", "mb": round(self.small), "rows": self.small_rows,
             "mb_at_ten_times": round(self.large), "rows_at_ten_times": self.large_rows,
@@ -70,11 +70,11 @@ class Peaks:
 
 
 def measure(bench: Bench, small: float, small_rows: int, rows: int, at_once: int) -> Peaks:
-    """Lets the table grow to ``rows``, then captures the log of that together with a dump of all of it.
+    """Grow the table to ``rows``, then capture that log together with a dump of the whole table.
 
-    Then a transaction of ``at_once`` rows, and a thousand tables, without a dump and with one of all of them.
+    Then capture a transaction of ``at_once`` rows, and a thousand tables, without a dump and with a dump of all.
     """
-    bench.keep_slot("before_growth")
+    bench.create_slot("before_growth")
     grown = bench.grow(rows)
     with bench.copied_slot("before_growth") as copy:
         ran = bench.capture(copy, "ten_times", dump=True)
@@ -82,7 +82,7 @@ def measure(bench: Bench, small: float, small_rows: int, rows: int, at_once: int
 
 
 def _at_once(bench: Bench, rows: int) -> Peak:
-    bench.keep_slot("before_transaction")
+    bench.create_slot("before_transaction")
     bench.insert_at_once(rows)
     with bench.copied_slot("before_transaction") as copy:
         return Peak.of("one transaction", rows, bench.capture(copy, "at_once", dump=False))
@@ -90,7 +90,7 @@ def _at_once(bench: Bench, rows: int) -> Peak:
 
 def _many_tables(bench: Bench) -> tuple[Peak, Peak]:
     names = bench.make_tables(_TABLES)
-    bench.keep_slot("before_tables")
+    bench.create_slot("before_tables")
     with bench.copied_slot("before_tables") as copy:
         idle = Peak.of(f"{_TABLES:,} tables, nothing to land", 0, bench.capture(copy, "tables", dump=False))
     with bench.copied_slot("before_tables") as copy:

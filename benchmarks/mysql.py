@@ -1,8 +1,8 @@
-"""MariaDB or MySQL → landing, beside the server's own programs and beside mysql-replication; no JVM.
+"""Benchmark MariaDB or MySQL → landing beside the server's own programs and mysql-replication; no JVM.
 
-Three questions on one data set: how fast the log lands beside ``mariadb-binlog --raw`` (``mysqlbinlog``), which only
-copies it, and beside mysql-replication, which decodes it; how fast its rows are decoded by one core; how fast a dump
-lands beside the command line client. ``./spark-submit.sh benchmark --mysql`` runs it.
+Measures, on one data set: landing the log, beside ``mariadb-binlog --raw`` (``mysqlbinlog``), which only copies it, and
+mysql-replication, which decodes it; decoding on one core; a dump, beside the command line client. ``./spark-submit.sh
+benchmark --mysql`` runs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from benchmarks import decode_binlog
 from benchmarks.comparison import Comparison, Side
 from benchmarks.mysql_database import OPTIONS, MysqlBench, require_clients
-from benchmarks.process import Ran
+from benchmarks.process import ProcessResult
 from benchmarks.progress import Progress
 from tests.support.mysql import Flavour, MysqlServer
 
@@ -27,13 +27,13 @@ _DECODED_ROWS = 100_000
 
 
 def server(flavour: Flavour, folder: Path) -> MysqlServer:
-    """A server of our own, to be entered. Raises ConfigError if a program to measure beside is missing."""
+    """Return an own server, not started. Raises ConfigError if a peer program is missing."""
     require_clients(flavour)
     return MysqlServer(flavour, folder / "server", *OPTIONS)
 
 
 def version(server: MysqlServer) -> tuple[str, str]:
-    """What it is called, and its version."""
+    """Return the product's name and version."""
     product = {"mysql": "MySQL", "mariadb": "MariaDB"}[server.flavour]
     return product, str(server.rows("SELECT version()")[0][0])
 
@@ -41,42 +41,43 @@ def version(server: MysqlServer) -> tuple[str, str]:
 def measure(
     server: MysqlServer, folder: Path, rows: int, changes: int, rounds: int, progress: Progress
 ) -> list[Comparison]:
-    """All comparisons, told as they are found."""
-    found: list[Comparison] = []
+    """Return all comparisons; report each when it is complete."""
+    comparisons: list[Comparison] = []
 
     def add(comparison: Comparison) -> Comparison:
-        found.append(comparison)
-        progress.found(comparison)
+        comparisons.append(comparison)
+        progress.report(comparison)
         return comparison
 
     bench = MysqlBench(server, folder)
-    progress.say(f"A table of {rows:,} rows")
+    progress.log(f"Filling a table of {rows:,} rows")
     bench.fill(rows)
-    progress.say("Dump beside the command line client")
+    progress.log("Dump beside the command line client")
     add(_dump(bench, rounds))
     for rows_a_statement in (1, 100):
-        progress.say(f"{changes:,} row changes, {rows_a_statement} a statement")
+        progress.log(f"{changes:,} row changes, {rows_a_statement} a statement")
         bench.change(changes, rows_a_statement)
-        progress.say("Capture beside the copy of the log")
+        progress.log("Capture beside the copy of the log")
         captured = add(_log(bench, changes, rounds, rows_a_statement))
-        progress.say(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s")
+        progress.log(f"mysql-replication for {_LIBRARY_SECONDS:.0f} s")
         add(_beside_library(bench, captured.ours, changes, rows_a_statement))
-    progress.say("Decoding on one core beside mysql-replication")
+    progress.log("Decoding on one core beside mysql-replication")
     for comparison in decode_binlog.comparisons(_DECODED_ROWS):
         add(comparison)
-    return found
+    return comparisons
 
 
 def _log(bench: MysqlBench, changes: int, rounds: int, rows_a_statement: int) -> Comparison:
-    ours: list[Ran] = []
-    peers: list[Ran] = []
+    ours: list[ProcessResult] = []
+    peers: list[ProcessResult] = []
     megabytes = bench.log_bytes() / 1e6
     for number in range(rounds):
         peers.append(bench.raw_log())
         ours.append(bench.capture(f"log_{rows_a_statement}_{number}", dump=False))
     landed = [json.loads(ran.output) for ran in ours]
-    if any(fact["rows"] < changes // rows_a_statement for fact in landed):
-        raise RuntimeError("capture landed less than there was")
+    statements = changes // rows_a_statement
+    if (fewest := min(fact["rows"] for fact in landed)) < statements:
+        raise RuntimeError(f"capture landed {fewest} rows for {statements} statements")
     return Comparison(
         f"capture → landing, {rows_a_statement} a statement, {megabytes:,.0f} MB of log",
         Side("capture, from opening the log to the last commit", changes, tuple(fact["seconds"] for fact in landed),
@@ -89,9 +90,9 @@ def _log(bench: MysqlBench, changes: int, rounds: int, rows_a_statement: int) ->
 
 
 def _beside_library(bench: MysqlBench, ours: Side, changes: int, rows_a_statement: int) -> Comparison:
-    """Capture beside mysql-replication, which reads and decodes as much of the same log as it can in its time."""
+    """Compare capture with mysql-replication, which decodes the same log for ``_LIBRARY_SECONDS``."""
     server = bench.server
-    # Told that this is MariaDB it would begin with the oldest file; the events it decodes here are the same.
+    # With is_mariadb it would begin with the oldest file; the decoded events are the same.
     stream = BinLogStreamReader(
         {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}, server_id=4711,
         log_file=bench.first_file, log_pos=4, resume_stream=True,
@@ -111,9 +112,9 @@ def _beside_library(bench: MysqlBench, ours: Side, changes: int, rows_a_statemen
 
 
 def _dump(bench: MysqlBench, rounds: int) -> Comparison:
-    """Nobody writes meanwhile, so the log holds watermarks only."""
-    ours: list[Ran] = []
-    peers: list[Ran] = []
+    """Compare dumps. The log contains only watermarks, since no client writes."""
+    ours: list[ProcessResult] = []
+    peers: list[ProcessResult] = []
     dumps: list[float] = []
     for number in range(rounds):
         peers.append(bench.quick_client())

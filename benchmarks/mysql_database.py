@@ -1,7 +1,7 @@
-"""The data set on MariaDB or MySQL: a server of our own, one table like pgbench's accounts, and changes to it.
+"""The data set on MariaDB or MySQL: an own server, one table like pgbench's accounts, and changes to it.
 
-The log is kept by files, not by readers: every run of capture begins with a copy of a landing that ends where the
-stretch to be read begins, and every peer is told the same place.
+The server has no slots to copy. So every run of capture starts with a copy of a landing that ends where the changes
+begin, and every peer starts at the same log file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 from dblake.core.errors import ConfigError
 from dblake.source.mysql.init import run_init
 from dblake.source.mysql.settings import MysqlSettings
@@ -26,7 +26,7 @@ OPTIONS = ("--innodb-buffer-pool-size=512M", "--max-binlog-size=1G")
 _TABLE = f"""
 CREATE TABLE {TABLE} (aid int PRIMARY KEY, bid int NOT NULL, abalance int NOT NULL, filler char(84) NOT NULL)
 """
-# Transactions of the size of pgbench's own: three updates and an insert each.
+# Transactions of pgbench's size: three updates and an insert each.
 _CHANGE = f"""
 CREATE PROCEDURE {SCHEMA}.change_rows(transactions int, accounts int, base int)
 BEGIN
@@ -43,7 +43,7 @@ BEGIN
   END WHILE;
 END
 """
-# One statement, one transaction, so many rows beside each other.
+# One statement per transaction, updating ``size`` adjacent rows.
 _CHANGE_MANY = f"""
 CREATE PROCEDURE {SCHEMA}.change_many(statements int, accounts int, size int)
 BEGIN
@@ -58,40 +58,40 @@ END
 
 
 def require_clients(flavour: str) -> None:
-    """Raises ConfigError if a program that is measured beside ours is not installed."""
-    wanted = {"mariadb": ["mariadb", "mariadb-binlog"], "mysql": ["mariadb"]}[flavour]
-    missing = [name for name in wanted if shutil.which(name) is None]
+    """Raise ConfigError if a peer program is not installed."""
+    programs = {"mariadb": ["mariadb", "mariadb-binlog"], "mysql": ["mariadb"]}[flavour]
+    missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise ConfigError(
-            f"{' and '.join(missing)}, which is measured beside, is not installed",
+            f"{' and '.join(missing)} is not installed, but the benchmark compares with it",
             next_step="apt-get install mariadb-client",
         )
 
 
 @dataclass
 class MysqlBench:
-    """The database while the benchmark runs. ``rows`` is what the table holds by now."""
+    """The benchmark's database. ``rows`` is the current number of rows of the table."""
 
     server: MysqlServer
     folder: Path
     rows: int = 0
     first_file: str = field(default="", init=False)
-    """Where the changes begin: at this file's beginning."""
+    """The log file whose start is the start of the changes."""
 
     @property
     def settings(self) -> MysqlSettings:
-        """As the capture role sees it."""
+        """The source settings of the capture role."""
         return MysqlSettings(
             SOURCE, self.server.flavour, "127.0.0.1", self.server.port, "dblake", PASSWORD, (f"{SCHEMA}.*",),
             tls="disable",
         )
 
     def fill(self, rows: int) -> None:
-        """Makes the table, prepares it for capture, and a landing that ends here. The filling is not in the log."""
-        most = "cte_max_recursion_depth" if self.server.flavour == "mysql" else "max_recursive_iterations"
+        """Create and fill the table without logging, initialize capture, and create a landing that ends here."""
+        limit = "cte_max_recursion_depth" if self.server.flavour == "mysql" else "max_recursive_iterations"
         self.server.run(f"CREATE DATABASE {SCHEMA}", _TABLE)
         with self.server.connect() as connection, connection.cursor() as cur:
-            cur.execute(f"SET sql_log_bin = 0, {most} = {rows}")
+            cur.execute(f"SET sql_log_bin = 0, {limit} = {rows}")
             cur.execute(
                 f"INSERT INTO {TABLE} WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < {rows})"
                 " SELECT n, n DIV 100000, 0, repeat('f', 84) FROM s"
@@ -102,7 +102,7 @@ class MysqlBench:
         self._begin_here()
 
     def change(self, changes: int, rows_a_statement: int) -> None:
-        """So many row changes, as fast as they go, to be captured from their first on."""
+        """Make so many row changes as fast as possible; later captures start before the first of them."""
         self._begin_here()
         if rows_a_statement > 1:
             statements = changes // rows_a_statement
@@ -113,21 +113,21 @@ class MysqlBench:
             self.rows += transactions
 
     def _begin_here(self) -> None:
-        """Makes a landing that ends here. Only its last heartbeat lies between that and the file that begins now."""
+        """Create a landing that ends here and start a new log file. Only a heartbeat lies between the two."""
         shutil.rmtree(self.folder / _START, ignore_errors=True)
         self.capture(_START, dump=False)
         self.server.run("FLUSH BINARY LOGS")
         self.first_file = self._files()[-1][0]
 
     def log_bytes(self) -> int:
-        """The size of the log from where the changes begin."""
+        """Return the size of the log in bytes, from the start of the changes."""
         return sum(size for name, size in self._files() if name >= self.first_file)
 
     def _files(self) -> list[tuple[str, int]]:
         return [(str(row[0]), int(row[1])) for row in self.server.rows("SHOW BINARY LOGS")]
 
-    def capture(self, warehouse: str, *, dump: bool) -> Ran:
-        """One run of the capture job until it has caught up, from where the changes begin."""
+    def capture(self, warehouse: str, *, dump: bool) -> ProcessResult:
+        """Run the capture job from the start of the changes until it has caught up."""
         folder = self.folder / warehouse
         if warehouse != _START:
             shutil.copytree(self.folder / _START, folder)
@@ -136,11 +136,11 @@ class MysqlBench:
         return run_capture(folder, self._configuration(folder), [TABLE] if dump else [])
 
     def dump_seconds(self, warehouse: str) -> float:
-        """How long the dump of a run took, which must have landed every row."""
+        """Return the seconds that the dump of a run took. Raises RuntimeError if it did not land every row."""
         return dump_seconds(self.folder / warehouse, self.rows)
 
-    def raw_log(self) -> Ran:
-        """The server's own program that copies the log from it, from where the changes begin, to files in memory."""
+    def raw_log(self) -> ProcessResult:
+        """Copy the log, from the start of the changes, to files in memory with the server's own program."""
         into = Path("/dev/shm" if Path("/dev/shm").is_dir() else self.folder) / f"dblake-raw-{self.server.port}-"
         mariadb = self.server.flavour == "mariadb"
         name = "mariadb-binlog" if mariadb else str(debian.tree("mysql") / "usr/bin/mysqlbinlog")
@@ -154,8 +154,8 @@ class MysqlBench:
             for file in into.parent.glob(f"{into.name}*"):
                 file.unlink()
 
-    def quick_client(self) -> Ran:
-        """The command line client, which asks for the whole table and writes the rows to a pipe as they come."""
+    def quick_client(self) -> ProcessResult:
+        """Read the whole table with the command line client, which writes the rows to a pipe as they arrive."""
         client = " ".join([
             "mariadb", "--no-defaults", "--quick", "--batch", "--host=127.0.0.1",
             f"--port={self.server.port}", f"--user={self.server.user}", f"--execute='SELECT * FROM {TABLE}'",

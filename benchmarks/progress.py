@@ -1,4 +1,4 @@
-"""What a run of the benchmark tells while it goes on."""
+"""The progress output of a benchmark run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from benchmarks.comparison import Comparison
 
 
 class Progress:
-    """Tells what is done and what was found."""
+    """Prints each step when it begins and each comparison when it is complete."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def say(self, text: str) -> None:
-        """What comes next."""
+    def log(self, text: str) -> None:
+        """Print the next step."""
         self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")
 
-    def found(self, comparison: Comparison) -> None:
-        """One result, all its runs."""
+    def report(self, comparison: Comparison) -> None:
+        """Print a comparison with all its runs."""
         for side in (comparison.ours, comparison.peer):
             each = " ".join(f"{s:.2f}" for s in side.seconds)
             self._console.print(f"         {side.what}: {each} s", highlight=False)

@@ -1,7 +1,7 @@
-"""The one command: makes the data set, measures every stage beside its peer, prints all rates, ratios and the machine.
+"""The benchmark command: create the data set, measure every stage beside its peer, print rates, ratios and the machine.
 
-``./spark-submit.sh benchmark`` runs it. It needs nothing but the machine: the database is its own and everything it
-writes is in a temporary folder. Numbers of a machine that does something else meanwhile are not worth keeping.
+``./spark-submit.sh benchmark`` runs it. It starts its own database and writes to a temporary folder only. Run it on an
+idle machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB", "m
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that one run found out."""
+    """The results of one run."""
 
     data: str
     machine: Mapping[str, str]
@@ -52,7 +52,7 @@ class Results:
     lag: Lag | None = None
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         return {
             "data": self.data, "machine": dict(self.machine),
             "comparisons": [c.facts() for c in self.comparisons], "memory": self.peaks.facts() if self.peaks else None,
@@ -61,36 +61,39 @@ class Results:
 
 
 class Run:
-    """One run over one data set."""
+    """One run over one PostgreSQL data set."""
 
     def __init__(self, bench: Bench, rows: int, changes: int, rounds: int, progress: Progress) -> None:
         self._bench, self._rows, self._changes, self._rounds = bench, rows, changes, rounds
         self._progress = progress
 
-    def left(self) -> tuple[list[Comparison], Peaks, Lag, int]:
-        """What needs no JVM; the last number is the landing batch up to which the dump and half the changes landed."""
+    def measure_capture(self) -> tuple[list[Comparison], Peaks, Lag, int]:
+        """Measure everything left of landing, without a JVM.
+
+        The last value is the landing batch that completes the dump and the first half of the changes.
+        """
         bench = self._bench
-        self._progress.say(f"A table of {self._rows:,} rows")
+        self._progress.log(f"Filling a table of {self._rows:,} rows")
         bench.fill(self._rows)
-        bench.keep_slot("start")
-        self._progress.say("Dump beside COPY")
+        bench.create_slot("start")
+        self._progress.log("Dump beside COPY")
         dumped, dump_peak = dump.measure(bench, "start", self._rounds)
-        self._progress.found(dumped)
-        self._progress.say(f"{self._changes:,} row changes, half of them while a dump runs")
+        self._progress.report(dumped)
+        self._progress.log(f"{self._changes:,} row changes, half of them while a dump runs")
         peak, batch = self._land_both()
-        self._progress.say("Capture beside pg_recvlogical")
+        self._progress.log("Capture beside pg_recvlogical")
         captured, log_peak = capture.measure(bench, "start", self._changes, self._rounds)
-        self._progress.found(captured)
-        self._progress.say("The log's lag while a dump runs, and without")
+        self._progress.report(captured)
+        self._progress.log("The log's lag while a dump runs, and without")
         lagged = lag.measure(bench)
-        self._progress.say("Capture's memory with ten times as much, in one transaction, of a thousand tables")
+        self._progress.log("Capture's memory with ten times as much, in one transaction, of a thousand tables")
         once = self._rows + self._changes
         much = 10 * max(self._rows, self._changes)
         peaks = memory.measure(bench, max(dump_peak, peak, log_peak), once, much, self._rows)
         return [captured, dumped], peaks, lagged, batch
 
     def _land_both(self) -> tuple[float, int]:
-        """Lands dump and changes in one landing table, for the stages right of it."""
+        """Land dump and changes in one table, the input of Spark. Return the peak memory in MB and the middle batch."""
         bench = self._bench
         with bench.copied_slot("start") as slot:
             writes = threading.Thread(target=bench.change, args=(self._changes // 2,))
@@ -103,48 +106,49 @@ class Run:
             third = bench.capture(slot, "landed", dump=False)
         return max(r.peak_mb for r in (first, second, third)), reached.batch if reached else 0
 
-    def right(self, batch: int, folder: Path) -> list[Comparison]:
-        """What Spark does with that landing."""
+    def measure_spark(self, batch: int, folder: Path) -> list[Comparison]:
+        """Measure reconcile and state on that landing."""
         landed = self._bench.paths("landed")
         rows = DeltaTable(landed.landing).count()
-        self._progress.say("Reconcile beside a copy, as jobs")
+        self._progress.log("Reconcile beside a copy, as jobs")
         jobs = reconcile.measure_jobs(self._bench, landed, rows, folder, self._rounds)
-        self._progress.found(jobs)
-        self._progress.say("Reconcile beside a copy, in a warm session")
+        self._progress.report(jobs)
+        self._progress.log("Reconcile beside a copy, in a warm session")
         spark = spark_session("benchmark")
         warm, tables = reconcile.measure_warm(spark, landed, rows, folder, self._rounds)
-        self._progress.found(warm)
-        self._progress.say("State beside a plain MERGE")
+        self._progress.report(warm)
+        self._progress.log("State beside a plain MERGE")
         merged = state.measure(spark, tables, batch, folder, self._rounds)
-        self._progress.found(merged)
+        self._progress.report(merged)
         spark.stop()
         return [jobs, warm, merged]
 
 
 def run(rows: int, changes: int, rounds: int, console: Console) -> Results:
-    """Makes the data set and measures everything."""
+    """Create the PostgreSQL data set and measure every stage."""
     with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
         folder = Path(name)
         with EmbeddedPostgres(folder / "postgres", settings=_SERVER) as server:
             facts = machine.facts("PostgreSQL", _version(server), "psycopg2-binary")
             whole = Run(Bench(server, folder), rows, changes, rounds, Progress(console))
-            left, peaks, lagged, batch = whole.left()
+            captured, peaks, lagged, batch = whole.measure_capture()
         return Results(
             f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts,
-            (*left, *whole.right(batch, folder)), peaks, lagged,
+            (*captured, *whole.measure_spark(batch, folder)), peaks, lagged,
         )
 
 
 def run_mysql(flavour: Flavour, rows: int, changes: int, rounds: int, console: Console) -> Results:
-    """What there is to measure of MariaDB or MySQL, none of which needs a JVM."""
-    # The servers are the tests', and come with what tests need.
+    """Measure capture, dump and decoding on MariaDB or MySQL, without a JVM."""
+    # The servers are those of the tests, whose requirements may not be installed.
     from benchmarks import mysql
 
     with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
         with mysql.server(flavour, Path(name)) as server:
             facts = machine.facts(*mysql.version(server), "mysql-replication", "PyMySQL")
-            found = mysql.measure(server, Path(name), rows, changes, rounds, Progress(console))
-        return Results(f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn", facts, tuple(found))
+            comparisons = mysql.measure(server, Path(name), rows, changes, rounds, Progress(console))
+        data = f"{rows:,} rows, {changes:,} row changes, median of {rounds} runs in turn"
+        return Results(data, facts, tuple(comparisons))
 
 
 def _version(server: EmbeddedPostgres) -> str:
@@ -157,7 +161,7 @@ def run_spark(rounds: int, console: Console) -> list[spark_half.Measured]:
     progress, found = Progress(console), list[spark_half.Measured]()
     with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
         for number, part in enumerate(spark_half.parts()):
-            progress.say(part.name)
+            progress.log(part.name)
             folder = Path(name) / str(number)
             folder.mkdir()
             found += part.measure(folder, rounds)
@@ -182,8 +186,8 @@ def spark_table(found: Sequence[spark_half.Measured], rounds: int) -> Table:
 
 
 def tables(results: Results) -> tuple[Table, Table]:
-    """For people: the numbers, and the machine."""
-    numbers = Table("", "rows", "seconds, each run", "CPU s", "rows/s", "ratio", "wanted", title=results.data)
+    """Return the figures and the machine as tables for the console."""
+    numbers = Table("", "rows", "seconds, each run", "CPU s", "rows/s", "ratio", "target", title=results.data)
     for comparison in results.comparisons:
         verdict = "" if not comparison.target else "[green]met[/green]" if comparison.met else "[red]MISSED[/red]"
         numbers.add_row(f"[bold]{comparison.name}[/bold]")
@@ -194,10 +198,10 @@ def tables(results: Results) -> tuple[Table, Table]:
         _add_peaks(numbers, results.peaks.facts())
     if results.lag:
         _add_lag(numbers, results.lag.facts())
-    place = Table("", "", title="machine", show_header=False)
+    machine_facts = Table("", "", title="machine", show_header=False)
     for key, value in results.machine.items():
-        place.add_row(key, value)
-    return numbers, place
+        machine_facts.add_row(key, value)
+    return numbers, machine_facts
 
 
 def _add_peaks(numbers: Table, peaks: Mapping[str, Any]) -> None:
@@ -234,7 +238,7 @@ def _cells(side: Side) -> tuple[str, ...]:
 
 
 def save(results: Results, command: str, suffix: str = "") -> Path:
-    """Keeps them beside the code, as a page with the machine and the command."""
+    """Write the results to benchmarks/results, with the machine and the command; return the file."""
     now = datetime.now(UTC)
     page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores{suffix}.md"
     page.parent.mkdir(exist_ok=True)
@@ -253,29 +257,29 @@ def save(results: Results, command: str, suffix: str = "") -> Path:
 @click.option("--rows", type=click.IntRange(min=1000), default=1_000_000, show_default=True, help="Rows of the table.")
 @click.option("--changes", type=click.IntRange(min=1000), show_default="500,000; with --mysql 4,000,000",
               help="Row changes.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each, in turn.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each side, in turn.")
 @click.option("--mysql", "of_mysql", is_flag=True, help="Measure MariaDB or MySQL instead, without Spark.")
 @click.option("--flavour", type=click.Choice(["mariadb", "mysql"]), default="mariadb", show_default=True,
-              help="With --mysql: which of the two.")
+              help="Database to measure with --mysql.")
 @click.option("--spark", "of_spark", is_flag=True,
-              help="Measure only the stages right of landing, each beside plain Spark, on rows made for them.")
-@click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
-@click.option("--save", "keep", is_flag=True, help="Also keep them in benchmarks/results.")
+              help="Measure only the stages right of landing, each beside plain Spark, on generated rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+@click.option("--save", "is_saved", is_flag=True, help="Also write the results to benchmarks/results.")
 def benchmark(
     rows: int, changes: int | None, rounds: int, of_mysql: bool, flavour: Flavour, of_spark: bool, as_json: bool,
-    keep: bool,
+    is_saved: bool,
 ) -> None:
     """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
     console = Console(stderr=True)
     if of_spark:
-        found = run_spark(rounds, console)
+        measured = run_spark(rounds, console)
         page = Console(width=None if sys.stdout.isatty() else _PAGE)
         if as_json:
-            click.echo(json.dumps([line.to_json() for line in found], indent=2))
+            click.echo(json.dumps([line.to_json() for line in measured], indent=2))
         else:
-            page.print(spark_table(found, rounds))
+            page.print(spark_table(measured, rounds))
         return
-    # Much less of a binlog is over before capture has opened its tables.
+    # Capture lands a shorter binlog before it has opened its tables.
     changes = changes or (4_000_000 if of_mysql else 500_000)
     results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)
     if as_json:
@@ -284,10 +288,10 @@ def benchmark(
         console = Console(width=None if sys.stdout.isatty() else _PAGE)
         for table in tables(results):
             console.print(table)
-    if keep:
+    if is_saved:
         which = f" --mysql --flavour {flavour}" if of_mysql else ""
         command = f"./spark-submit.sh benchmark{which} --rows {rows} --changes {changes} --rounds {rounds} --save"
-        click.echo(f"kept in {save(results, command, f'-{flavour}' if of_mysql else '').name}", err=True)
+        click.echo(f"saved as {save(results, command, f'-{flavour}' if of_mysql else '').name}", err=True)
 
 
 if __name__ == "__main__":

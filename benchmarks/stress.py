@@ -1,9 +1,9 @@
-"""The stress oracle in its long form: five minutes of steps, dumps and deaths on each database, told as figures.
+"""The long form of the stress oracle: minutes of writes, dumps and kills on each database, reported as figures.
 
-With ``--checks`` it is runs of ``check`` beside all running jobs instead, none of which may find anything.
+With ``--checks`` it runs ``check`` repeatedly beside all running jobs instead; no run may report a problem.
 
-``./spark-submit.sh stress`` runs it, on servers of its own, in a temporary folder. It ends with 70 if a step is
-missing, told twice, out of order or not what the source holds; the figures are those of runs that were right.
+``./spark-submit.sh stress`` runs it on its own servers, in a temporary folder. It exits with 70 if a change is missing,
+duplicated or out of order, or if state differs from the source; figures are printed for correct runs only.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ _PAGE = 120
 
 
 def server(kind: Kind, folder: Path) -> EmbeddedPostgres | MysqlServer:
-    """One of our own, to be entered."""
+    """Return an own server, not started."""
     return EmbeddedPostgres(folder / "server") if kind == "postgres" else MysqlServer(kind, folder / "server")
 
 
 def stress_on(kind: Kind, seconds: float, kill_every: float, seed: int) -> Figures:
-    """One run. Raises AssertionError if anything is not as it was written."""
+    """Run the oracle; return its figures. Raises AssertionError if events or state differ from the writes."""
     with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
         folder = Path(name)
         with server(kind, folder) as database, rig_at(database, folder, **PACE) as rig:
             stress = Stress(rig, seed=seed, seconds=seconds, kill_every=kill_every, jobs=_JOBS)
-            took, writers = stress.run()
+            elapsed, writers = stress.run()
             rig.verify_tables()
-            return stress.figures(took, writers)
+            return stress.figures(elapsed, writers)
 
 
 def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str, Any]:
-    """So many checks on one database, whatever runs and dies beside them. Raises AssertionError for what one finds."""
+    """Run so many checks while jobs run and are killed. Raises AssertionError for a problem that one reports."""
     with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
         folder = Path(name)
         with server(kind, folder) as database, rig_at(database, folder, **PACE) as rig:
             spark = spark_session("stress")
 
-            def told(line: str) -> None:
+            def log(line: str) -> None:
                 click.echo(f"{time.strftime('%H:%M:%S')} {kind}: {line}", err=True)
 
-            return clean_runs(rig, spark, checks, seed=seed, kill_every=kill_every, told=told).facts()
+            return clean_runs(rig, spark, checks, seed=seed, kill_every=kill_every, told=log).facts()
 
 
-def table(found: dict[str, Figures]) -> Table:
-    """For people."""
-    page = Table("", *found, title="every step once, in order; state equal to the source")
-    of_all = {kind: _cells(figures) for kind, figures in found.items()}
-    for line in next(iter(of_all.values())):
-        page.add_row(line, *(cells[line] for cells in of_all.values()))
+def table(results: dict[str, Figures]) -> Table:
+    """Return the figures as a table for the console."""
+    page = Table("", *results, title="every step once, in order; state equal to the source")
+    cells_by_kind = {kind: _cells(figures) for kind, figures in results.items()}
+    for line in next(iter(cells_by_kind.values())):
+        page.add_row(line, *(cells[line] for cells in cells_by_kind.values()))
     return page
 
 
@@ -80,52 +80,53 @@ def _cells(figures: Figures) -> dict[str, str]:
            for job, runs in sorted(figures.runs.items())},
         "transactions": f"{figures.transactions:,}", "steps written": f"{figures.steps:,}",
         "events": f"{figures.events:,}", "landing batches": f"{figures.batches:,}",
-        "of them reconciled by runs that died": f"{figures.reconciled_by_the_killed:,}",
+        "of them reconciled by killed runs": f"{figures.reconciled_by_the_killed:,}",
         "dumps": f"{figures.dumps:,}", "chunks": f"{figures.chunks:,}",
         "lag to landing, median": f"{figures.lag_median:.2f} s",
         "lag to landing, 99th percentile": f"{figures.lag_99th:.2f} s",
-        "lag to landing, most (deaths included)": f"{figures.lag_most:.2f} s",
+        "lag to landing, maximum (including kills)": f"{figures.lag_most:.2f} s",
     }
 
 
 @click.command("stress")
 @verbose_option
-@click.option("--seconds", type=click.FloatRange(min=10), default=300.0, show_default=True, help="On each database.")
+@click.option("--seconds", type=click.FloatRange(min=10), default=300.0, show_default=True,
+              help="Duration on each database.")
 @click.option("--kill-every", type=click.FloatRange(min=1), default=20.0, show_default=True,
-              help="Seconds that each process lives, about.")
+              help="Average life of each process, in seconds.")
 @click.option("--on", "kinds", type=click.Choice(["postgres", "mariadb", "mysql"]), multiple=True,
-              default=("postgres", "mariadb"), show_default=True, help="Which databases, one after the other.")
+              default=("postgres", "mariadb"), show_default=True, help="Databases to test, one after the other.")
 @click.option("--checks", type=click.IntRange(min=1), metavar="N",
-              help="N runs of check instead, while writes, dumps, captures that die, reconcile and state go on.")
-@click.option("--seed", type=int, help="Repeats the writes of a run; told when it starts.")
+              help="Instead run check N times beside writes, dumps, killed captures, reconcile and state.")
+@click.option("--seed", type=int, help="Repeat the writes of the run that printed this seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def stress(
     seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, seed: int | None, as_json: bool
 ) -> int:
-    """Kill capture, reconcile and state over and over while rows count their own changes; then look at every one."""
+    """Kill capture, reconcile and state repeatedly while clients write; then verify every change."""
     console = Console(stderr=True)
     facts = machine.facts("databases", " ".join(kinds))
     seed = time.time_ns() % 100_000 if seed is None else seed
-    found: dict[str, Figures] = {}
+    results: dict[str, Figures] = {}
     checked: dict[str, Any] = {}
     for kind in dict.fromkeys(kinds):
-        long = f"{checks} checks" if checks else f"{seconds:.0f} s"
-        console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {kind} for {long}, --seed {seed}")
+        duration = f"{checks} checks" if checks else f"{seconds:.0f} s"
+        console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {kind} for {duration}, --seed {seed}")
         try:
             if checks:
                 checked[kind] = checks_on(kind, checks, kill_every, seed)
             else:
-                found[kind] = stress_on(kind, seconds, kill_every, seed)
-        except AssertionError as wrong:
-            click.echo(f"{kind}: {wrong}", err=True)
+                results[kind] = stress_on(kind, seconds, kill_every, seed)
+        except AssertionError as failure:
+            click.echo(f"{kind}: {failure}", err=True)
             return int(ExitCode.BUG)
     if checks:
         click.echo(json.dumps({"seed": seed, "machine": facts, **checked}, indent=2))
     elif as_json:
-        told: dict[str, Any] = {"seed": seed, "machine": facts}
-        click.echo(json.dumps(told | {kind: figures.facts() for kind, figures in found.items()}, indent=2))
+        output: dict[str, Any] = {"seed": seed, "machine": facts}
+        click.echo(json.dumps(output | {kind: figures.facts() for kind, figures in results.items()}, indent=2))
     else:
-        Console(width=None if sys.stdout.isatty() else _PAGE).print(table(found))
+        Console(width=None if sys.stdout.isatty() else _PAGE).print(table(results))
     return int(ExitCode.DONE)
 
 

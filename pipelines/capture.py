@@ -1,4 +1,4 @@
-"""Compose capture: the source, its landing table, the progress store and the lease that a configuration names."""
+"""Wire ``capture``: the configured source, landing table, progress store and lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compose ``status``: read the tables and the progress store, and ask the configured database about its log."""
+"""Wire ``status``: the configured tables, progress store and database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     """Return the document that ``status --json`` prints; without ``ask_source`` the database is not contacted."""
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
-    source = _ask_source(config, paths, store) if ask_source else SourceReport()
+    source = _query_source(config, paths, store) if ask_source else SourceReport()
     return build_status(paths, store, source, late_seconds=config.status.late_seconds)
 
 
-def _ask_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
+def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
     reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
     tables = sorted({dump["table"] for dump in dump_status(store) if not DumpState(dump["state"]).is_final})
     try:

@@ -1,4 +1,4 @@
-"""What tests of every kind may ask for: a Spark session and database servers, each started once, if used."""
+"""Fixtures for tests of every kind: a Spark session and database servers, started on first use, once per session."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ pytest_plugins = [
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """One Spark session for the whole run, with the settings the jobs have."""
+    """Return the session's Spark session, with the settings of the jobs."""
     from dblake.spark.session import spark_session
     from tests.support.report import note_version
 
-    place = tmp_path_factory.mktemp("spark")
+    local = tmp_path_factory.mktemp("spark")
     session = spark_session(
-        "tests", **{"spark.master": "local[2]", "spark.local.dir": str(place)}
+        "tests", **{"spark.master": "local[2]", "spark.local.dir": str(local)}
     )
     for package in ("pyspark", "delta-spark"):
         note_version(package, metadata.version(package))
-    note_version("Java", session._jvm.java.lang.System.getProperty("java.version"))
+    jvm = session._jvm
+    assert jvm is not None
+    note_version("Java", jvm.java.lang.System.getProperty("java.version"))
     yield session
     session.stop()

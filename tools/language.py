@@ -1,7 +1,7 @@
-"""Check the language of the repository: ``python -m tools.language`` lists words that its readers do not search for.
+"""Check the language of the repository: ``python -m tools.language`` lists every use of a rejected word.
 
-Covers identifiers, comments, docstrings and messages of all code, and every page. The standard term for each idea is
-in CONTRIBUTING. An exception names its file, its text and its reason.
+The check covers identifiers, comments, docstrings and messages of all code, and all prose files. CONTRIBUTING lists the
+standard term for each idea. An exception in ``ALLOWED`` names its file, its text and its reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 _PROSE = (".md", ".yaml", ".toml", ".sh", ".conf", ".properties")
 
-#: Verbs of speech, archaic and impersonal words: none is a term of this field.
+#: Rejected words: verbs of speech, archaic and impersonal words. None is a term of this field, so no search finds them.
 WORDS = (
     "anew", "mend", "mends", "mended", "mending", "nobody", "nobody's", "somebody", "somebody's", "anybody",
     "anybody's", "whoever", "tell", "tells", "told", "telling", "say", "says", "said", "hear", "hears", "heard",
@@ -29,13 +29,13 @@ PHRASES = (
     r"(?:find|finds|found|finding) out", r"(?:look|looks|looked|looking) at", r"(?:ask|asks|asked|asking) for",
     r"made good", r"held against",
 )
-_FORBIDDEN = re.compile(rf"\b(?:{'|'.join((*map(re.escape, WORDS), *PHRASES))})\b", re.IGNORECASE)
+_REJECTED = re.compile(rf"\b(?:{'|'.join((*map(re.escape, WORDS), *PHRASES))})\b", re.IGNORECASE)
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A text that may contain such a word, in one file."""
+    """A text that may contain a rejected word, in one file; an empty text allows the whole file."""
 
     file: str
     text: str
@@ -45,12 +45,16 @@ class Allowed:
 ALLOWED = (
     Allowed("tools/language.py", "", "lists the words themselves"),
     Allowed("lib/dblake/state/files.py", "tell", "the method of a file"),
+    Allowed("tests/unit/tools/test_language.py", "", "contains examples that the check must reject"),
+    Allowed("tests/support/odd_names.py", 'say "hi"', "a name with quotes, as data"),
+    Allowed("tests/support/odd_names.py", "public/say~20~22hi~22", "the folder of that name"),
+    Allowed("tests/support/postgres_values.py", 'say "x"', "a value with quotes, as data"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A word at a place."""
+    """A rejected word, with its position and the text around it."""
 
     file: str
     line: int
@@ -61,8 +65,8 @@ class Finding:
         return f"{self.file}:{self.line}: '{self.word}' in: {self.text.strip()[:100]}"
 
 
-def findings_in(file: str, text: str) -> Iterator[Finding]:
-    """Yield every forbidden word of one file. Identifiers are split at underscores and capitals."""
+def find_rejected(file: str, text: str) -> Iterator[Finding]:
+    """Yield every rejected word of one file. Identifiers are split at underscores and capitals."""
     if file.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME:
@@ -77,26 +81,26 @@ def findings_in(file: str, text: str) -> Iterator[Finding]:
 
 
 def _matches(file: str, content: str, first_line: int) -> Iterator[Finding]:
-    # A phrase may be wrapped at the end of a line.
-    for match in _FORBIDDEN.finditer(re.sub(r"\s", " ", content)):
+    # A line break may separate the words of a phrase.
+    for match in _REJECTED.finditer(re.sub(r"\s", " ", content)):
         line = first_line + content.count("\n", 0, match.start())
         around = content[max(0, match.start() - 40):match.end() + 40].replace("\n", " ")
         if not any(a.file == file and a.text in around for a in ALLOWED):
             yield Finding(file, line, match[0], around)
 
 
-#: Since Python 3.12 the text of an f-string is a token of its own.
+#: From Python 3.12 on, the literal text of an f-string is a separate token.
 _FSTRING_TEXT = getattr(tokenize, "FSTRING_MIDDLE", -1)
 
 
 def check_tree() -> list[Finding]:
-    """Return the findings in every tracked file."""
+    """Return the findings in every file that git tracks or would add."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=HOME, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.split("\n")
     files = [name for name in listed if name.endswith((".py", *_PROSE)) and (HOME / name).is_file()]
-    return [finding for name in files for finding in findings_in(name, (HOME / name).read_text(encoding="utf-8"))]
+    return [finding for name in files for finding in find_rejected(name, (HOME / name).read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 
 def main() -> None:
-    """Run the job that the first argument names. Exits with 64 if there is no such job."""
+    """Run the job that the first argument names. Exit with 64 if there is no such job, else with the job's code."""
     job, *options = sys.argv[1:] or ["--help"]
     jobs = sorted(file.stem for file in (application_home() / "jobs").glob("*.py") if file.stem != "__init__")
     if job in ("-h", "--help"):
@@ -55,14 +55,14 @@ def split_options(options: list[str]) -> tuple[list[str], list[str]]:
             continue
         value = next(pending, None)
         if value is None:
-            print(f"dblake: {option} needs a value", file=sys.stderr)
+            print(f"dblake: {option} requires a value. Next: see dblake JOB --help", file=sys.stderr)
             sys.exit(ExitCode.USAGE)
         spark += ["--master" if option == "--master" else "--conf", value]
     return spark, job
 
 
 def _pack_library() -> str:
-    """Write the library as one archive for executors; removed when the process ends."""
+    """Write the library as one zip archive for executors; return its path. It is removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="dblake-code-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     package = Path(__file__).parent

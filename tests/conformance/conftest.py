@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.backends import Backend, MemoryBackend, PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
@@ -74,6 +74,6 @@ def keeping_backend(backend: Backend) -> Backend:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> CaptureLake:
     """A warehouse of the test's own."""
-    return Lake(tmp_path)
+    return CaptureLake(tmp_path)

@@ -20,7 +20,7 @@ from dblake.source.memory.log import MemoryLogStream
 from dblake.source.memory.source import MemorySource
 from tests.conformance.script import event_lines
 from tests.support.backends import Backend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T, U, OTHER = "public.t", "public.u", "public.other"
 
@@ -34,13 +34,13 @@ def create(backend: Backend, *tables: str) -> None:
         backend.create(schema(table))
 
 
-def flags(lake: Lake) -> list[tuple[str, str, bool]]:
+def flags(lake: CaptureLake) -> list[tuple[str, str, bool]]:
     """Return table, key and last_in_txn of every row, in order."""
     return [(row["table"], row["key"]["id"] if row["key"] else "", row["last_in_txn"]) for row in lake.decoded()]
 
 
 @pytest.mark.parity
-def test_transactions_are_in_commit_order(backend: Backend, lake: Lake) -> None:
+def test_transactions_are_in_commit_order(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T)
     source = backend.source("public.*")
     first, second = backend.begin(), backend.begin()
@@ -58,7 +58,7 @@ def test_transactions_are_in_commit_order(backend: Backend, lake: Lake) -> None:
     assert txids[0] > txids[1] == txids[2] if backend.has_txids else txids == [None] * 3
 
 
-def test_last_in_txn_is_set_on_last_captured_row_only(backend: Backend, lake: Lake) -> None:
+def test_last_in_txn_is_set_on_last_captured_row_only(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, U, OTHER)
     backend.source("public.*")  # publishes all three
     source = backend.source("public.t", "public.u")
@@ -78,7 +78,7 @@ def test_last_in_txn_is_set_on_last_captured_row_only(backend: Backend, lake: La
     ]
 
 
-def test_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> None:
+def test_truncate_of_two_tables_is_two_rows(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, U)
     source = backend.source("public.*")
     with backend.begin() as transaction:
@@ -95,7 +95,7 @@ def test_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> Non
     assert (lake.state(T), lake.state(U)) == ({}, {("2",): {"id": "2", "v": "b"}})
 
 
-def test_table_without_key_is_captured_but_not_dumped(backend: Backend, lake: Lake) -> None:
+def test_table_without_key_is_captured_but_not_dumped(backend: Backend, lake: CaptureLake) -> None:
     backend.create(TableSchema(T, (Column("id", "integer"), Column("v", "text"))))
     create(backend, U)
     source = backend.source("public.*")
@@ -115,7 +115,7 @@ def test_table_without_key_is_captured_but_not_dumped(backend: Backend, lake: La
     }
 
 
-def test_excluded_table_lands_no_rows_but_advances_log(backend: Backend, lake: Lake) -> None:
+def test_excluded_table_lands_no_rows_but_advances_log(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.*", "!public.other")
@@ -128,7 +128,7 @@ def test_excluded_table_lands_no_rows_but_advances_log(backend: Backend, lake: L
     assert lake.reached.resume.token != before
 
 
-def test_heartbeats_release_log_of_other_tables(keeping_backend: Backend, lake: Lake) -> None:
+def test_heartbeats_release_log_of_other_tables(keeping_backend: Backend, lake: CaptureLake) -> None:
     backend = keeping_backend
     create(backend, T, OTHER)
     source = backend.source("public.t")
@@ -163,7 +163,7 @@ ROWS = 1500
 ], ids=["rows", "bytes"])
 @pytest.mark.parity
 def test_transaction_split_over_batches_resumes_inside(
-    backend: Backend, lake: Lake, limit: dict[str, Any]
+    backend: Backend, lake: CaptureLake, limit: dict[str, Any]
 ) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
@@ -184,7 +184,7 @@ def test_transaction_split_over_batches_resumes_inside(
     assert lake.reached.batch > 3
 
 
-def test_transaction_split_after_first_row_keeps_it(backend: Backend, lake: Lake) -> None:
+def test_transaction_split_after_first_row_keeps_it(backend: Backend, lake: CaptureLake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.t")
@@ -215,7 +215,7 @@ class FailingLog(MemorySource):
         return stream
 
 
-def test_log_that_fails_after_every_open_ends_capture(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_fails_after_every_open_ends_capture(lake: CaptureLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_connection, "_MAX_FAILURES", 3)
     database = MemoryDatabase()
     database.create_table(schema(T))

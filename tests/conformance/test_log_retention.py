@@ -7,7 +7,7 @@ import pytest
 from dblake.core.schema import Column, TableSchema
 from tests.conformance.script import Script
 from tests.support.backends import Backend, MemoryBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
@@ -15,7 +15,7 @@ _WRITTEN = 200
 
 
 @pytest.mark.parity
-def test_unlanded_log_counts_as_behind(backend: Backend, lake: Lake) -> None:
+def test_unlanded_log_counts_as_behind(backend: Backend, lake: CaptureLake) -> None:
     backend.create(ITEMS)
     source = backend.source("public.*")
     lake.capture(source)
@@ -37,7 +37,7 @@ def test_log_is_not_lost_before_first_capture(backend: Backend) -> None:
     assert not backend.source("public.*").log_retention(None).lost
 
 
-def test_missing_log_is_lost(keeping_backend: Backend, lake: Lake) -> None:
+def test_missing_log_is_lost(keeping_backend: Backend, lake: CaptureLake) -> None:
     keeping_backend.create(ITEMS)
     source = keeping_backend.source("public.*")
     lake.capture(source)

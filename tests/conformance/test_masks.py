@@ -13,8 +13,8 @@ from dblake.mask.masks import Masks
 from dblake.mask.rules import Rule
 from dblake.mask.source import MaskedSource
 from tests.support.backends import Backend, Row
-from tests.support.lake import Lake
-from tests.support.leaks import leaks
+from tests.support.lake import CaptureLake
+from tests.support.leaks import find_leaks
 
 PEOPLE, LOGINS, OPEN = "public.people", "public.logins", "public.open"
 SECRET = "SECRET"
@@ -65,7 +65,7 @@ def create_people(backend: Backend) -> None:
 
 
 @pytest.mark.parity
-def test_masked_values_are_in_no_file(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+def test_masked_values_are_in_no_file(backend: Backend, lake: CaptureLake, tmp_path: Path) -> None:
     create_people(backend)
     backend.create(TableSchema(OPEN, (Column("id", "integer", False, 1), Column("v", "text"))))
     with backend.begin() as t:
@@ -114,10 +114,10 @@ def test_masked_values_are_in_no_file(backend: Backend, lake: Lake, tmp_path: Pa
     assert {c.name: (c.type, c.key) for s in schemas for c in s.columns if c.name in ("email", "phone", "name")} == {
         "email": ("text", None), "name": ("text", None),
     }
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
-def test_masked_column_not_sent_stays_missing(backend: Backend, lake: Lake) -> None:
+def test_masked_column_not_sent_stays_missing(backend: Backend, lake: CaptureLake) -> None:
     create_people(backend)
     source = masked(backend.source("public.*"), {"public.people": {"note": Rule("hash"), "phone": Rule("drop")}})
     with backend.begin() as t:
@@ -127,7 +127,7 @@ def test_masked_column_not_sent_stays_missing(backend: Backend, lake: Lake) -> N
     assert (change["partial"], sorted(change["after"])) == (True, ["age", "email", "id", "name"])
 
 
-def test_hashed_key_pages_and_is_in_no_file(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+def test_hashed_key_pages_and_is_in_no_file(backend: Backend, lake: CaptureLake, tmp_path: Path) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     names = list(HASHED)
     with backend.begin() as t:
@@ -149,10 +149,10 @@ def test_hashed_key_pages_and_is_in_no_file(backend: Backend, lake: Lake, tmp_pa
     [dump] = lake.dumps()
     assert (dump["state"], dump["rows"]) == ("done", 5)
     assert dump["chunks"] > 2, "the table must be read in several chunks"
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
-def test_rows_cannot_be_requested_by_masked_key(backend: Backend, lake: Lake) -> None:
+def test_rows_cannot_be_requested_by_masked_key(backend: Backend, lake: CaptureLake) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     with backend.begin() as t:
         t.insert(LOGINS, {"login": "one", "v": "old"})
@@ -177,7 +177,7 @@ def test_rows_cannot_be_requested_by_masked_key(backend: Backend, lake: Lake) ->
     ],
 )  # fmt: skip
 def test_invalid_mask_rules_are_rejected_before_landing(
-    backend: Backend, lake: Lake, rules: dict[str, dict[str, Rule]], message: str
+    backend: Backend, lake: CaptureLake, rules: dict[str, dict[str, Rule]], message: str
 ) -> None:
     create_people(backend)
     source = masked(backend.source("public.people"), rules)
@@ -189,7 +189,7 @@ def test_invalid_mask_rules_are_rejected_before_landing(
     assert not Path(lake.paths.landing).exists() or lake.landing().num_rows == 0
 
 
-def test_rule_applies_to_column_added_later(backend: Backend, lake: Lake) -> None:
+def test_rule_applies_to_column_added_later(backend: Backend, lake: CaptureLake) -> None:
     create_people(backend)
     backend.source("public.*")
     with backend.begin() as t:

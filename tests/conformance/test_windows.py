@@ -15,9 +15,9 @@ import pytest
 from dblake.core.schema import Column, TableSchema
 from tests.conformance.conftest import KINDS, empty_backend
 from tests.conformance.script import Script, event_lines
-from tests.model.dblog import Closed, Event, fold
+from tests.model.dblog import Event, LedgerRow, fold
 from tests.support.backends import Backend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 # One capture per source runs all cases, so the whole module is cheap enough for every database.
 pytestmark = pytest.mark.parity
@@ -90,7 +90,7 @@ class Outcome:
     """The events, the window ledger and the source's rows after all cases."""
 
     events: list[Event]
-    ledger: dict[str, list[Closed]]
+    ledger: dict[str, list[LedgerRow]]
     truth: dict[str, list[dict[str, Any]]]
 
 
@@ -101,7 +101,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def run_all(backend: Backend, folder: Path) -> Outcome:
-    lake = Lake(folder)
+    lake = CaptureLake(folder)
     scripts = {case.name: Script(backend, table_of(case)) for case in CASES}
     for case in CASES:
         backend.create(TableSchema(table_of(case), (Column("id", "integer", False, 1), Column("v", "text"))))
@@ -119,8 +119,8 @@ def run_all(backend: Backend, folder: Path) -> Outcome:
     lake.capture(source, steps=steps, chunk_size=10)
     assert [dump["state"] for dump in lake.dumps()] == ["done"] * len(CASES)
     events, closed = lake.reconciled()
-    tables = {low.chunk_id: low.table for low in lake.things() if hasattr(low, "chunk_id") and low.chunk_id}
-    ledger: dict[str, list[Closed]] = {}
+    tables = {low.chunk_id: low.table for low in lake.landed_records() if hasattr(low, "chunk_id") and low.chunk_id}
+    ledger: dict[str, list[LedgerRow]] = {}
     for line in closed:
         ledger.setdefault(tables[line.chunk_id], []).append(line)
     return Outcome(events, ledger, {table_of(case): backend.rows(table_of(case)) for case in CASES})

@@ -17,7 +17,7 @@ import pytest
 from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend, mysql_backend
 from tests.support.postgres import fresh_database
@@ -62,7 +62,7 @@ def fill(backend: SqlBackend, rows: int, wide: int) -> None:
 
 
 def test_connection_cut_inside_chunk_rereads_it(backend: SqlBackend, proxy: Proxy, tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     fill(backend, 1500, 900)
     source = backend.source("public.*")
     lake.capture(source)
@@ -76,7 +76,7 @@ def test_connection_cut_inside_chunk_rereads_it(backend: SqlBackend, proxy: Prox
 
     # The first chunk has 1000 rows, so it is cut at about half of it.
     lake.capture(source, steps={("every low", T): cut_the_first_read}, reconnect_seconds=20)
-    assert proxy.cuts_left == 0
+    assert proxy.pending_cuts == 0
     assert len(lows) == 4, "two chunks, one of them twice, and the end of the dump"
     events, ledger = lake.reconciled()
     assert [event.op for event in events] == ["c"] * 1500 + ["r"] * 1500
@@ -87,13 +87,13 @@ def test_connection_cut_inside_chunk_rereads_it(backend: SqlBackend, proxy: Prox
 def test_connection_cut_inside_log_row_resumes(
     backend: SqlBackend, proxy: Proxy, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     # 3.6 MB in one transaction, less than a quarter of which lands at once: the cuts are inside its third row, its
     # seventh, and, after it was streamed again from its start, far behind what has landed.
     fill(backend, 18, 200_000)
     proxy.cut_after(500_000, 1_300_000, 3_000_000)
     lake.capture(backend.source("public.*"), max_bytes=800_000, reconnect_seconds=20)
-    assert proxy.cuts_left == 0
+    assert proxy.pending_cuts == 0
     assert [event.op for event in lake.reconciled()[0]] == ["c"] * 18
     assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
 
@@ -112,18 +112,18 @@ def test_connection_stalled_beyond_heartbeat_recovers(
         rig.lake.dump(T)
         process = rig.start()
         with rig.load(seed=5):
-            rig.moves_on(5, by=process)
+            rig.wait_for_batches(5, by=process)
             proxy.stall()
             # Rows that were received before the stall may still land.
             time.sleep(1.0)
-            stalled = rig.batch()
+            stalled = rig.newest_batch()
             time.sleep(4.0)
-            assert rig.batch() == stalled
-            proxy.flow()
-            rig.moves_on(5, by=process)
+            assert rig.newest_batch() == stalled
+            proxy.resume()
+            rig.wait_for_batches(5, by=process)
             rig.lake.dump(T)
             proxy.cut()
-            rig.moves_on(5, by=process)
+            rig.wait_for_batches(5, by=process)
         stop(process)
         rig.configure()
         rig.catch_up()
@@ -143,9 +143,9 @@ def test_capture_reconnects_after_server_restart_and_crash(kind: str, tmp_path: 
         with rig.load(seed=6, patient=True):
             for crash in (False, True):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
                 server.restart(crash=crash)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
         stop(process)
         rig.catch_up()
         assert [dump["state"] for dump in rig.lake.dumps()] == ["done", "done"]

@@ -121,8 +121,8 @@ class Cluster(Rig):
 
     def wait_for_landed(self, batches: int, by: CaptureProcess) -> None:
         """Wait until so many more batches have landed."""
-        target, deadline = self.batch() + batches, time.monotonic() + 60
-        while self.batch() < target:
+        target, deadline = self.newest_batch() + batches, time.monotonic() + 60
+        while self.newest_batch() < target:
             assert time.monotonic() < deadline and by.process.poll() is None, by.log
             time.sleep(0.1)
 
@@ -146,8 +146,8 @@ class Cluster(Rig):
 
 
 @pytest.fixture
-def cluster(postgres: EmbeddedPostgres, place: str, tmp_path: Path) -> Iterator[Cluster]:
-    with cluster_at(postgres, place, tmp_path) as cluster:
+def cluster(postgres: EmbeddedPostgres, zookeeper_url: str, tmp_path: Path) -> Iterator[Cluster]:
+    with cluster_at(postgres, zookeeper_url, tmp_path) as cluster:
         yield cluster
 
 
@@ -172,7 +172,7 @@ def test_leader_frozen_past_session_is_replaced_and_exits(cluster: Cluster) -> N
         cluster.wait_for_landed(5, by=first)
         first.freeze()
         second.wait_for_log("capture of shop leads")
-        second.wait_for_log("ended another connection's hold of the slot")
+        second.wait_for_log("terminated another connection that held slot")
         cluster.wait_for_landed(5, by=second)
         assert first.frozen
         first.thaw()
@@ -206,21 +206,21 @@ def test_leader_frozen_after_lease_check_is_fenced_by_landing(cluster: Cluster) 
 
 @pytest.mark.slow
 def test_leader_cut_off_from_zookeeper_stops_before_successor(
-    cluster: Cluster, zookeeper: ZookeeperServer, place: str
+    cluster: Cluster, zookeeper: ZookeeperServer, zookeeper_url: str
 ) -> None:
     with Proxy(zookeeper.port) as proxy, cluster.load(seed=8):
         cluster.lake.dump(T)
-        cluster.set_progress(place.replace(str(zookeeper.port), str(proxy.port)))
+        cluster.set_progress(zookeeper_url.replace(str(zookeeper.port), str(proxy.port)))
         first = cluster.capture()
         first.wait_for_log("capture of shop leads")
-        cluster.set_progress(place)
+        cluster.set_progress(zookeeper_url)
         second = cluster.capture()
         second.wait_for_log("is on standby")
         cluster.wait_for_landed(5, by=first)
         proxy.stall()
         second.wait_for_log("capture of shop leads")
         cluster.wait_for_landed(5, by=second)
-        proxy.flow()
+        proxy.resume()
         assert first.wait_for_exit() == 75, first.log
         assert "was rejected" not in first.log
         second.stop()
@@ -275,13 +275,13 @@ def test_leader_survives_zookeeper_restart_and_outage(postgres: EmbeddedPostgres
             cluster.wait_for_landed(10, by=leader)
             server.stop()
             time.sleep(session)
-            written = cluster.batch()
+            written = cluster.newest_batch()
             time.sleep(2)
-            assert cluster.batch() == written
+            assert cluster.newest_batch() == written
             server.start()
             # A restarted ZooKeeper restarts all session time-outs: a client that reconnects in time keeps its session.
             deadline = time.monotonic() + 2 * session
-            while cluster.batch() == written and leader.process.poll() is None:
+            while cluster.newest_batch() == written and leader.process.poll() is None:
                 assert time.monotonic() < deadline, leader.log
                 time.sleep(0.1)
             if leader.process.poll() is None:
@@ -306,10 +306,10 @@ def test_leader_without_zookeeper_stops_writing_and_exits(
             cluster.wait_for_landed(5, by=leader)
             server.stop()
             time.sleep(2)
-            written = cluster.batch()
+            written = cluster.newest_batch()
             assert leader.wait_for_exit() == 75, leader.log
             assert re.search("dblake capture: .*(lost its lease: ZooKeeper has not|does not) answer", leader.log)
-            assert cluster.batch() == written
+            assert cluster.newest_batch() == written
             server.start()
         cluster.catch_up()
         assert cluster.epochs() == [1, 2]
@@ -318,9 +318,9 @@ def test_leader_without_zookeeper_stops_writing_and_exits(
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("zookeeper", marks=pytest.mark.slow)])
 def test_lost_documents_cost_queued_dumps_only(
-    postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, place: str, tmp_path: Path, kind: str
+    postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, zookeeper_url: str, tmp_path: Path, kind: str
 ) -> None:
-    url = {"file": f"file:{tmp_path}/progress", "zookeeper": place}[kind]
+    url = {"file": f"file:{tmp_path}/progress", "zookeeper": zookeeper_url}[kind]
     with cluster_at(postgres, url, tmp_path) as cluster:
         with cluster.load(seed=5):
             lost = [cluster.lake.dump(T) for _ in range(5)]
@@ -330,7 +330,7 @@ def test_lost_documents_cost_queued_dumps_only(
                 (tmp_path / "progress/shop").rename(tmp_path / "lost")
             else:
                 client = zookeeper.client()
-                client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
+                client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
                 client.stop()
             cluster.wait_for_landed(5, by=leader)
             assert not {entry["id"] for entry in cluster.lake.dumps() if entry["state"] != "cancelled"} & set(lost)
@@ -344,14 +344,14 @@ def test_lost_documents_cost_queued_dumps_only(
 
 @pytest.mark.slow
 def test_leader_exits_when_all_nodes_are_lost_and_next_resumes(
-    cluster: Cluster, zookeeper: ZookeeperServer, place: str
+    cluster: Cluster, zookeeper: ZookeeperServer, zookeeper_url: str
 ) -> None:
     with cluster.load(seed=6):
         cluster.lake.dump(T)
         leader = cluster.capture()
         cluster.wait_for_landed(5, by=leader)
         client = zookeeper.client()
-        client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}", recursive=True)
+        client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}", recursive=True)
         client.stop()
         assert leader.wait_for_exit() == 75, leader.log
         cluster.lake.dump(T)
@@ -370,6 +370,6 @@ def test_capture_without_zookeeper_leaves_slot_to_its_reader(postgres: EmbeddedP
         cluster.set_progress(f"file:{tmp_path}/elsewhere")
         elsewhere = cluster.capture()
         assert elsewhere.wait_for_exit() == 75
-        assert "is taken by server process" in elsewhere.log
+        assert "is in use by server process" in elsewhere.log
         cluster.wait_for_landed(2, by=first)
         first.stop()

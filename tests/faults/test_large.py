@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process import Ran, run
+from benchmarks.process import ProcessResult, run
 from dblake.capture.loop import Until
 from dblake.core.schema import Column, TableSchema
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 from tests.support.rig import HOME, Rig, rig_on
 
@@ -32,7 +32,7 @@ INSERT INTO t SELECT 1000 + seq, 0, repeat(char(97 + seq %% 26), {WIDE}) FROM se
 """
 
 
-def capture_until_caught_up(rig: Rig) -> tuple[Ran, dict[str, int]]:
+def capture_until_caught_up(rig: Rig) -> tuple[ProcessResult, dict[str, int]]:
     """Run capture as a process until it has caught up; return the run and its JSON output."""
     command = [sys.executable, str(HOME / "jobs/capture.py"), "--conf", str(rig.conf), "--until-caught-up", "--json"]
     ran = run(command, rig.environment)
@@ -45,14 +45,14 @@ def test_transaction_of_150_mb_lands_in_bounded_memory(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with rig_on(kind, request, tmp_path, max_bytes=4 << 20) as rig:
-        before = rig.batch()
+        before = rig.newest_batch()
         connection = rig.connect()
         with connection.cursor() as cursor:
             cursor.execute(_MANY if kind == "postgres" else _MANY_OF_MYSQL, ())
         connection.commit()
         connection.close()
         ran, landed = capture_until_caught_up(rig)
-        assert rig.batch() - before >= 25
+        assert rig.newest_batch() - before >= 25
         assert landed["bytes"] > ROWS * WIDE
         # Python and its libraries take about half of that.
         assert ran.peak_mb < 300, f"{ran.peak_mb:.0f} MB"
@@ -73,7 +73,7 @@ def test_many_tables_are_captured_and_dumped(kind: str, request: pytest.FixtureR
             f"INSERT INTO public.many_{number} VALUES (1, 'a'), (2, 'b')",
         )
     ]
-    with rig_on(kind, request, tmp_path, also=tables) as rig:
+    with rig_on(kind, request, tmp_path, tables) as rig:
         rig.configure(delay=0.0)
         write = rig.connect()
         with write.cursor() as cursor:
@@ -97,7 +97,7 @@ def test_idle_captured_table_releases_log_of_busy_one(
     backend = PostgresBackend(database)
     for name in ("quiet", "busy"):
         backend.create(TableSchema(f"public.{name}", (Column("id", "integer", False, 1), Column("v", "text"))))
-    source, lake, stop = backend.source("public.quiet"), Lake(tmp_path), threading.Event()
+    source, lake, stop = backend.source("public.quiet"), CaptureLake(tmp_path), threading.Event()
     capturing = threading.Thread(
         target=lake.capture, args=(source,), kwargs={"until": Until(), "stop": stop, "heartbeat_seconds": 0.3}
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.oracle import Step, Told, left, wrong_steps
+from tests.support.oracle import ObservedEvent, Step, find_wrong_steps, remaining_rows
 from tests.support.rig import PACE, rig_on
 from tests.support.stress import Stress
 
@@ -23,10 +23,10 @@ WRITTEN = {"7": [Step("u", 1), Step("u", 2), Step("d", 2), Step("c", 3), Step("u
 OBSERVED = ["u 1", "u 2", "d", "c 3", "u 4"]
 
 
-def events(lines: list[str]) -> list[Told]:
+def events(lines: list[str]) -> list[ObservedEvent]:
     """``u 1`` and so on, each an event of key 7, at its index in the list."""
     words = [line.split() for line in lines]
-    return [Told("7", op, int(n[0]) if n else None, place) for place, (op, *n) in enumerate(words)]
+    return [ObservedEvent("7", op, int(n[0]) if n else None, place) for place, (op, *n) in enumerate(words)]
 
 
 @pytest.mark.parametrize(("lines", "wrong"), [
@@ -37,26 +37,26 @@ def events(lines: list[str]) -> list[Told]:
     (["u 1", "u 2", "c 3", "u 4"], ["c 3 of key 7 at 2: 1 steps after u 2 are missing"]),
     (["u 1", "u 2", "d", "c 3"], ["key 7: the last 1 steps are missing"]),
     ([], ["key 7: the last 5 steps are missing"]),
-    (["u 1", "u 1", "u 2", "d", "c 3", "u 4"], ["u 1 of key 7 at 1: after u 1 again or never written"]),
-    (["u 1", "u 2", "d", "d", "c 3", "u 4"], ["d None of key 7 at 3: after d 2 again or never written"]),
+    (["u 1", "u 1", "u 2", "d", "c 3", "u 4"], ["u 1 of key 7 at 1: after u 1 repeated or never written"]),
+    (["u 1", "u 2", "d", "d", "c 3", "u 4"], ["d None of key 7 at 3: after d 2 repeated or never written"]),
     (["u 2", "u 1", "d", "c 3", "u 4"], [
-        "u 2 of key 7 at 0: 1 steps after r 0 are missing", "u 1 of key 7 at 1: after u 2 again or never written",
+        "u 2 of key 7 at 0: 1 steps after r 0 are missing", "u 1 of key 7 at 1: after u 2 repeated or never written",
     ]),
-    (["u 1", "u 2", "r 1", "d", "c 3", "u 4"], ["r 1 of key 7 at 2: dumped, though the log had come to u 2"]),
-    (["u 1", "u 2", "d", "r 2", "c 3", "u 4"], ["r 2 of key 7 at 3: dumped, though the log had come to d 2"]),
-    ([*OBSERVED, "phantom"], ["phantom None of key 7 at 5: after u 4 again or never written"]),
-    ([*OBSERVED, "f 4"], ["f 4 of key 7 at 5: after u 4 again or never written"]),
+    (["u 1", "u 2", "r 1", "d", "c 3", "u 4"], ["r 1 of key 7 at 2: dumped after the log had reached u 2"]),
+    (["u 1", "u 2", "d", "r 2", "c 3", "u 4"], ["r 2 of key 7 at 3: dumped after the log had reached d 2"]),
+    ([*OBSERVED, "phantom"], ["phantom None of key 7 at 5: after u 4 repeated or never written"]),
+    ([*OBSERVED, "f 4"], ["f 4 of key 7 at 5: after u 4 repeated or never written"]),
 ])
 def test_oracle_detects_wrong_steps(lines: list[str], wrong: list[str]) -> None:
-    assert wrong_steps(events(lines), WRITTEN) == wrong
+    assert find_wrong_steps(events(lines), WRITTEN) == wrong
 
 
 def test_oracle_detects_key_never_written() -> None:
-    assert wrong_steps([Told("8", "c", 1, 0)], {}) == ["c 1 of key 8 at 0: after r 0 again or never written"]
+    assert find_wrong_steps([ObservedEvent("8", "c", 1, 0)], {}) == ["c 1 of key 8 at 0: after r 0 repeated or never written"]
 
 
 def test_oracle_returns_remaining_rows() -> None:
-    assert left({"1": [], **WRITTEN, "9": [Step("u", 1), Step("d", 1)]}) == {"1": 0, "7": 4}
+    assert remaining_rows({"1": [], **WRITTEN, "9": [Step("u", 1), Step("d", 1)]}) == {"1": 0, "7": 4}
 
 
 # One through Spark, whose jobs are killed too; one through the specification in plain Python, which takes no time.

@@ -83,18 +83,18 @@ def test_capture_resumes_on_promoted_standby_without_gap(primary: EmbeddedPostgr
             process = rig.start()
             with rig.load(seed=3):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
             process.terminate()
             process.communicate(timeout=60)
             wait_until_synced(standby, primary, rig)
             process = rig.start()
-            rig.moves_on(2, by=process)
+            rig.wait_for_batches(2, by=process)
             primary.stop(crash=True)
             promote(standby, rig)
-            proxy.lead_to(standby.port)
+            proxy.redirect(standby.port)
             with rig.load(seed=4):
                 rig.lake.dump(T)
-                rig.moves_on(5, by=process)
+                rig.wait_for_batches(5, by=process)
             process.terminate()
             assert "no gap" in process.communicate(timeout=60)[1] and process.returncode == 0
         rig.configure()

@@ -13,7 +13,7 @@ from dblake.core.schema import Column, TableSchema
 from dblake.reconcile.stream import reconcile_once
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 BATCHES = 300
@@ -25,7 +25,7 @@ _MAX_BATCHES = 150
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_reconcile_catches_up_300_batches_in_bounded_steps(spark: SparkSession, tmp_path: Path) -> None:
-    database, lake = MemoryDatabase(), Lake(tmp_path)
+    database, lake = MemoryDatabase(), CaptureLake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
     database.make_slot("shop")
     source = MemorySource(database, name="shop", patterns=["public.*"])

@@ -29,7 +29,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 def test_full_disk_ends_capture_which_resumes_with_room(rig: Rig, room: int) -> None:
     with rig.load(seed=room):
         process = rig.start()
-        rig.moves_on(3, by=process)
+        rig.wait_for_batches(3, by=process)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         _, log = process.communicate(timeout=60)
         assert process.returncode == 75, log

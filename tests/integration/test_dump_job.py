@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from dblake.capture.dump_keys import parse_keys
 from dblake.capture.dump_queue import pending_tasks, save_progress
 from dblake.capture.progress import FileProgress
 from dblake.capture.throttle import Throttle, read_throttle
 from dblake.core.errors import UsageError
 from dblake.landing.control import DumpStart
-from pipelines.dump import parse_keys
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]
@@ -101,14 +101,14 @@ def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
         (("start", "--table", "public.hidden"), 78, "table public.hidden is not captured"),
         (("start", "--table", "orders"), 78, "table orders is not captured"),
         (("start", "--table", "public.log"), 78, "table public.log has no primary key, so it cannot be dumped"),
-        (("start",), 64, "say what to dump"),
-        (("start", "--all", "--table", "public.orders"), 64, "say what to dump"),
-        (("start", "--all", "--keys", "[1]"), 64, "say what to dump"),
+        (("start",), 64, "no tables to dump, or two selections"),
+        (("start", "--all", "--table", "public.orders"), 64, "no tables to dump, or two selections"),
+        (("start", "--all", "--keys", "[1]"), 64, "no tables to dump, or two selections"),
         (("start", "--table", "public.orders", "--keys", "[[1, 2]]"), 64, "--keys: entry 1 has 2 values, not 1"),
         (("pause", "20000101-000000-000-0000"), 78, "there is no dump 20000101-000000-000-0000"),
         (("cancel", "--table", "public.orders"), 78, "there is no dump of table public.orders"),
-        (("throttle",), 64, "say how fast"),
-        (("throttle", "--off", "--delay", "1"), 64, "say how fast"),
+        (("throttle",), 64, "no limit to set, or --off beside one"),
+        (("throttle", "--off", "--delay", "1"), 64, "no limit to set, or --off beside one"),
         (("throttle", "--chunk-size", "0"), 64, "0 is not in the range"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -16,8 +16,8 @@ from dblake.mask.rules import Rule, Rules
 from dblake.mask.source import MaskedSource
 from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
-from tests.support.leaks import leaks
+from tests.support.lake import CaptureLake
+from tests.support.leaks import find_leaks
 from tests.support.postgres import Database
 
 T = "public.people"
@@ -42,7 +42,7 @@ def masked(backend: PostgresBackend, rules: Rules = HASHED, key: bytes = KEY) ->
 def test_renamed_masked_column_does_not_land(
     backend: PostgresBackend, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
 
     def rename() -> None:
@@ -50,10 +50,10 @@ def test_renamed_masked_column_does_not_land(
 
     with pytest.raises(Unsupported, match=r"table public\.people lacks"):
         lake.capture(masked(backend), steps={("low", T): rename})
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
     with pytest.raises(PrerequisitesNotMet, match=r"table public\.people has no column email"):
         lake.capture(masked(backend))
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []
 
 
 @pytest.mark.parametrize(("rules", "key", "expected"), [
@@ -64,7 +64,7 @@ def test_renamed_masked_column_does_not_land(
 def test_changed_rule_or_key_queues_dump(
     backend: PostgresBackend, tmp_path: Path, rules: Rules, key: bytes, expected: str
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
     lake.capture(masked(backend))
     lake.capture(masked(backend))
@@ -94,11 +94,11 @@ def test_dump_start_rejects_masked_keys(
     with pytest.raises(Unsupported, match="its key is masked, so rows cannot be requested by key"):
         start_tables(config, [T], ["[4711]"])
     start_tables(config, [T], [])
-    assert leaks(tmp_path, "4711") == []
+    assert find_leaks(tmp_path, "4711") == []
 
 
 def test_dump_with_hashed_key_resumes_after_crash(backend: PostgresBackend, tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     keyed: Rules = {T: {"id": Rule("hash"), "email": Rule("drop")}}
     lake.dump(T)
     chunks = 0
@@ -116,4 +116,4 @@ def test_dump_with_hashed_key_resumes_after_crash(backend: PostgresBackend, tmp_
     [dump] = lake.dumps()
     assert dump["state"] == "done"
     assert len(lake.state(T)) == 6
-    assert leaks(tmp_path, SECRET) == []
+    assert find_leaks(tmp_path, SECRET) == []

@@ -1,8 +1,9 @@
-"""The specification: what reconcile makes of a landing table, in plain Python, easy to believe and slow.
+"""The executable specification of reconcile: DBLog's chunk windows in plain Python, slow and easy to verify.
 
-Landing comes already decoded, as a list of the four kinds of things below, in any order. ``reconcile`` gives the
-events in order and the ledger of chunk windows; ``fold`` gives the rows those events leave. When Spark and this page
-disagree, one of them is wrong, and it is decided in writing which.
+Input is a decoded landing table: a list of the four record types below, in any order. ``reconcile`` returns the events
+in order and the ledger of chunk windows; ``fold`` returns the rows after these events. If Spark and this module
+disagree, one of them is wrong, and the correction is recorded in writing. Algorithm: DBLog, section 4.2, with the
+extensions of ``docs/design.md`` (fills, phantoms, snapshots).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Image = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Event:
-    """One change: c create, u update, d delete, t truncate from the log; r read, f fill, d removed from a dump.
+    """One change. From the log: c create, u update, d delete, t truncate; from a dump: r read, f fill, d phantom.
 
-    ``whole`` is an image that has every column of its own schema, which may be another one than a chunk's.
+    ``whole`` marks an ``after`` with every column of its own schema, which may differ from a chunk's schema.
     """
 
     position: Position
@@ -40,7 +41,7 @@ class Event:
 
 @dataclass(frozen=True)
 class ChunkRow:
-    """A row a chunk read. ``number`` counts the chunk's rows from 0."""
+    """A row read by a chunk. ``number`` counts the chunk's rows from 0."""
 
     batch: int
     lease_epoch: int
@@ -54,7 +55,7 @@ class ChunkRow:
 
 @dataclass(frozen=True)
 class Low:
-    """A low watermark as the log showed it."""
+    """A low watermark as it appeared in the log."""
 
     batch: int
     lease_epoch: int
@@ -65,7 +66,7 @@ class Low:
 
 @dataclass(frozen=True)
 class High:
-    """A high watermark as the log showed it, with what capture says of its chunk."""
+    """A high watermark as it appeared in the log, with capture's record of its chunk."""
 
     batch: int
     lease_epoch: int
@@ -83,8 +84,8 @@ class High:
 
 
 @dataclass(frozen=True)
-class Closed:
-    """A line of the ledger."""
+class LedgerRow:
+    """A row of the ledger: a closed or discarded chunk window, or a gap in the log."""
 
     chunk_id: str
     lease_epoch: int
@@ -100,34 +101,35 @@ class Closed:
 Landed = Event | ChunkRow | Low | High
 
 
-def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[Closed]]:
-    """What really happened, in order, and what became of every chunk."""
+def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[LedgerRow]]:
+    """Return all events in position order, and the ledger of every chunk window and gap."""
     landing = list(landing)
     log = [e for e in landing if isinstance(e, Event)]
     highs = [h for h in landing if isinstance(h, High)]
     events, ledger = list(log), []
     for high in sorted(highs, key=lambda h: h.position):
-        kept = [] if high.end.status == DISCARDED else survivors(high, log, landing) + phantoms(high, events)
-        events += kept
-        ledger.append(Closed(
+        emitted = [] if high.end.status == DISCARDED else survivors(high, log, landing) + phantoms(high, events)
+        events += emitted
+        ledger.append(LedgerRow(
             high.chunk_id, high.lease_epoch, high.batch, high.end.status, high.end.reason, high.end.rows,
-            emitted=sum(e.op == "r" for e in kept), filled=sum(e.op == "f" for e in kept),
-            removed=sum(e.op == "d" for e in kept),
+            emitted=sum(e.op == "r" for e in emitted), filled=sum(e.op == "f" for e in emitted),
+            removed=sum(e.op == "d" for e in emitted),
         ))
     return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs) + gaps(landing)
 
 
 def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event]:
-    """The chunk's rows, at its high watermark, that no event in its window makes doubtful.
+    """Return the chunk's rows, at its high watermark, that no log event in its window supersedes (DBLog, algorithm 1).
 
-    A whole image evicts, also one under the schema of before the chunk's: what only the chunk's has is told by the dump
-    that such a change asks for.
+    A delete, a truncate or a whole image evicts the row; a partial image leaves the columns that it lacks, as a fill. A
+    whole image evicts also under an earlier schema than the chunk's: that schema change requests a dump of its own,
+    which supplies the new columns.
     """
     window = high.window
     inside = [e for e in log if e.table == high.table and window.holds(e.position, e.txid)]
     if any(e.op == "t" for e in inside):
         return []
-    kept = []
+    rows = []
     for row in landing:
         if not isinstance(row, ChunkRow):
             continue
@@ -137,23 +139,24 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
         carried = {column for e in rivals for column in e.after or {}}
         rest = {column: value for column, value in row.after.items() if column not in carried}
         if rest and not any(e.op == "d" or e.whole for e in rivals):
-            kept.append(Event(
+            rows.append(Event(
                 Position(high.position.incarnation, high.position.lsn, row.number * 2), high.batch, high.lease_epoch,
                 row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id, row.schema_id,
             ))
-    return kept
+    return rows
 
 
 def phantoms(high: High, events: list[Event]) -> list[Event]:
-    """Keys that a dump of the whole table did not return and nothing has told of since it began: they are gone.
+    """Return deletes for the keys that a whole-table dump did not return and no event mentions since it began.
 
-    Not those whose last event the dump's earliest chunk could not see, though it came before: the row is there. What an
-    earlier incarnation told is seen: its transactions are over, and their numbers may be another server's.
+    A key is excluded if its newest event was invisible to the dump's first chunk although it precedes the dump: the row
+    exists. Events of an earlier incarnation count as visible: their transactions have ended, and their numbers may be
+    another server's.
     """
     began = high.end.began
     if began is None:
         return []
-    seen = Snapshot.parse(began.snapshot) if began.snapshot else None
+    visible = Snapshot.parse(began.snapshot) if began.snapshot else None
     newest: dict[Key, Event] = {}
     for event in sorted(events, key=lambda e: e.position):
         if event.table == high.table and event.position < high.position:
@@ -164,8 +167,8 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     gone = sorted(
         key for key, event in newest.items()
         if event.op != "d" and event.position < began.position
-        and (seen is None or event.txid is None or event.position.incarnation < began.incarnation
-             or seen.sees(event.txid))
+        and (visible is None or event.txid is None or event.position.incarnation < began.incarnation
+             or visible.sees(event.txid))
     )
     at = high.position
     return [
@@ -175,32 +178,32 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     ]
 
 
-def orphans(landing: list[Landed], highs: list[High]) -> list[Closed]:
-    """Chunks whose capture lost its lease before their high watermark: told once a later lease epoch lands."""
-    answered = {(h.chunk_id, h.table, h.lease_epoch) for h in highs}
+def orphans(landing: list[Landed], highs: list[High]) -> list[LedgerRow]:
+    """Return the chunks whose capture lost its lease before their high watermark, once a later lease epoch lands."""
+    complete = {(h.chunk_id, h.table, h.lease_epoch) for h in highs}
     ledger = []
     for low in (row for row in landing if isinstance(row, Low)):
         later = [row.batch for row in landing if row.lease_epoch > low.lease_epoch]
-        if later and (low.chunk_id, low.table, low.lease_epoch) not in answered:
-            ledger.append(Closed(low.chunk_id, low.lease_epoch, min(later), DISCARDED, "orphaned"))
+        if later and (low.chunk_id, low.table, low.lease_epoch) not in complete:
+            ledger.append(LedgerRow(low.chunk_id, low.lease_epoch, min(later), DISCARDED, "orphaned"))
     return ledger
 
 
-def gaps(landing: list[Landed]) -> list[Closed]:
-    """Batches with which an incarnation begins that follows another."""
+def gaps(landing: list[Landed]) -> list[LedgerRow]:
+    """Return a ``gap`` for the first batch of every incarnation but the first."""
     begins: dict[int, tuple[int, int]] = {}
     for row in landing:
         if not isinstance(row, ChunkRow):
             first = begins.get(row.position.incarnation, (row.batch, row.lease_epoch))
             begins[row.position.incarnation] = min(first, (row.batch, row.lease_epoch))
     return [
-        Closed("", epoch, batch, "gap", f"the log after incarnation {incarnation - 1} is missing")
+        LedgerRow("", epoch, batch, "gap", f"the log after incarnation {incarnation - 1} is missing")
         for incarnation, (batch, epoch) in sorted(begins.items())[1:]
     ]
 
 
 def fold(events: Iterable[Event]) -> dict[tuple[str, Key], dict[str, str | None]]:
-    """The rows left by events in order. A column nothing has told of yet is absent, which is not NULL."""
+    """Return the rows after events in order. A column that no event has set is absent, which differs from NULL."""
     rows: dict[tuple[str, Key], dict[str, str | None]] = {}
     for event in events:
         if event.op == "t":

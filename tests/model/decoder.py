@@ -1,7 +1,7 @@
-"""Decoding, row at a time and plainly: the specification the vectorised decoder is held to.
+"""The executable specification of decoding: one landing row at a time, to compare the vectorised decoder with.
 
 Layouts: PostgreSQL documentation, "Logical Replication Message Formats" (Insert, Update, Delete, TupleData; protocol
-version 1, text values) and the page of ``COPY``, section "Text Format".
+version 1, text values) and the reference page of ``COPY``, section "Text Format".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Cell = tuple[str, bytes]
 
 
 class Refused(Exception):
-    """The row cannot be decoded."""
+    """The payload violates its format."""
 
 
 def decode_row(row: dict[str, Any], schema: TableSchema) -> list[dict[str, Any]]:
-    """A landing row's events, in order. Raises Refused if its payload is not what its format says."""
+    """Return a landing row's events, in order. Raises Refused if the payload violates its format."""
     try:
         return _events(row, schema)
     except (IndexError, KeyError, struct.error) as error:
@@ -57,9 +57,9 @@ def _events(row: dict[str, Any], schema: TableSchema) -> list[dict[str, Any]]:
         return [_event(row, schema, 0, "d", key=old_key, before=before)]
     if before is None or old_key == new_key:
         return [_event(row, schema, 0, "u", key=new_key, before=before, after=after)]
-    gone = _event(row, schema, 0, "d", key=old_key, before=before)
-    gone["last_in_txn"] = False
-    return [gone, _event(row, schema, 1, "c", key=new_key, after=after)]
+    delete = _event(row, schema, 0, "d", key=old_key, before=before)
+    delete["last_in_txn"] = False
+    return [delete, _event(row, schema, 1, "c", key=new_key, after=after)]
 
 
 def _message(payload: bytes, columns: int) -> tuple[str, tuple[str, list[Cell]] | None, list[Cell] | None]:

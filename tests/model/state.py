@@ -1,8 +1,8 @@
-"""State in plain Python: what a table holds after its events, one at a time, in order. The specification of the fold.
+"""The executable specification of the state fold: a table's rows after its events, one event at a time, in order.
 
-A row is ``(position, deleted, values, missing)``, values as text; a tombstone's values are gone. Truncates reach every
-row. A column that an event's schema does not have is one that it does not carry. ``missing`` are the columns nobody has
-told the value of since the row began.
+A row is ``(position, deleted, values, missing)`` with values as text; a tombstone keeps no values. A truncate deletes
+every row. An event does not carry columns that its schema lacks. ``missing`` are the columns whose value no event has
+set since the row began.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ Image = dict[str, str | None]
 
 @dataclass(frozen=True)
 class Event:
+    """One event. ``columns`` are those of its schema, None for all that ever exist."""
+
     at: tuple[int, int, int]
     op: str
     key: str
     after: Image
     batch: int = 0
-    has: frozenset[str] | None = None
-    """The columns of the event's schema, if not all there ever are."""
+    columns: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
 class Row:
+    """One row of state or, if ``deleted``, a tombstone."""
+
     at: tuple[int, int, int]
     deleted: bool
     values: Image
@@ -33,21 +36,22 @@ class Row:
 
 
 def fold(events: Iterable[Event], columns: list[str]) -> dict[str, Row]:
-    nothing: Image = dict.fromkeys(columns)
+    """Return state after the events, by key. ``columns`` are all columns that ever exist."""
+    empty: Image = dict.fromkeys(columns)
     state: dict[str, Row] = {}
     for event in sorted(events, key=lambda e: e.at):
         if event.op == "t":
-            state = {key: Row(event.at, True, nothing) if row.at < event.at else row for key, row in state.items()}
+            state = {key: Row(event.at, True, empty) if row.at < event.at else row for key, row in state.items()}
             continue
-        before = state.get(event.key)
-        told = event.after.keys()
+        row = state.get(event.key)
+        carried = event.after.keys()
         if event.op == "d":
-            state[event.key] = Row(event.at, True, nothing)
+            state[event.key] = Row(event.at, True, empty)
         elif event.op in ("c", "r"):
-            has = frozenset(columns) if event.has is None else event.has
-            state[event.key] = Row(event.at, False, nothing | event.after, has - told)
-        elif before and not before.deleted:
-            state[event.key] = Row(event.at, False, before.values | event.after, before.missing - told)
+            schema = frozenset(columns) if event.columns is None else event.columns
+            state[event.key] = Row(event.at, False, empty | event.after, schema - carried)
+        elif row and not row.deleted:
+            state[event.key] = Row(event.at, False, row.values | event.after, row.missing - carried)
         else:
-            state[event.key] = Row(event.at, False, nothing | event.after, frozenset(columns) - told)
+            state[event.key] = Row(event.at, False, empty | event.after, frozenset(columns) - carried)
     return state

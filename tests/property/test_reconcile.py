@@ -1,8 +1,8 @@
-"""Spark's reconcile against the specification, history by history.
+"""Spark's reconcile and its model agree, history by history.
 
-All histories lie side by side in one landing table, as tables of their own, so that Spark runs a few micro-batches and
-not one a history. ``DBLAKE_HISTORIES`` says how many, ``DBLAKE_SEED`` which are the first. A history that comes out
-differently is run again alone and cut down; the message gives its seed and the steps that remain.
+All histories share one landing table, each with its own source tables, so that Spark runs few micro-batches, not
+one per history. ``DBLAKE_HISTORIES`` sets the number of histories of the long run, ``DBLAKE_SEED`` the first one. A
+history with a different outcome is run again alone and shortened; the message has its seed and the remaining steps.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from pyspark.sql import SparkSession
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
-from tests.support.histories import Step, World, play, random_steps, side_by_side
-from tests.support.landed import for_model, land
+from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
+from tests.support.landed import land, to_model
 
-HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "1000"))
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
 
 Outcome = tuple[list[Any], list[Any]]
-"""Events in order and the ledger, of one history, as plain tuples."""
+"""The ordered events and the sorted ledger of one history, as plain tuples."""
 
 
-def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes_: str) -> dict[str, Outcome]:
+def reconcile_with_spark(
+    spark: SparkSession, folder: Path, worlds: Sequence[World], max_bytes: str
+) -> dict[str, Outcome]:
+    """Land the worlds in one table and reconcile them with Spark; return the outcome of each world by its tag."""
     paths = Paths(str(folder), "source")
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
-    land(paths.landing, "source", side_by_side(worlds), schemas)
-    reconcile_once(spark, paths, max_bytes_per_trigger=bytes_)
+    land(paths.landing, "source", interleave_landings(worlds), schemas)
+    reconcile_once(spark, paths, max_bytes_per_trigger=max_bytes)
     outcomes: dict[str, Outcome] = {world.tag: ([], []) for world in worlds}
     events = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq")
     for e in events.collect():
@@ -49,8 +52,9 @@ def spark_says(spark: SparkSession, folder: Path, worlds: Sequence[World], bytes
     return {tag: (rows, sorted(ledger)) for tag, (rows, ledger) in outcomes.items()}
 
 
-def model_says(world: World) -> Outcome:
-    events, ledger = reconcile(for_model(world.landing))
+def reconcile_with_model(world: World) -> Outcome:
+    """Return the outcome that the model specifies."""
+    events, ledger = reconcile(to_model(world.landing))
     rows = [
         ((e.position.incarnation, e.position.lsn, e.position.seq), e.batch, e.table, e.op, e.key, e.after, e.txid,
          e.chunk_id, e.schema_id)
@@ -63,44 +67,50 @@ def model_says(world: World) -> Outcome:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("bytes_", ["1g", "1k"], ids=["one micro-batch", "one landing batch at a time"])
-def test_spark_and_the_specification_agree(spark: SparkSession, tmp_path: Path, bytes_: str) -> None:
-    seeds = range(SEED, SEED + HISTORIES)
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in seeds]
-    said = spark_says(spark, tmp_path / "all", worlds, bytes_)
-    wrong = [seed for seed, world in zip(seeds, worlds, strict=True) if said[world.tag] != model_says(world)]
+@pytest.mark.parametrize("seeds", [
+    pytest.param([*range(100), *PHANTOM_GUARD_SEEDS], id="short"),
+    pytest.param(range(SEED, SEED + HISTORIES), id="long", marks=pytest.mark.slow),
+])
+@pytest.mark.parametrize("max_bytes", ["1g", "1k"], ids=["one micro-batch", "one landing batch at a time"])
+def test_reconcile_random_histories_match_model(
+    spark: SparkSession, tmp_path: Path, max_bytes: str, seeds: Sequence[int]
+) -> None:
+    worlds = {seed: play(random_steps(seed), f"h{seed}") for seed in seeds}
+    outcomes = reconcile_with_spark(spark, tmp_path / "all", list(worlds.values()), max_bytes)
+    wrong = [seed for seed, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]
     if not wrong:
         return
 
     runs = iter(range(1000))
 
-    def differs(steps: list[Step]) -> bool:
+    def is_different(steps: list[Step]) -> bool:
         world = play(steps)
-        alone = spark_says(spark, tmp_path / f"alone{next(runs)}", [world], bytes_)
-        return alone[world.tag] != model_says(world)
+        alone = reconcile_with_spark(spark, tmp_path / f"alone{next(runs)}", [world], max_bytes)
+        return alone[world.tag] != reconcile_with_model(world)
 
-    world, steps = worlds[wrong[0] - SEED], random_steps(wrong[0])
-    if differs(steps):
-        steps = cut_down(steps, differs)
+    world, steps = worlds[wrong[0]], random_steps(wrong[0])
+    if is_different(steps):
+        steps = shorten(steps, is_different)
         world = play(steps)
-    got, wanted = spark_says(spark, tmp_path / "last", [world], bytes_)[world.tag], model_says(world)
+    actual = reconcile_with_spark(spark, tmp_path / "last", [world], max_bytes)[world.tag]
+    expected = reconcile_with_model(world)
     pytest.fail(
         f"{len(wrong)} histories differ, the first of seed {wrong[0]}; steps {steps}\n"
-        + "\n".join(f"only Spark: {row}" for part, other in zip(got, wanted, strict=True) for row in part
+        + "\n".join(f"only Spark: {row}" for part, other in zip(actual, expected, strict=True) for row in part
                     if row not in other)
-        + "\n" + "\n".join(f"only the specification: {row}" for part, other in zip(wanted, got, strict=True)
+        + "\n" + "\n".join(f"only the model: {row}" for part, other in zip(expected, actual, strict=True)
                            for row in part if row not in other)
     )
 
 
-def cut_down(steps: list[Step], differs: Callable[[list[Step]], bool], runs: int = 25) -> list[Step]:
-    """Fewer steps that still differ: ever smaller stretches are left out, for so many runs at most."""
+def shorten(steps: list[Step], is_different: Callable[[list[Step]], bool], runs: int = 25) -> list[Step]:
+    """Return fewer steps that still differ: remove ever smaller parts, in at most ``runs`` runs."""
     size = len(steps) // 2
     while size and runs:
         for start in range(0, len(steps), size):
             fewer = steps[:start] + steps[start + size :]
             runs -= 1
-            if differs(fewer):
+            if is_different(fewer):
                 steps = fewer
                 break
             if not runs:

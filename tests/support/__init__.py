@@ -1,1 +1,1 @@
-"""Servers and builders that tests of several kinds use."""
+"""Servers, builders and checks that tests of several kinds share: see README.md for a map."""

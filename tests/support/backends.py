@@ -1,6 +1,6 @@
-"""What the conformance suite asks of a database, and how the memory twin and PostgreSQL give it.
+"""The interface between the conformance suite and a database, with implementations for the memory twin and PostgreSQL.
 
-``Backend`` is what a new kind of source has to write to be held to the suite; ``mysql_backend`` has MySQL's.
+A new kind of source implements ``Backend`` to run the suite; ``mysql_backend`` has the implementation for MySQL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATERMARKS = "dblake.watermark"
 
 
 class Transaction(Protocol):
-    """A transaction of an application. Its block's end commits it; so does ``commit``, after which nothing follows."""
+    """An application's transaction. The end of its block commits it; so does ``commit``, after which it is closed."""
 
     def __enter__(self) -> Self: ...
 
@@ -52,10 +52,11 @@ class Transaction(Protocol):
 
 
 class Backend(Protocol):
-    """A database to hold a source against. Values are canonical text everywhere; types are PostgreSQL's words.
+    """A database under test. Values are canonical text, column types are PostgreSQL's names.
 
-    Databases differ in what there is to ask: whether they keep the log for a reader that they know by name and that
-    tells them what is safe (a slot), number their transactions, and truncate several tables in one transaction.
+    Capabilities differ: ``keeps_log_for_reader`` (a slot retains the log for a named reader and receives confirmed
+    positions), ``has_txids`` (transactions are numbered), ``truncates_together`` (one transaction truncates several
+    tables).
     """
 
     keeps_log_for_reader: bool
@@ -63,40 +64,41 @@ class Backend(Protocol):
     truncates_together: bool
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
-        """A table; updates that do not set ``toasted`` columns do not log them if their value is long."""
+        """Create a table. An update that does not set a ``toasted`` column does not log its value if it is long."""
 
     def add_column(self, table: str, column: Column, default: str) -> None:
-        """A further column, with a value in the rows that are there."""
+        """Add a column; existing rows get the value ``default``."""
 
     def begin(self) -> Transaction: ...
 
-    def vanish(self, table: str, where: Row) -> None:
-        """Deletes rows without a word in the log."""
+    def delete_unlogged(self, table: str, where: Row) -> None:
+        """Delete rows without a log entry."""
 
     def rows(self, table: str) -> list[Row]:
-        """What is there, in no particular order."""
+        """Return the table's current rows, in no particular order."""
 
     def source(self, *patterns: str) -> Source:
-        """The source, made ready the first time: its log begins there."""
+        """Return the source. The first call initializes it: its log begins there."""
 
     def other_slot(self) -> Source:
-        """The same server's log, read through a slot of its own."""
+        """Return a source that reads the same server's log through another slot."""
 
     def log_end(self) -> int:
-        """Where the log ends now."""
+        """Return the current end of the log."""
 
     def confirmed(self) -> int:
-        """Up to where the database was told that its log is safe with us."""
+        """Return the log position that capture has confirmed to the database as landed."""
 
     def drop_slot(self) -> None: ...
 
     def advance_slot(self) -> None:
-        """As if somebody else had read the log and thrown it away."""
+        """Move the slot to the end of the log, as a foreign reader that discards the log would."""
 
-    def slot_taken(self) -> AbstractContextManager[None]: ...
+    def hold_slot(self) -> AbstractContextManager[None]:
+        """Occupy the slot within the block."""
 
     def cut_connections(self) -> None:
-        """All connections of the capture break."""
+        """Break all connections of capture."""
 
 
 class MemoryBackend:
@@ -111,15 +113,15 @@ class MemoryBackend:
         self.database.create_table(schema, toasted=toasted)
 
     def add_column(self, table: str, column: Column, default: str) -> None:
-        before = self.database.table(table).schema
+        schema = self.database.table(table).schema
         self.database.alter_table(
-            replace(before, columns=(*before.columns, column)), {column.name: default}
+            replace(schema, columns=(*schema.columns, column)), {column.name: default}
         )
 
     def begin(self) -> Transaction:
         return self.database.begin()
 
-    def vanish(self, table: str, where: Row) -> None:
+    def delete_unlogged(self, table: str, where: Row) -> None:
         rows = self.database.table(table).rows
         for key in [key for key, row in rows.items() if where.items() <= row.items()]:
             del rows[key]
@@ -149,7 +151,7 @@ class MemoryBackend:
         self.database.confirm("shop", self.database.end)
 
     @contextmanager
-    def slot_taken(self) -> Iterator[None]:
+    def hold_slot(self) -> Iterator[None]:
         stream = self.source("*.*").open_log(None, 1)
         yield
         stream.close()
@@ -192,7 +194,7 @@ class PostgresBackend:
     def begin(self) -> Transaction:
         return PostgresTransaction(self.database)
 
-    def vanish(self, table: str, where: Row) -> None:
+    def delete_unlogged(self, table: str, where: Row) -> None:
         if self.plugin == "wal2json":
             name = _name(table)
             self.run(sql.SQL("ALTER TABLE {} SET UNLOGGED").format(name))
@@ -200,22 +202,22 @@ class PostgresBackend:
                 transaction.delete(table, where)
             self.run(sql.SQL("ALTER TABLE {} SET LOGGED").format(name))
             return
-        # What is published is decided by what was said when it happened.
+        # The publication that is current when a change happens decides whether it is published.
         self.run("ALTER PUBLICATION p SET (publish = 'insert, update, truncate')")
         with self.begin() as transaction:
             transaction.delete(table, where)
         self.run("ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')")
 
     def rows(self, table: str) -> list[Row]:
-        assert self.settings is not None, "source() makes it ready"
+        assert self.settings is not None, "call source() first"
         connection = connect(self.settings, purpose="test")
         try:
             with connection.cursor() as cursor:
                 cursor.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(_name(table)))
                 names = [column.name for column in cursor.description]
-                # concat() writes a value as the log does, which a cast to text does not for all types.
-                told = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END")
-                columns = sql.SQL(", ").join(told.format(sql.Identifier(name)) for name in names)
+                # concat() formats a value as the log does; a cast to text differs for some types.
+                as_logged = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END")
+                columns = sql.SQL(", ").join(as_logged.format(sql.Identifier(name)) for name in names)
                 cursor.execute(sql.SQL("SELECT {} FROM {}").format(columns, _name(table)))
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         finally:
@@ -233,7 +235,7 @@ class PostgresBackend:
         return PostgresSource(self.settings)
 
     def run(self, *statements: str | sql.Composable) -> None:
-        """Each statement in a transaction of its own, as superuser."""
+        """Execute each statement as superuser, in its own transaction."""
         connection = self.database.connect()
         try:
             with connection.cursor() as cursor:
@@ -243,7 +245,7 @@ class PostgresBackend:
             connection.close()
 
     def value(self, query: str, *parameters: object) -> Any:
-        """One value, as superuser."""
+        """Return one value as superuser."""
         return self.database.rows(query, parameters)[0][0]
 
     def other_slot(self) -> Source:
@@ -269,7 +271,7 @@ class PostgresBackend:
         self.value("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self.settings.slot)
 
     @contextmanager
-    def slot_taken(self) -> Iterator[None]:
+    def hold_slot(self) -> Iterator[None]:
         assert self.settings is not None
         other = connect_replication(self.settings)
         with other.cursor() as cursor:
@@ -285,14 +287,14 @@ class PostgresBackend:
         )
 
     def close(self) -> None:
-        """Removes the capture role, which is the server's and not the database's."""
+        """Drop the capture role, which belongs to the server and outlives the database."""
         if self.settings is not None:
             self.cut_connections()
             self.run(f"DROP OWNED BY {self.settings.user}", f"DROP ROLE {self.settings.user}")
 
 
 class PostgresTransaction:
-    """A transaction on a connection of its own."""
+    """A transaction on its own connection."""
 
     def __init__(self, database: Database) -> None:
         self._connection = database.connect()

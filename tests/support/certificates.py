@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, servers' certificates that it signs, and ones that sign themselves."""
+"""TLS certificates for tests: an authority, server certificates signed by it, and self-signed certificates."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its key, as files in PEM."""
+    """Paths of a certificate and its private key, both PEM."""
 
     certificate: Path
     key: Path
 
 
-def authority(folder: Path, name: str) -> Certificate:
-    """A CA that nothing else trusts."""
-    made = Certificate(folder / f"{name}.crt", folder / f"{name}.key")
-    _create(made, name, [
+def create_authority(folder: Path, name: str) -> Certificate:
+    """Create a certificate authority that no other test trusts."""
+    created = Certificate(folder / f"{name}.crt", folder / f"{name}.key")
+    _create(created, name, [
         x509.BasicConstraints(ca=True, path_length=None),
         x509.KeyUsage(key_cert_sign=True, crl_sign=False, digital_signature=False, content_commitment=False,
                       key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
                       decipher_only=False),
     ])
-    return made
+    return created
 
 
-def signed(folder: Path, host: str, by: Certificate) -> Certificate:
-    """A server's certificate, for this host and no other."""
-    made = Certificate(folder / f"{host}.server.crt", folder / f"{host}.server.key")
-    _create(made, host, [x509.SubjectAlternativeName([x509.DNSName(host)])], by)
-    return made
+def create_signed(folder: Path, host: str, by: Certificate) -> Certificate:
+    """Create a server certificate, signed by ``by``, that is valid for this host only."""
+    created = Certificate(folder / f"{host}.server.crt", folder / f"{host}.server.key")
+    _create(created, host, [x509.SubjectAlternativeName([x509.DNSName(host)])], by)
+    return created
 
 
-def self_signed(folder: Path, host: str) -> Certificate:
-    """A certificate for this host that is its own authority."""
-    made = Certificate(folder / f"{host}.crt", folder / f"{host}.key")
-    _create(made, host, [
+def create_self_signed(folder: Path, host: str) -> Certificate:
+    """Create a certificate for this host that is its own authority."""
+    created = Certificate(folder / f"{host}.crt", folder / f"{host}.key")
+    _create(created, host, [
         x509.BasicConstraints(ca=True, path_length=None), x509.SubjectAlternativeName([x509.DNSName(host)]),
     ])
-    return made
+    return created
 
 
-def _create(made: Certificate, name: str, extensions: list[x509.ExtensionType], by: Certificate | None = None) -> None:
+def _create(
+    target: Certificate, name: str, extensions: list[x509.ExtensionType], by: Certificate | None = None
+) -> None:
     key = signer = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     subject = issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     if by is not None:
@@ -66,8 +68,8 @@ def _create(made: Certificate, name: str, extensions: list[x509.ExtensionType], 
     for extension in extensions:
         critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
         builder = builder.add_extension(extension, critical=critical)
-    made.certificate.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    made.key.write_bytes(key.private_bytes(
+    target.certificate.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    target.key.write_bytes(key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ))
-    made.key.chmod(0o600)
+    target.key.chmod(0o600)

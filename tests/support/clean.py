@@ -127,7 +127,8 @@ def clean_runs(
     _clean(last)
     windows = DeltaTable(paths.windows).to_pyarrow_table(columns=["status"])["status"].to_pylist()
     return CleanRuns(
-        round(time.monotonic() - began, 1), runs, len(last.outcomes), dict(suites), rig.batch(), rig.verify_tables(),
+        round(time.monotonic() - began, 1), runs, len(last.outcomes), dict(suites), rig.newest_batch(),
+        rig.verify_tables(),
         busy.killed, dict(Counter(windows)),
     )
 

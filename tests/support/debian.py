@@ -1,14 +1,14 @@
-"""Servers for tests without installing them: Debian's packages, unpacked beside the system.
+"""Debian's server packages for tests, unpacked into a cache without installation and without root rights.
 
-``tree("mariadb")`` is the folder in which a server is unpacked, as if it were ``/``; it is fetched on first use. Each
-server has a release of Debian that its packages are of, so that every machine tests the same one. A tree brings all its
-libraries, the C library too: its programs run with those, on whatever Linux the machine has. No rights are needed.
+``tree("mariadb")`` returns the folder that holds a server's files as its ``/``; the first use fetches it. Each server
+is pinned to a Debian release, so that every machine tests the same version. A tree contains all its libraries, the C
+library included, so its programs run on any Linux distribution.
 
-``python -m tests.support.debian`` fetches whatever is missing at once; ``./spark-submit.sh tests`` runs it first. The
-trees are kept in ``${XDG_CACHE_HOME:-~/.cache}/dblake/servers``, some 600 MB; fetching them takes about a minute and
-the Debian mirror that apt is configured for. Several processes may ask at once: one fetches, the others wait.
+``python -m tests.support.debian`` fetches every missing tree; ``./spark-submit.sh tests`` runs it first. The cache is
+``${XDG_CACHE_HOME:-~/.cache}/dblake/servers`` (about 600 MB). Fetching takes about a minute and needs the Debian mirror
+that apt is configured for. Concurrent processes are serialized: one fetches, the others wait.
 
-Raises ``Unavailable`` where a tree cannot be made, by which tests that need it are skipped (see ``report``).
+Raises ``Unavailable`` if a tree cannot be fetched; ``report`` then skips the tests that need it.
 """
 
 from __future__ import annotations
@@ -30,46 +30,47 @@ from pathlib import Path
 
 
 class Unavailable(RuntimeError):
-    """A server that this machine cannot run; the message has the reason and the next step."""
+    """A server that this machine cannot run; the message contains the reason and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A server: its packages, of which the first has its version, and the programs in them that tests run.
+    """A server's packages and the programs in them that tests run. The first package determines the version.
 
-    The libraries that the packages depend on are added to a server with programs; Java's has none, and is complete.
+    A server with programs also gets the libraries that its packages depend on. The Java server has no programs, and its
+    package list is complete.
     """
 
     title: str
     release: str
     packages: tuple[str, ...]
     programs: tuple[str, ...] = ()
-    """Paths, also as patterns."""
+    """Paths or glob patterns, relative to the tree."""
 
 
 TREES = {
     "mariadb": Tree("MariaDB", "bookworm", ("mariadb-server-core",), ("usr/sbin/mariadbd",)),
     # Stable releases of Debian have no MySQL.
     "mysql": Tree("MySQL", "sid", ("mysql-server-core",), ("usr/sbin/mysqld", "usr/bin/mysqlbinlog")),
-    # initdb runs postgres, so all of them are made to run by themselves.
+    # initdb executes postgres, so every program of the folder gets a wrapper.
     "postgresql": Tree("PostgreSQL with wal2json", "bookworm", ("postgresql-15", "postgresql-15-wal2json"),
                        ("usr/lib/postgresql/15/bin/*",)),
-    # Netty is for TLS.
+    # Netty serves TLS.
     "zookeeper": Tree("ZooKeeper", "bookworm", (
         "libzookeeper-java", "libdropwizard-metrics-java", "libjctools-java", "libnetty-java", "libslf4j-java",
         "libsnappy-java",
     )),
 }
 
-#: Of what the packages depend on, these are fetched: a server that is only run needs no other programs …
+#: Dependencies to fetch: libraries only, since a test server needs no other programs …
 _NEEDED = re.compile(r"^(lib|zlib)")
-#: … and not these libraries. LLVM's is large, and only compiles long queries.
+#: … except these. LLVM is large and only compiles long queries.
 _NOT_NEEDED = re.compile(r"^lib(c-gconv|db5|gdbm|llvm|perl)|-perl$|-modules$")
 
 _TOOLS = ("apt-get", "apt-cache", "dpkg", "dpkg-deb")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _MIRROR = "http://deb.debian.org/debian"
-_FORMAT = 1  # of a tree on disk
+_FORMAT = 1  # version of the cache layout
 _APT = """\
 Dir::State "{apt}/state";
 Dir::State::lists "{apt}/lists";
@@ -89,8 +90,8 @@ Acquire::Retries "3";
 #clear Acquire::IndexTargets::deb::DEP-11-icons;
 #clear Acquire::IndexTargets::deb::DEP-11-icons-small;
 """
-#: Runs a program with its tree's loader and libraries. It keeps the name it was called by: postgres finds its library
-#: and share folders by that.
+#: Runs a program with the loader and the libraries of its tree. ``argv[0]`` stays the called path: postgres locates its
+#: library and share folders by it.
 _WRAPPER = """\
 #!/bin/sh
 tree=${{0%/{program}}}
@@ -100,10 +101,10 @@ _failures: dict[str, str] = {}
 
 
 def tree(name: str) -> Path:
-    """Returns the folder of a server, fetching it first if it is missing.
+    """Return the folder of a server; fetch it first if it is missing.
 
     Raises:
-        Unavailable: if it is missing and cannot be fetched. A second call does not try again.
+        Unavailable: if it is missing and cannot be fetched. A second call does not retry.
     """
     path = _path(name)
     if not path.is_dir():
@@ -118,18 +119,18 @@ def tree(name: str) -> Path:
 
 
 def version(name: str) -> str:
-    """The version of a fetched server, without Debian's part of it."""
+    """Return the version of a fetched server, without Debian's epoch and revision."""
     first = (_path(name) / "packages.txt").read_text(encoding="utf-8").splitlines()[0]
-    return upstream(first)
+    return upstream_version(first)
 
 
-def upstream(archive: str) -> str:
-    """The version in the name of a package's file, without Debian's epoch and revision."""
+def upstream_version(archive: str) -> str:
+    """Return the version in the name of a package file, without Debian's epoch and revision."""
     return re.sub(r"^\d+%3a|[-+].*$", "", archive.split("_")[1])
 
 
-def obstacle() -> str | None:
-    """What keeps this machine from fetching anything, and the next step; None if nothing does."""
+def find_obstacle() -> str | None:
+    """Return the reason why this machine cannot fetch packages, with the next step; None if it can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if not _KEYRING.exists():
         missing.append("debian-archive-keyring")
@@ -139,9 +140,9 @@ def obstacle() -> str | None:
 
 
 def _path(name: str) -> Path:
-    wanted = TREES[name]
-    digest = hashlib.sha256(repr((_FORMAT, astuple(wanted))).encode()).hexdigest()[:8]
-    return _cache() / f"{name}-{wanted.release}-{digest}"
+    server = TREES[name]
+    digest = hashlib.sha256(repr((_FORMAT, astuple(server))).encode()).hexdigest()[:8]
+    return _cache() / f"{name}-{server.release}-{digest}"
 
 
 def _cache() -> Path:
@@ -149,10 +150,10 @@ def _cache() -> Path:
 
 
 def _provide(release: str, names: Iterable[str]) -> None:
-    """Fetches what is missing of one release."""
+    """Fetch the missing trees of one release. Raises Unavailable."""
     names = list(names)
     titles = " and ".join(TREES[name].title for name in names)
-    if reason := obstacle():
+    if reason := find_obstacle():
         raise Unavailable(f"{titles} cannot be fetched: {reason}")
     try:
         with _locked(release):
@@ -161,7 +162,7 @@ def _provide(release: str, names: Iterable[str]) -> None:
                 _fetch(release, missing)
     except OSError as error:
         raise Unavailable(
-            f"{titles} cannot be kept: {error}. Next: set XDG_CACHE_HOME to a folder with 1 GB to write to"
+            f"{titles} cannot be stored: {error}. Next: set XDG_CACHE_HOME to a writable folder with 1 GB of free space"
         ) from error
 
 
@@ -176,15 +177,15 @@ def _locked(release: str) -> Iterator[None]:
 
 def _fetch(release: str, names: list[str]) -> None:
     cache = _cache()
-    for rest in cache.glob(f"{release}.new.*"):  # of a process that was killed
-        shutil.rmtree(rest, ignore_errors=True)
+    for stale in cache.glob(f"{release}.new.*"):  # of a process that was killed
+        shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=f"{release}.new.") as folder:
         apt = Path(folder) / "apt"
         options = _configure(apt, release)
-        _say(f"reading the package lists of Debian {release}")
+        _log(f"reading the package lists of Debian {release}")
         _run("apt-get", *options, "update")
         for name in names:
-            _say(f"fetching {TREES[name].title} into {_path(name)}")
+            _log(f"fetching {TREES[name].title} into {_path(name)}")
             archives, root = Path(folder) / f"{name}.archives", Path(folder) / name
             archives.mkdir()
             root.mkdir()
@@ -201,7 +202,7 @@ def _fetch(release: str, names: list[str]) -> None:
 
 
 def _configure(apt: Path, release: str) -> list[str]:
-    """Makes apt a state of its own; returns the options to run it with. Proxies and credentials stay the machine's."""
+    """Create apt's private state; return the options that select it. Proxies and credentials stay the machine's."""
     for folder in ("lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/sources.d", "state"):
         (apt / folder).mkdir(parents=True)
     (apt / "state/status").touch()
@@ -211,26 +212,28 @@ def _configure(apt: Path, release: str) -> list[str]:
 
 
 def _mirror() -> str:
-    """The machine's Debian mirror, or Debian's own on a machine without one."""
+    """Return the machine's Debian mirror; Debian's own where none is configured."""
     lines = _run("apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(SITE)", "Created-By: Packages")
     targets = [line.rsplit(" ", 1) for line in lines.splitlines() if "://" in line]
-    known = [site for origin, site in targets if origin == "Debian Debian"]
-    # The origin is known after an update only.
+    confirmed = [site for origin, site in targets if origin == "Debian Debian"]
+    # apt reports the origin only after an update.
     planned = _run("apt-get", "update", "--print-uris", "-o", "Debug::NoLocking=1")
     likely = re.findall(r"^'(\S+/debian)/dists/", planned, re.MULTILINE)
-    return next(iter([*known, *likely]), _MIRROR)
+    return next(iter([*confirmed, *likely]), _MIRROR)
 
 
-def _closure(options: list[str], wanted: Tree) -> list[str]:
-    if not wanted.programs:
-        return list(wanted.packages)
+def _closure(options: list[str], server: Tree) -> list[str]:
+    """Return the packages to download: the server's own and the libraries that they depend on."""
+    if not server.programs:
+        return list(server.packages)
     kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
-    lines = _run("apt-cache", *options, "depends", "--recurse", *(f"--no-{kind}" for kind in kinds), *wanted.packages)
-    found = {line for line in lines.splitlines() if _NEEDED.match(line) and not _NOT_NEEDED.search(line)}
-    return sorted(found | set(wanted.packages))
+    lines = _run("apt-cache", *options, "depends", "--recurse", *(f"--no-{kind}" for kind in kinds), *server.packages)
+    libraries = {line for line in lines.splitlines() if _NEEDED.match(line) and not _NOT_NEEDED.search(line)}
+    return sorted(libraries | set(server.packages))
 
 
 def _wrap(root: Path, programs: tuple[str, ...]) -> None:
+    """Replace each ELF program with a script that starts it with the tree's loader and libraries."""
     for path in [path for pattern in programs for path in root.glob(pattern)]:
         if path.is_symlink() or path.read_bytes()[:4] != b"\x7fELF":
             continue
@@ -253,18 +256,18 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(f"dblake: {line}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Fetches all missing trees, those of different releases at once.
+    """Fetch all missing trees, different releases in parallel.
 
-    Returns 0 if that worked or the machine can fetch none, by which their tests are skipped; 75 if fetching failed.
+    Return 0 on success and where this machine cannot fetch packages (their tests are skipped); 75 if fetching failed.
     """
     missing = sorted((name for name in TREES if not _path(name).is_dir()), key=lambda name: TREES[name].release)
-    if missing and (reason := obstacle()):
-        _say(f"tests of {', '.join(TREES[name].title for name in missing)} will be skipped: {reason}")
+    if missing and (reason := find_obstacle()):
+        _log(f"tests of {', '.join(TREES[name].title for name in missing)} will be skipped: {reason}")
         return 0
     releases = [(release, list(names)) for release, names in groupby(missing, lambda name: TREES[name].release)]
     failed = False
@@ -274,7 +277,7 @@ def main() -> int:
                 job.result()
             except Unavailable as failure:
                 failed = True
-                _say(f"{', '.join(TREES[name].title for name in names)} of {release}: {failure}")
+                _log(f"{', '.join(TREES[name].title for name in names)} of {release}: {failure}")
     return 75 if failed else 0
 
 

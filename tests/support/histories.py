@@ -1,12 +1,13 @@
-"""Random histories of a database with PostgreSQL's habits, and the landing a capture would make of them.
+"""Random histories of a database that behaves like PostgreSQL, and the landing that a capture makes of them.
 
-The habits that break chunk windows are all here: transactions that straddle watermarks, transaction ids that do not
-follow commit order, commits that are in the log before they are visible (rows stay locked until then), snapshots that
-miss them, key changes, updates that leave out an unchanged value, truncates, captures that die and leave orphans, two
-readers at once, dumps of single keys, rows that vanish without a trace in the log before their table is dumped, and
-batches cut anywhere. Tables get columns, lose, rename and widen them meanwhile. A history is a list of steps, four
-small numbers each; a step that makes no sense where it stands does nothing, so every list is a history and any part of
-one is too.
+The histories contain all behavior that can break chunk windows: transactions that straddle watermarks, transaction ids
+out of commit order, commits that are logged before they are visible (their rows stay locked until then) and snapshots
+that miss them, key changes, updates that omit an unchanged value, truncates, captures that crash and leave orphaned
+chunks, two concurrent readers, dumps of single keys, rows that vanish from the log before their table is dumped, schema
+changes (add, drop, rename, widen), and batches cut at any point.
+
+A history is a list of steps, four small numbers each. A step that is impossible in the current state does nothing, so
+every list, and every part of one, is a valid history.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 from tests.model.dblog import ChunkRow, High, Key, Low
-from tests.support.landed import Change, Thing
+from tests.support.landed import Change, LandedRecord
 
 Step = tuple[int, int, int, int]
 Row = dict[str, str | None]
@@ -32,13 +33,16 @@ _WEIGHTS = {"write": 10, "commit": 6, "rollback": 1, "reveal": 4, "low": 5, "rea
             "arrive": 3, "cut": 3, "crash": 1, "lose": 3, "alter": 2}
 _STEPS = [name for name, weight in _WEIGHTS.items() for _ in range(weight)]
 BATCHES_A_LEASE = 3
-"""Captures die in every third batch, so that histories side by side agree on the lease epoch of a batch."""
+"""Captures crash in every third batch, so that interleaved histories agree on the lease epoch of a batch."""
 
 STEP_NUMBERS = (len(_STEPS), 12, 12, 12)
 
+PHANTOM_GUARD_SEEDS = (405, 464, 616)
+"""Seeds whose histories fail without the snapshot guard of phantoms; the seeds 0 to 199 do not detect its absence."""
+
 
 def random_steps(seed: int, length: int = 120) -> list[Step]:
-    """The history of a seed."""
+    """Return the history of a seed."""
     random = Random(seed)
     return [
         (random.randrange(STEP_NUMBERS[0]), random.randrange(12), random.randrange(12), random.randrange(12))
@@ -47,10 +51,10 @@ def random_steps(seed: int, length: int = 120) -> list[Step]:
 
 
 def tables(tag: str) -> dict[str, TableSchema]:
-    """A table with a text key and one with a composite key; ``big`` is what updates may leave out."""
+    """Return a table with a text key and one with a composite key; updates may omit the value of ``big``."""
     rest = (Column("v", "text"), Column("big", "text"))
     plain = TableSchema(f"{tag}.plain", (Column("id", "text", False, 1), *rest))
-    # The key's order is not the columns'.
+    # The key's order differs from the columns'.
     pair = TableSchema(f"{tag}.pair", (Column("k2", "text", False, 2), *rest, Column("k1", "text", False, 1)))
     return {table.table: table for table in (plain, pair)}
 
@@ -80,12 +84,12 @@ class _Chunk:
     first_batch: int | None = None
     discarded: str | None = None
     closes: DumpStart | None = None
-    """Of the chunk that ends a dump of a whole table: where the dump began."""
+    """On the chunk that completes a whole-table dump: the position at which the dump began."""
 
 
 @dataclass(frozen=True)
 class _Dump:
-    """What is still to be read of a table: all of it or some keys, after the last chunk's key, or only its end."""
+    """The unread part of a table: all of it or some keys, after the last chunk's key, or only the closing chunk."""
 
     table: str
     keys: tuple[Key, ...] | None = None
@@ -96,7 +100,7 @@ class _Dump:
 
 @dataclass
 class _Mark:
-    """A watermark's transaction in the log."""
+    """A watermark transaction in the log."""
 
     kind: str
     chunk: _Chunk
@@ -111,12 +115,12 @@ class _Reader:
 
 
 class World:
-    """The database, its log, a capture with two readers, and the landing so far."""
+    """The simulated database, its log, a capture with two readers, and the landing so far."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
         self.tables = tables(tag)
-        """Each table's first schema by its name, later ones by their ids."""
+        """Each table's first schema by table name, later ones by schema id."""
         self._schemas = dict(self.tables)
         self._renamed: set[str] = set()
         self.added: set[str] = set()
@@ -136,7 +140,7 @@ class World:
             [_Dump(self._pair), _Dump(self._plain, (("a",), ("é\t",)))],
         ]
         self._readers = [_Reader(list(queue)) for queue in dumps]
-        self.landing: list[Thing] = []
+        self.landing: list[LandedRecord] = []
         self._epoch, self._batch, self._shipped, self._doomed = 1, 1, 0, False
         self._durable = (0, 0, [list(queue) for queue in dumps])
         self._landed_dumps = [list(queue) for queue in dumps]
@@ -145,9 +149,11 @@ class World:
 
     def _row(self, table: str, key: Key) -> Row:
         self._value += 2
+        """Return a fresh row of the table's current schema."""
         names = self.tables[table].primary_key
         rest = [name for name in self._schemas[table].names if name not in names]
-        return dict(zip(names, key, strict=True)) | {name: f"{name}{self._value}" for name in rest}
+        row: Row = dict(zip(names, key, strict=True))
+        return row | {name: f"{name}{self._value}" for name in rest}
 
     def _running(self) -> list[_Txn]:
         return [txn for txn in self._slots if txn] + self._unseen
@@ -195,7 +201,7 @@ class World:
             change = replace(change, whole="big" in sent)
             if action in (2, 9) and not self._blocked(txn, table, other) and self._sees(txn, table, other) is None:
                 names = self.tables[table].primary_key
-                renamed = dict(zip(names, other, strict=True))
+                renamed: Row = dict(zip(names, other, strict=True))
                 txn.rows[table, key], txn.rows[table, other] = None, new | renamed
                 change = replace(change, op="u", key=other, old_key=key, after=sent | renamed)
             else:
@@ -237,16 +243,16 @@ class World:
                 self.visible[at] = row
 
     def lose(self, a: int, b: int, c: int) -> None:
-        """A row goes without a word in the log, as with a log that was lost: before its table is dumped only."""
+        """Remove a row without a log entry, as a log gap would; only before the table's dump begins."""
         table = (self._plain, self._pair)[b % 2]
         key = _KEYS["plain" if table == self._plain else "pair"][c % 6]
         begun = any(isinstance(entry, _Mark) and entry.chunk.table == table for entry in self._log)
-        held = any((table, key) in txn.rows or table in txn.truncated for txn in self._running())
-        if not begun and not held:
+        locked = any((table, key) in txn.rows or table in txn.truncated for txn in self._running())
+        if not begun and not locked:
             self.visible.pop((table, key), None)
 
     def alter(self, a: int, b: int, c: int) -> None:
-        """A column more, less, by another name or of a wider type, which waits for whoever has written to the table."""
+        """Add, drop, rename or widen a column, after all transactions that wrote to the table have ended."""
         table = (self._plain, self._pair)[b % 2]
         for txn in self._running():
             if table in txn.truncated or any(at[0] == table for at in txn.rows):
@@ -286,7 +292,7 @@ class World:
         return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in sorted(running) if x < xmax)}"
 
     def _mark(self, kind: str, chunk: _Chunk) -> int:
-        # The watermark's own transaction is visible at once: it waits for nobody.
+        # The watermark's own transaction is visible at once: no other transaction waits for it.
         self._xid += 1
         self._last_completed = max(self._last_completed, self._xid)
         self._log.append(_Mark(kind, chunk, self._next_lsn(), self._xid))
@@ -314,17 +320,17 @@ class World:
         if chunk is None or chunk.rows is not None or any(chunk.table in txn.truncated for txn in self._running()):
             return
         chunk.snapshot, chunk.schema = self._snapshot(), self._schemas[chunk.table]
-        wanted = sorted(
+        keys = sorted(
             key for table, key in self.visible
             if table == chunk.table and (chunk.after is None or key > chunk.after)
             and (chunk.keys is None or key in chunk.keys)
         )
         limit = 0 if chunk.closes else b % 3 + 1
-        chunk.end_key = wanted[limit - 1] if len(wanted) > limit > 0 else None
+        chunk.end_key = keys[limit - 1] if len(keys) > limit > 0 else None
         chunk.rows = [
             ChunkRow(0, chunk.lease_epoch, chunk.table, chunk.chunk_id, number, key, self.visible[chunk.table, key],
                      chunk.schema.schema_id)
-            for number, key in enumerate(wanted[:limit])
+            for number, key in enumerate(keys[:limit])
         ]
         chunk.count = len(chunk.rows)
 
@@ -340,13 +346,13 @@ class World:
         reader.chunk = None
 
     def _other_schema(self, chunk: _Chunk) -> str | None:
-        """Why a chunk is discarded in whose window the log tells of another schema than it was read under."""
+        """Return why to discard a chunk: its window logs another schema than it was read under. None to keep it."""
         assert chunk.schema is not None
-        told, inside = self.tables[chunk.table].schema_id, None
+        logged, inside = self.tables[chunk.table].schema_id, None
         for entry in self._log:
-            if isinstance(entry, Change) and entry.table == chunk.table and entry.schema_id != told:
-                told = entry.schema_id
-                inside = told if entry.position.lsn > chunk.low_lsn else None
+            if isinstance(entry, Change) and entry.table == chunk.table and entry.schema_id != logged:
+                logged = entry.schema_id
+                inside = logged if entry.position.lsn > chunk.low_lsn else None
         return "schema changed in the window" if inside not in (None, chunk.schema.schema_id) else None
 
     def arrive(self, a: int, b: int, c: int) -> None:
@@ -401,7 +407,7 @@ class World:
             self._crash()
 
     def _crash(self) -> None:
-        """The batch in hand is lost; the next capture resumes after the last one landed, with a new lease."""
+        """Discard the open batch; the next capture resumes after the last landed one, with a new lease epoch."""
         landed, self._shipped, dumps = self._durable
         del self.landing[landed:]
         self._landed_dumps = [list(queue) for queue in dumps]
@@ -411,9 +417,9 @@ class World:
         self._doomed = False
 
     def finish(self) -> None:
-        """All transactions end and are seen, all dumps are read, all of the log lands.
+        """Complete the history: end and reveal all transactions, finish all dumps, land all of the log.
 
-        What was renamed is dumped again after that, for the log does not say it.
+        Then dump every table with a renamed column again, because the log does not contain a rename's values.
         """
         for slot in range(3):
             self.commit(slot, 1, 0)
@@ -421,8 +427,8 @@ class World:
             self.reveal(0, 0, 0)
         self.crash(0, 0, 0)
         self._dump_all()
-        again = [_Dump(table) for table in sorted(self._renamed)]
-        self._readers[0].dumps, self._landed_dumps[0] = list(again), list(again)
+        redumps = [_Dump(table) for table in sorted(self._renamed)]
+        self._readers[0].dumps, self._landed_dumps[0] = list(redumps), list(redumps)
         self._dump_all()
         self._cut()
 
@@ -436,7 +442,7 @@ class World:
 
 
 def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
-    """What is left to dump once a chunk is done."""
+    """Return the dumps that remain after a chunk."""
     dump, *rest = dumps
     began = DumpStart(1, chunk.low_lsn, 0, chunk.snapshot)
     began = dump.began.and_chunk(began) if dump.began else began
@@ -447,7 +453,7 @@ def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
 
 
 def play(steps: Iterable[Step], tag: str = "h") -> World:
-    """The world after these steps, brought to an end."""
+    """Play the steps and complete the history; return the resulting world."""
     world = World(tag)
     for kind, a, b, c in steps:
         getattr(world, _STEPS[kind % len(_STEPS)])(a, b, c)
@@ -455,6 +461,6 @@ def play(steps: Iterable[Step], tag: str = "h") -> World:
     return world
 
 
-def side_by_side(worlds: Sequence[World]) -> list[Thing]:
-    """Many histories in one landing table, batch by batch."""
-    return sorted((thing for world in worlds for thing in world.landing), key=lambda thing: thing.batch)
+def interleave_landings(worlds: Sequence[World]) -> list[LandedRecord]:
+    """Merge the landings of many histories into one, ordered by batch."""
+    return sorted((record for world in worlds for record in world.landing), key=lambda record: record.batch)

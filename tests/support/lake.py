@@ -1,4 +1,4 @@
-"""A warehouse of a test's own: the real capture lands in it, and what landed is read back without Spark."""
+"""The landing of one source in a test's own folder: run the real capture, read what landed without Spark."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dblake.decode.batch import decode
 from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
-from tests.model.dblog import ChunkRow, Closed, Event, High, Low, fold, reconcile
-from tests.model.dblog import Landed as Thing
+from tests.model.dblog import ChunkRow, Event, High, LedgerRow, Low, fold, reconcile
+from tests.model.dblog import Landed as LandedRecord
 from tests.support.steps import Stepped, Steps
 
 
-class Lake:
-    """One source's folder. ``progress`` and ``lease`` lie where ``capture`` would put them."""
+class CaptureLake:
+    """The warehouse, progress folder and lease of one source, at the paths that the capture job uses."""
 
     def __init__(self, folder: Path, source: str = "shop") -> None:
         self.paths = Paths(str(folder / "warehouse"), source)
@@ -41,11 +41,11 @@ class Lake:
         self.store: ProgressStore = FileProgress(self.progress / source)
 
     def dump(self, *tables: str, keys: Sequence[Key] | None = None) -> str:
-        """Queues a dump."""
+        """Queue a dump; return its id."""
         return queue_dump(self.store, tables, keys)
 
     def dumps(self) -> list[dict[str, Any]]:
-        """How the dumps stand."""
+        """Return the status of every dump, as the dump job reports it."""
         return dump_status(self.store)
 
     def capture(
@@ -54,7 +54,10 @@ class Lake:
         accept_gap: bool = False,
         open_landing: Callable[[], Landing] | None = None, **settings: Any,
     ) -> Landed:
-        """Runs capture to its end. ``steps`` happen around chunk reads, every one of them, or it is an error."""
+        """Run capture until ``until`` holds; return what it landed. Fast settings replace the defaults.
+
+        ``steps`` run around chunk reads. Raises AssertionError if one of them did not run.
+        """
         stepped = Stepped(source, steps or {})
         context = CaptureContext(
             stepped, self.store, LocalLease(lease or self.progress, self._source), _quick_settings(settings),
@@ -66,26 +69,26 @@ class Lake:
         return landed
 
     def open_landing(self) -> Landing:
-        """The landing table as its writer."""
+        """Open the landing table for writing."""
         return Landing(self.paths.landing, self._source)
 
     @property
     def reached(self) -> Reached:
-        """What landing says of itself."""
+        """Return the last landed batch with its lease epoch, server identity and resume point."""
         reached = self.open_landing().reached
         assert reached is not None
         return reached
 
     def landing(self) -> pa.Table:
-        """All of landing, by batch."""
+        """Return the whole landing table, ordered by batch."""
         return DeltaTable(self.paths.landing).to_pyarrow_table().sort_by("batch")
 
     def decoded(self) -> list[dict[str, Any]]:
-        """Landing's rows, truncates and chunk rows, decoded, by position; maps are dicts."""
+        """Return landing's rows, truncates and chunk rows decoded and ordered by position; key and images are dicts."""
         table = self.landing()
         schemas = self.schemas(table)
-        wanted = table.filter(pa.compute.is_in(table["kind"], pa.array(["row", "truncate", "chunk"])))
-        rows = [row for batch in wanted.combine_chunks().to_batches() for row in decode(batch, schemas).to_pylist()]
+        payloads = table.filter(pa.compute.is_in(table["kind"], pa.array(["row", "truncate", "chunk"])))
+        rows = [row for batch in payloads.combine_chunks().to_batches() for row in decode(batch, schemas).to_pylist()]
         for row in rows:
             for image in ("key", "before", "after"):
                 row[image] = None if row[image] is None else dict(row[image])
@@ -93,35 +96,35 @@ class Lake:
 
     @staticmethod
     def schemas(landing: pa.Table) -> Mapping[str, TableSchema]:
-        """The schemas that landing tells of, by id."""
+        """Return the schemas that landing records, by schema id."""
         rows = landing.filter(pa.compute.equal(landing["kind"], "schema"))["payload"].to_pylist()
         return {schema.schema_id: schema for schema in map(TableSchema.from_json, rows)}
 
-    def things(self) -> list[Thing]:
-        """Landing as the specification wants it."""
+    def landed_records(self) -> list[LandedRecord]:
+        """Return landing as the model's input: decoded events, chunk rows and watermarks."""
         table = self.landing()
         epochs = dict(zip(table["batch"].to_pylist(), table["lease_epoch"].to_pylist(), strict=True))
-        things: list[Thing] = []
+        records: list[LandedRecord] = []
         for row in self.decoded():
             batch, epoch, name = row["batch"], epochs[row["batch"]], row["table"]
             key = tuple(row["key"].values()) if row["key"] else None
             if row["op"] == "r":
                 assert key is not None
-                things.append(ChunkRow(batch, epoch, name, row["chunk_id"], row["seq"] // 2, key, row["after"]))
+                records.append(ChunkRow(batch, epoch, name, row["chunk_id"], row["seq"] // 2, key, row["after"]))
             else:
                 position = Position(row["incarnation"], row["lsn"], row["seq"])
-                things.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"]))
+                records.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"]))
         marks = table.filter(pa.compute.is_in(table["kind"], pa.array(["low", "high"])))
-        return things + [_mark(row) for row in marks.to_pylist()]
+        return records + [_mark(row) for row in marks.to_pylist()]
 
-    def reconciled(self) -> tuple[list[Event], list[Closed]]:
-        """Events in order and the ledger, as the specification makes them of this landing."""
-        events, ledger = reconcile(self.things())
+    def reconciled(self) -> tuple[list[Event], list[LedgerRow]]:
+        """Return the events in order and the window ledger that the model derives from this landing."""
+        events, ledger = reconcile(self.landed_records())
         assert len({event.position for event in events}) == len(events), "two events share a position"
         return events, ledger
 
     def state(self, table: str) -> dict[Key, dict[str, str | None]]:
-        """The rows of a table that the events leave."""
+        """Return a table's rows after all events, by key."""
         return {key: row for (name, key), row in fold(self.reconciled()[0]).items() if name == table}
 
 
@@ -135,6 +138,7 @@ def _quick_settings(settings: Mapping[str, Any]) -> CaptureSettings:
 
 
 def _mark(row: dict[str, Any]) -> Low | High:
+    """Return a watermark row of landing as the model's record."""
     position = Position(row["incarnation"], row["lsn"], row["seq"])
     names = row["batch"], row["lease_epoch"], row["table"], row["chunk_id"], position
     if row["kind"] == "low":

@@ -1,7 +1,7 @@
-"""Landing tables from things a test can spell: changes of the log, chunk rows, low and high watermarks.
+"""Builders of landing tables: changes of the log, chunk rows, low and high watermarks.
 
-``Change`` is one row change as the source makes it; ``events`` says what decoding makes of it, ``land`` writes the
-real table, one commit a batch, with the bytes PostgreSQL would send.
+``Change`` is one row change as a source emits it; ``Change.events`` returns what decoding makes of it. ``land`` writes
+the real table, one commit per batch, with the payload bytes that PostgreSQL sends.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
 
 @dataclass(frozen=True)
 class Change:
-    """One row change of the log: c, u, d or t. ``old_key`` is set where an update changes the key.
+    """One row change of the log: ``op`` is c, u, d or t. ``old_key`` is set if an update changes the key.
 
-    A column that ``after`` lacks was not sent. ``last`` is set where the transaction ends with it, ``whole`` where
-    ``after`` has every column.
+    ``after`` lacks the columns that were not sent. ``last`` marks the last change of a transaction, ``whole`` an
+    ``after`` with every column.
     """
 
     batch: int
@@ -51,7 +51,7 @@ class Change:
     whole: bool = False
 
     def events(self) -> list[Event]:
-        """What decoding makes of it."""
+        """Return the events that decoding makes of it: two if the key changes."""
         if self.old_key is None:
             return [Event(self.position, self.batch, self.lease_epoch, self.table, self.op, self.key, self.after,
                           self.txid, None, self.schema_id, self.whole)]
@@ -64,21 +64,21 @@ class Change:
         ]
 
 
-Thing = Change | ChunkRow | Low | High
+LandedRecord = Change | ChunkRow | Low | High
 
 
-def for_model(things: Iterable[Thing]) -> list[Landed]:
-    """The same landing as the specification wants it."""
-    return [part for thing in things for part in (thing.events() if isinstance(thing, Change) else [thing])]
+def to_model(records: Iterable[LandedRecord]) -> list[Landed]:
+    """Return the same landing as the model's input."""
+    return [part for record in records for part in (record.events() if isinstance(record, Change) else [record])]
 
 
-def land(path: str, source: str, things: Sequence[Thing], schemas: Mapping[str, TableSchema]) -> None:
-    """Writes the things to a landing table, new or not, a commit for each batch; the schemas go with the first."""
+def land(path: str, source: str, records: Sequence[LandedRecord], schemas: Mapping[str, TableSchema]) -> None:
+    """Append the records to a landing table, one commit per batch; a new table gets the schemas in its first batch."""
     landing = Landing(path, source)
     first = landing.reached is None
-    for batch, group in groupby(things, key=lambda thing: thing.batch):
+    for batch, group in groupby(records, key=lambda record: record.batch):
         members = list(group)
-        rows = [landing_row(thing, schemas) for thing in members]
+        rows = [landing_row(record, schemas) for record in members]
         if first:
             rows = [schema_row(batch, members[0].lease_epoch, schema) for schema in schemas.values()] + rows
             first = False
@@ -87,34 +87,34 @@ def land(path: str, source: str, things: Sequence[Thing], schemas: Mapping[str, 
 
 
 def schema_row(batch: int, lease_epoch: int, schema: TableSchema) -> dict[str, Any]:
-    """What landing says of a table's schema."""
+    """Return the landing row that records a table's schema."""
     return {
         "batch": batch, "lease_epoch": lease_epoch, "incarnation": 1, "lsn": 0, "seq": 0, "kind": "schema",
         "table": schema.table, "schema_id": schema.schema_id, "format": "json", "payload": schema.to_json().encode(),
     }
 
 
-def landing_row(thing: Thing, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
-    """A thing as a row of landing. ``schemas`` has each table's first one by its name, later ones by their ids."""
-    named = thing.schema_id if isinstance(thing, (Change, ChunkRow)) else ""
-    schema = schemas.get(named) or schemas[thing.table]
+def landing_row(record: LandedRecord, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
+    """Return a record as a landing row. ``schemas`` has each table's first schema by name, later ones by schema id."""
+    named = record.schema_id if isinstance(record, (Change, ChunkRow)) else ""
+    schema = schemas.get(named) or schemas[record.table]
     row: dict[str, Any] = {
-        "batch": thing.batch, "lease_epoch": thing.lease_epoch, "table": thing.table, "incarnation": 1,
-        "schema_id": schema.schema_id, "last_in_txn": isinstance(thing, Change) and thing.last,
+        "batch": record.batch, "lease_epoch": record.lease_epoch, "table": record.table, "incarnation": 1,
+        "schema_id": schema.schema_id, "last_in_txn": isinstance(record, Change) and record.last,
     }
-    if isinstance(thing, ChunkRow):
-        payload = copy_line([thing.after[name] for name in schema.names])
-        return row | {"kind": "chunk", "seq": thing.number * 2, "chunk_id": thing.chunk_id, "format": "copy",
+    if isinstance(record, ChunkRow):
+        payload = copy_line([record.after[name] for name in schema.names])
+        return row | {"kind": "chunk", "seq": record.number * 2, "chunk_id": record.chunk_id, "format": "copy",
                       "payload": payload}
-    row |= {"incarnation": thing.position.incarnation, "lsn": thing.position.lsn, "seq": thing.position.seq,
-            "committed_at": thing.position.lsn}
-    if isinstance(thing, Low):
-        return row | {"kind": "low", "chunk_id": thing.chunk_id}
-    row["txid"] = thing.txid
-    if isinstance(thing, High):
-        return row | {"kind": "high", "chunk_id": thing.chunk_id, "format": "json", "payload": thing.end.to_json()}
-    kind = "truncate" if thing.op == "t" else "row"
-    return row | {"kind": kind, "format": "pgoutput", "payload": _message(thing, schema)}
+    row |= {"incarnation": record.position.incarnation, "lsn": record.position.lsn, "seq": record.position.seq,
+            "committed_at": record.position.lsn}
+    if isinstance(record, Low):
+        return row | {"kind": "low", "chunk_id": record.chunk_id}
+    row["txid"] = record.txid
+    if isinstance(record, High):
+        return row | {"kind": "high", "chunk_id": record.chunk_id, "format": "json", "payload": record.end.to_json()}
+    kind = "truncate" if record.op == "t" else "row"
+    return row | {"kind": kind, "format": "pgoutput", "payload": _message(record, schema)}
 
 
 def _message(change: Change, schema: TableSchema) -> bytes:

@@ -1,16 +1,16 @@
-"""MariaDB and MySQL for tests: one server of each for the whole run, on a port of its own, emptied between tests.
+"""MariaDB and MySQL servers for tests: one of each per session, emptied between tests.
 
-Fixtures (all may be asked for by any test)::
+Fixtures, available to every test::
 
-    mariadb, mysql   the run's servers, as they are (session)
+    mariadb, mysql   the session's servers, not emptied
     mysql_server     both in turn, each emptied before and after the test
 
-``MysqlServer`` needs no pytest: ``with MysqlServer("mariadb", folder / "data") as server: server.run("CREATE …")``.
-The administrator is ``root`` without a password, the log is on with ROW, FULL images and FULL metadata, and nothing is
-synced to disk. A test that stops its server or changes what cannot be changed back starts one of its own, with
-``options`` of its own (``MysqlServer("mysql", folder / "data", "--binlog-order-commits=OFF")``).
+Without pytest: ``with MysqlServer("mariadb", folder / "data") as server: server.run("CREATE …")``.
+The administrator is ``root`` without a password. The binary log has ROW format, FULL images and FULL metadata; nothing
+is synced to disk. A test that stops its server or changes global state starts its own server, if necessary with more
+options (``MysqlServer("mysql", folder / "data", "--binlog-order-commits=OFF")``).
 
-Both servers are fetched, see ``debian``.
+``debian`` fetches both servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Literal
 import pymysql
 import pytest
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.report import note_version
 
@@ -39,7 +39,7 @@ _SYSTEM_USERS = ("root", "mariadb.sys", "mysql", "mysql.sys", "mysql.session", "
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 
-#: For both: the log as capture needs it, nothing durable, little memory.
+#: For both flavours: the log as capture requires it, nothing durable, little memory.
 _OPTIONS = [
     "--bind-address=127.0.0.1", "--socket=s.sock", "--pid-file=pid", "--skip-name-resolve", "--log-bin=binlog",
     "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL", "--sync-binlog=0",
@@ -63,9 +63,9 @@ _MARIADB_TABLES = (
 
 
 class MysqlServer:
-    """One server on one data folder, which is made if it is not there. A context manager.
+    """One server on one data folder, which ``start`` creates if it is missing. A context manager.
 
-    Ends with the thread that started it, however that ends; ``stop`` ends it before.
+    The kernel kills the server when the thread that started it ends; ``stop`` ends it earlier.
     """
 
     user, password = "root", ""
@@ -88,15 +88,15 @@ class MysqlServer:
 
     @property
     def log(self) -> Path:
-        """What the server says."""
+        """Return the path of the server's error log."""
         return self.data.parent / f"{self.data.name}.log"
 
     def start(self) -> None:
-        """Starts the server, on a free port unless one was given, and returns when it takes connections."""
+        """Start the server on ``port``, or on a free one if it is 0; return when it accepts connections."""
         if self._process is not None:
             return
         base = self._base()
-        self._make_data(base)
+        self._create_data(base)
         self.port = self.port or free_port()
         options = [*_OPTIONS, *_OWN_OPTIONS[self.flavour], f"--port={self.port}", *self._options]
         with self.log.open("ab") as log:
@@ -113,12 +113,12 @@ class MysqlServer:
             except pymysql.Error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     self.stop(crash=True)
-                    said = self.log.read_text(errors="replace").splitlines()[-15:]
-                    raise RuntimeError("\n".join([f"{self.flavour} did not start:", *said])) from None
+                    tail = self.log.read_text(errors="replace").splitlines()[-15:]
+                    raise RuntimeError("\n".join([f"{self.flavour} did not start:", *tail])) from None
                 time.sleep(0.05)
 
     def stop(self, *, crash: bool = False) -> None:
-        """Ends the server; ``crash`` leaves the rest to recovery."""
+        """Stop the server; ``crash`` kills it, so that the next start has to recover."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -130,31 +130,32 @@ class MysqlServer:
             process.wait()
 
     def restart(self, *options: str, crash: bool = False) -> None:
-        """Stops and starts again on the same port, with further options."""
+        """Stop the server and start it on the same port, with additional options."""
         self.stop(crash=crash)
         self._options += options
         self.start()
 
     def connect(self, database: str | None = None, **arguments: Any) -> Any:
-        """The administrator's connection, in autocommit unless told otherwise."""
+        """Return an administrator's connection; autocommit unless ``arguments`` override it."""
         return pymysql.connect(**{
             "host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password,
             "database": database, "autocommit": True, "charset": "utf8mb4", "connect_timeout": 5, **arguments,
         })
 
     def run(self, *statements: str) -> None:
-        """Each statement in a transaction of its own."""
+        """Execute each statement in its own transaction."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(query, parameters or None)
             return list(cursor.fetchall())
 
     def kill_connections_of(self, user: str) -> None:
-        """Breaks all connections of a user."""
+        """Break all connections of a user."""
         for (number,) in self.rows("SELECT id FROM information_schema.processlist WHERE user = %s", (user,)):
             try:
                 self.run(f"KILL {number}")
@@ -163,7 +164,7 @@ class MysqlServer:
                     raise
 
     def empty(self) -> None:
-        """Drops all databases and users that tests have made, breaking what is still connected."""
+        """Drop all databases and users that tests have created, and break their connections."""
         for (user, host) in self.rows("SELECT user, host FROM mysql.user"):
             if user not in _SYSTEM_USERS:
                 self.kill_connections_of(user)
@@ -179,11 +180,12 @@ class MysqlServer:
             str(tree / _PROGRAMS[self.flavour]), "--no-defaults", f"--datadir={self.data}", f"--basedir={tree / 'usr'}",
             f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}",
             f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",
-            # It serves test data only, and as another user could not enter root's folders.
+            # As another user the server could not enter root's folders; it serves test data only.
             *(["--user=root"] if os.geteuid() == 0 else []),
         ]
 
-    def _make_data(self, base: list[str]) -> None:
+    def _create_data(self, base: list[str]) -> None:
+        """Initialize the data folder if it is empty."""
         if (self.data / "mysql").exists():
             return
         self.data.mkdir(parents=True, exist_ok=True)
@@ -193,13 +195,13 @@ class MysqlServer:
             first = self.data.parent / f"{self.data.name}.init.sql"
             first.write_text("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;")
             statements, options = "", ["--initialize-insecure", f"--init-file={first}", "--innodb-flush-method=nosync"]
-        made = subprocess.run([*base, *options], input=statements, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise RuntimeError(f"{self.flavour} could not make its data folder:\n{made.stderr[-2000:]}")
+        done = subprocess.run([*base, *options], input=statements, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self.flavour} could not initialize its data folder:\n{done.stderr[-2000:]}")
 
 
 def _mariadb_tables() -> str:
-    """What mariadb-install-db gives to the server. It cannot be run itself: the paths of the system are in it."""
+    """Return the SQL that mariadb-install-db runs. The script itself contains the paths of an installed system."""
     share = debian.tree("mariadb") / "usr/share/mysql"
     statements = ["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;"]
     return "\n".join([*statements, *((share / file).read_text(encoding="utf-8") for file in _MARIADB_TABLES)])
@@ -207,21 +209,21 @@ def _mariadb_tables() -> str:
 
 @pytest.fixture(scope="session")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
-    """The run's MariaDB."""
+    """Return the session's MariaDB server."""
     with MysqlServer("mariadb", tmp_path_factory.mktemp("mariadb") / "data") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MysqlServer]:
-    """The run's MySQL."""
+    """Return the session's MySQL server."""
     with MysqlServer("mysql", tmp_path_factory.mktemp("mysql") / "data") as server:
         yield server
 
 
 @contextmanager
 def emptied(server: MysqlServer) -> Iterator[MysqlServer]:
-    """The server with nothing of another test's on it, before and after."""
+    """Empty the server before and after the block."""
     server.empty()
     yield server
     server.empty()
@@ -229,6 +231,6 @@ def emptied(server: MysqlServer) -> Iterator[MysqlServer]:
 
 @pytest.fixture(params=["mariadb", "mysql"])
 def mysql_server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
-    """Each server in turn, empty."""
+    """Return MariaDB and MySQL in turn, emptied before and after the test."""
     with emptied(request.getfixturevalue(request.param)) as server:
         yield server

@@ -1,10 +1,9 @@
 """MariaDB and MySQL as backends of the conformance suite.
 
-Neither server keeps its log for a reader by name, nor hears from it what is safe: the log is gone when the server
-removes it. So ``drop_slot`` purges the log, ``advance_slot`` starts it anew, and a source opened without a resume point
-begins where ``source`` first made it ready, as a slot would have it.
+Neither server retains its log for a named reader or receives confirmed positions: it removes log files on its own. So
+``drop_slot`` purges the log, ``advance_slot`` resets it, and a source opened without a resume point starts where
+``source`` initialized it, as it would with a slot.
 """
-
 from __future__ import annotations
 
 import time
@@ -16,20 +15,21 @@ from types import TracebackType
 from dblake.core.names import split_qualified
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
-from dblake.core.source import LogStream, Source
+from dblake.core.source import Source
 from dblake.source.mysql.init import run_init
+from dblake.source.mysql.log import MysqlLogStream
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.source import MysqlSource
 from dblake.source.mysql.sql_literals import identifier, string
 from tests.support.backends import Row, Transaction
 from tests.support.mysql import MysqlServer
 
-#: Text compared byte by byte, blanks at its end included.
+#: Collations that compare text byte by byte, including trailing blanks.
 _BY_BYTES = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
 
 
 class MysqlBackend:
-    """The databases of a server that tests make; as administrator but for the capture itself."""
+    """A server's test databases, accessed as administrator; only the source itself uses the capture role."""
 
     keeps_log_for_reader = False
     has_txids = False
@@ -42,7 +42,7 @@ class MysqlBackend:
         self._partial = False
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
-        """``toasted`` columns are blobs, which updates that do not set them leave out of the log from then on."""
+        """Create a table. ``toasted`` columns are blobs; from then on updates that do not set them do not log them."""
         self._partial |= bool(toasted)
         database, _ = split_qualified(schema.table)
         columns = [
@@ -72,7 +72,7 @@ class MysqlBackend:
     def begin(self) -> Transaction:
         return MysqlTransaction(self.server, partial=self._partial)
 
-    def vanish(self, table: str, where: Row) -> None:
+    def delete_unlogged(self, table: str, where: Row) -> None:
         with MysqlTransaction(self.server, partial=False, logged=False) as transaction:
             transaction.delete(table, where)
 
@@ -100,25 +100,25 @@ class MysqlBackend:
         else:
             self.settings = replace(self.settings, patterns=patterns)
             run_init(self.settings, self.server.user, self.server.password)
-        return _From(self.settings, self._begin)
+        return _StartedSource(self.settings, self._begin)
 
     def other_slot(self) -> Source:
         assert self.settings is not None
-        return _From(replace(self.settings, server_id=77), self._begin)
+        return _StartedSource(replace(self.settings, server_id=77), self._begin)
 
     def log_end(self) -> int:
-        raise NotImplementedError("nothing to hold it against: the server is told nothing")
+        raise NotImplementedError("the server does not receive a confirmed position to compare with")
 
     def confirmed(self) -> int:
-        raise NotImplementedError("the server is told nothing")
+        raise NotImplementedError("the server does not receive a confirmed position")
 
     def drop_slot(self) -> None:
         self.cut_connections()
         self.server.run("FLUSH BINARY LOGS")
         deadline = time.monotonic() + 20
-        # A file stays while a reader that is just ending has it, or while a checkpoint may still need it.
+        # A log file stays while a closing reader has it open, or while a checkpoint may still need it.
         while len(files := self.server.rows("SHOW BINARY LOGS")) > 1:
-            assert time.monotonic() < deadline, "something holds the log"
+            assert time.monotonic() < deadline, "the server does not release its old log files"
             self.server.run(f"PURGE BINARY LOGS TO '{files[-1][0]}'")
             time.sleep(0.05)
 
@@ -127,7 +127,7 @@ class MysqlBackend:
         mysql = self.server.flavour == "mysql"
         self.server.run("RESET BINARY LOGS AND GTIDS" if mysql else "RESET MASTER")
 
-    def slot_taken(self) -> AbstractContextManager[None]:
+    def hold_slot(self) -> AbstractContextManager[None]:
         raise NotImplementedError("any number of readers may read the log")
 
     def cut_connections(self) -> None:
@@ -135,21 +135,21 @@ class MysqlBackend:
         self.server.kill_connections_of(self.settings.user)
 
 
-class _From(MysqlSource):
-    """The source, whose log begins at a place of its own, in its first life."""
+class _StartedSource(MysqlSource):
+    """A source whose log, in its first incarnation, starts at a given position."""
 
     def __init__(self, settings: MysqlSettings, begin: str) -> None:
         super().__init__(settings)
         self._begin = begin
 
-    def open_log(self, resume: ResumePoint | None, incarnation: int) -> LogStream:
+    def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:
         if resume is None and incarnation == 1:
             resume = ResumePoint(1, self._begin)
         return super().open_log(resume, incarnation)
 
 
 class MysqlTransaction:
-    """A transaction on a connection of its own."""
+    """A transaction on its own connection. ``partial`` omits unset blobs from the log, ``logged=False`` everything."""
 
     def __init__(self, server: MysqlServer, *, partial: bool, logged: bool = True) -> None:
         self._connection = server.connect(autocommit=False)
@@ -199,7 +199,7 @@ class MysqlTransaction:
 
 @contextmanager
 def mysql_backend(server: MysqlServer) -> Iterator[MysqlBackend]:
-    """The server as a backend, empty before and after."""
+    """Return the server as a backend, emptied before and after the block."""
     server.empty()
     yield MysqlBackend(server)
     server.empty()

@@ -1,4 +1,4 @@
-"""mysql-replication's own decoder of rows events, set up without a server: the reference for ours."""
+"""mysql-replication's row decoder, set up without a server: the reference for dblake's own decoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
 
 
 class _Control:
-    """What the library asks of its control connection."""
+    """The control connection, as far as the library uses it."""
 
     charset = "utf8mb4"
 
@@ -28,23 +28,23 @@ class _Control:
 
 
 class _Meta:
-    """The metadata bytes of one column, as the library reads them."""
+    """The metadata bytes of one column, in the interface that the library reads them through."""
 
     def __init__(self, number: int) -> None:
-        self._left = number.to_bytes(4, "little")
+        self._rest = number.to_bytes(4, "little")
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
-        out, self._left = self._left[:size], self._left[size:]
-        return out
+        """Return the next bytes."""
+        head, self._rest = self._rest[:size], self._rest[size:]
+        return head
 
     def read_uint8(self) -> int:
-        """The next byte."""
+        """Return the next byte as a number."""
         return self.read(1)[0]
 
 
 def their_table(schema: TableSchema) -> dict[int, Any]:
-    """The library's own description of a table, as its TABLE_MAP reader makes it."""
+    """Return the library's description of a table, by table id, as its TABLE_MAP reader builds it."""
     columns = []
     for column in schema.columns:
         kind, (code, meta) = parse(column.type), log_encoding(column.type)
@@ -57,7 +57,7 @@ def their_table(schema: TableSchema) -> dict[int, Any]:
 
 
 def their_rows(event: bytes, tables: dict[int, Any]) -> list[dict[str, Any]]:
-    """The rows of one event as the library decodes them."""
+    """Return the rows of one event as the library decodes them."""
     wrapper = BinLogPacketWrapper(
         MysqlPacket(b"\0" + event, "utf8mb4"), tables, _Control(), (8, 4, 0), True, _EVENTS, None, None, None, None,
         False, False, False, True, False, False, dict.fromkeys(range(256), 10),

@@ -1,7 +1,7 @@
-"""Names of tables and columns that something on the path could take for what they are not.
+"""Table and column names that a component on the path could misinterpret.
 
-Each table has the columns ``id`` and ``v``; two more have all the columns, and those that Parquet takes as they are.
-The SQL here is plain enough for every database: only the quotes around names differ.
+Each table of ``TABLES`` has the columns ``id`` and ``v``. Two wide tables have the odd columns: all of them, and those
+that Parquet accepts unescaped. The SQL is valid on every database; only the quotes around names differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dblake.core.names import qualified
 
 @dataclass(frozen=True, slots=True)
 class OddName:
-    """A table; its folder under ``state``; what SQL calls it, None where another table would go by the same name."""
+    """A table, its folder under ``state``, and its SQL name (schema, view); None if another table has the same one."""
 
     schema: str
     table: str
@@ -23,7 +23,7 @@ class OddName:
 
     @property
     def qualified(self) -> str:
-        """As ``table`` columns have it."""
+        """Return the qualified name, as ``table`` columns contain it."""
         return qualified(self.schema, self.table)
 
 
@@ -63,14 +63,14 @@ TABLES = (
     OddName("public", "x" * 63, "public/" + "x" * 63, ("public", "x" * 63)),
     OddName("dblake-2", "events", "dblake-2/events", ("dblake_2", "events")),
 )
-#: MySQL's names have no characters beyond 16 bits.
+#: MySQL names cannot contain characters beyond U+FFFF.
 BEYOND = OddName("public", "😀", "public/~f0~9f~98~80", ("public", "_"))
 
 COLUMNS = (
     "a.b", "a b", "a`b", "a,b", "a;b", "a{b}", "a(b)", "a=b", "a\nb", "a\tb", "a/b", "a:b", "a-b", 'say "hi"', "it's",
     "back\\slash\\", "\\'", "select", "NULL", "_leading", "1st", "..", ".", "`", "'", '"', "\\", "*", "%", "%s",
     "%(x)s", "${env:HOME}", "{}", "count(*)", "x'; DROP TABLE orders--", "größe", LONG, "x" * 63,
-    # What tables of ours and the SQL of state call theirs.
+    # Names that dblake's own tables and the SQL of state use.
     "batch", "op", "key", "after", "before", "table", "lsn", "seq", "incarnation", "partial", "undecoded", "c0", "t0",
     "c1.v", "v", "hex", "missing", "s", "t", "f", "_at", "_t", "_rows", "place",
     "folded", "touched", "element", "value", "cut",
@@ -78,38 +78,38 @@ COLUMNS = (
 
 
 def wide_tables(columns: Sequence[str]) -> dict[str, Sequence[str]]:
-    """The two tables of many columns, beside ``id``."""
+    """Return the columns of the two wide tables, without ``id``, by table."""
     return {"public.wide": columns, "public.parquet": [name for name in columns if not set(name) & set(" ,;{}()\n\t=")]}
 
 
 def double_quoted(name: str) -> str:
-    """A name in the quotes of standard SQL."""
+    """Quote a name as standard SQL does."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def inserting(
+def insert_statements(
     tables: Sequence[OddName], columns: Sequence[str], quote: Callable[[str], str], key: int
 ) -> list[str]:
-    """Statements that put a row into every table, under the id ``key``."""
-    made = [
+    """Return statements that insert a row with the id ``key`` into every table."""
+    statements = [
         f"INSERT INTO {quote(name.schema)}.{quote(name.table)} (id, v) VALUES ({key}, '{number} {key}')"
         for number, name in enumerate(tables)
     ]
     for table, names in wide_tables(columns).items():
         values = ", ".join(f"'{number} {key}'" for number in range(len(names)))
-        made.append(f"INSERT INTO {table} (id, {', '.join(map(quote, names))}) VALUES ({key}, {values})")
-    return made
+        statements.append(f"INSERT INTO {table} (id, {', '.join(map(quote, names))}) VALUES ({key}, {values})")
+    return statements
 
 
-def creating(
+def create_statements(
     tables: Sequence[OddName], columns: Sequence[str], quote: Callable[[str], str], text: str
 ) -> list[str]:
-    """Statements that make the tables, whose columns are of the type ``text``, and their schemas."""
-    made = [f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}" for schema in sorted({name.schema for name in tables})]
-    made += [
+    """Return statements that create the schemas and the tables; ``text`` is the SQL type of their columns."""
+    statements = [f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}" for schema in sorted({name.schema for name in tables})]
+    statements += [
         f"CREATE TABLE {quote(name.schema)}.{quote(name.table)} (id int PRIMARY KEY, v {text})" for name in tables
     ]
     for table, names in wide_tables(columns).items():
         typed = ", ".join(f"{quote(name)} {text}" for name in names)
-        made.append(f"CREATE TABLE {table} (id int PRIMARY KEY, {typed})")
-    return made
+        statements.append(f"CREATE TABLE {table} (id int PRIMARY KEY, {typed})")
+    return statements

@@ -1,9 +1,9 @@
-"""The oracle: rows that count their own changes, written by clients who remember every one, and what must come of them.
+"""The oracle: rows that count their own changes, the record of every committed change, and the comparison with events.
 
-A key's counter goes up by one with each update, and with each insertion after it was deleted: it never begins again.
-So an event that is missing, told twice or out of order shows as a step that is not the next one, and a dumped row that
-is older than the log before it shows as a counter from the past. ``Writers`` make the steps, ``wrong_steps`` holds
-events to them. Capturing, reconciling and dying meanwhile is ``rig``'s and ``stress``' business.
+Each update increments a key's counter, and so does each insert after a delete: a counter never restarts. A lost,
+duplicated or reordered event therefore appears as a step out of sequence, and a dumped row that is older than the log
+before it appears as an outdated counter. ``Writers`` makes and records the steps, ``find_wrong_steps`` compares events
+with them. Running and killing the jobs is the task of ``rig`` and ``stress``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KEYS = 100
-"""Keys 1 to so many are there from the beginning, their counters at 0."""
+"""The keys 1 to KEYS exist from the start, with their counters at 0."""
 _UPDATED = 0.85
-"""How many of the changes to a row that is there are updates; the others delete it."""
+"""The share of updates among changes of an existing row; the others delete it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One committed change of a key: ``c`` inserted, ``u`` updated, ``d`` deleted; its counter; when it was known."""
+    """One committed change of a key: ``c`` insert, ``u`` update, ``d`` delete; its counter; its commit time."""
 
     op: str
     n: int
     at: float = 0.0
 
     def then(self, dice: random.Random) -> Step:
-        """A step that may follow."""
+        """Return a random step that may follow."""
         if self.op == "d":
             return Step("c", self.n + 1)
         return Step("u", self.n + 1) if dice.random() < _UPDATED else Step("d", self.n)
@@ -41,18 +41,18 @@ Written = Mapping[str, list[Step]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An event as far as it matters here. ``op`` is ``phantom`` where a dump's end deleted the key."""
+class ObservedEvent:
+    """An event, reduced to what the oracle compares. ``op`` is ``phantom`` for a delete that a dump's end emitted."""
 
     key: str
     op: str
     n: int | None = None
-    where: object = None
+    position: object = None
     batch: int = 0
 
 
-def wrong_steps(events: Iterable[Told], written: Written) -> list[str]:
-    """What is wrong with the events of all keys, in their order; nothing if each step is there once, and no more."""
+def find_wrong_steps(events: Iterable[ObservedEvent], written: Written) -> list[str]:
+    """Return a message for each error in the events of all keys, in order; an empty list if each step is there once."""
     taken = dict.fromkeys(written, 0)
     wrong = []
     for event in events:
@@ -61,44 +61,44 @@ def wrong_steps(events: Iterable[Told], written: Written) -> list[str]:
         last = steps[at - 1] if at else FIRST
         if event.op == "r":
             if last.op == "d" or last.n != event.n:
-                wrong.append(f"{_said(event)}: dumped, though the log had come to {last.op} {last.n}")
+                wrong.append(f"{_describe(event)}: dumped after the log had reached {last.op} {last.n}")
             continue
         if at < len(steps) and _is(event, steps[at]):
             taken[event.key] = at + 1
             continue
-        meant = next((place for place in range(at, len(steps)) if _is(event, steps[place])), None)
-        if meant is None:
-            wrong.append(f"{_said(event)}: after {last.op} {last.n} again or never written")
+        match = next((index for index in range(at, len(steps)) if _is(event, steps[index])), None)
+        if match is None:
+            wrong.append(f"{_describe(event)}: after {last.op} {last.n} repeated or never written")
         else:
-            wrong.append(f"{_said(event)}: {meant - at} steps after {last.op} {last.n} are missing")
-            taken[event.key] = meant + 1
+            wrong.append(f"{_describe(event)}: {match - at} steps after {last.op} {last.n} are missing")
+            taken[event.key] = match + 1
     return wrong + [
         f"key {key}: the last {len(steps) - taken[key]} steps are missing"
         for key, steps in written.items() if taken[key] < len(steps)
     ]
 
 
-def _is(event: Told, step: Step) -> bool:
+def _is(event: ObservedEvent, step: Step) -> bool:
     # A deletion carries no counter where only its key is logged.
     return event.op == step.op and (event.n == step.n or (event.op == "d" and event.n is None))
 
 
-def _said(event: Told) -> str:
-    return f"{event.op} {event.n} of key {event.key} at {event.where}"
+def _describe(event: ObservedEvent) -> str:
+    return f"{event.op} {event.n} of key {event.key} at {event.position}"
 
 
-def left(written: Written) -> dict[str, int]:
-    """The rows that the steps leave, by key."""
+def remaining_rows(written: Written) -> dict[str, int]:
+    """Return the counter of each row that remains after all steps, by key."""
     last = {key: steps[-1] if steps else FIRST for key, steps in written.items()}
     return {key: step.n for key, step in last.items() if step.op != "d"}
 
 
 @dataclass
 class Writers:
-    """Applications on connections of their own, each with keys of its own, for as long as the block lasts.
+    """Applications on their own connections, each with its own keys, that write for the duration of the block.
 
-    ``patient`` ones live with a database that goes away: they come back and look whether what they were committing
-    was, which the whole transaction was if one row of it is as it should be.
+    A ``patient`` writer survives a lost connection: it reconnects and checks whether its last transaction committed,
+    which holds for the whole transaction if one of its rows has the expected value.
     """
 
     connect: Callable[[], Any]
@@ -139,7 +139,7 @@ class Writers:
                 except Exception:
                     if not self.patient:
                         raise
-                    connection = self._again()
+                    connection = self._reconnect()
                     if not _committed(connection, changes):
                         continue
                 now = time.time()
@@ -153,7 +153,7 @@ class Writers:
     def _last(self, key: str) -> Step:
         return self.written[key][-1] if self.written[key] else FIRST
 
-    def _again(self) -> Any:
+    def _reconnect(self) -> Any:
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -173,7 +173,7 @@ def _commit(connection: Any, changes: Mapping[str, Step]) -> None:
                 cursor.execute("UPDATE t SET n = n + 1 WHERE id = %s AND n = %s", (key, step.n - 1))
             else:
                 cursor.execute("DELETE FROM t WHERE id = %s", (key,))
-            assert cursor.rowcount == 1, f"key {key} is not as its writer left it"
+            assert cursor.rowcount == 1, f"key {key} differs from its writer's last step"
     connection.commit()
 
 

@@ -1,7 +1,7 @@
-"""What the parity tables of all databases are made of: values of every type, as SQL, as canonical text, and in state.
+"""The parity tables of all databases: values of every type, as SQL, as canonical text and as state columns.
 
-A table has a column for each case and a row for each number of a value, so that a row and its twin (the same values
-under an id that is TWIN higher) can be put there at different times: one for a dump, one for the log.
+A parity table has a column per case and a row per value index. A row and its twin (the same values under an id that is
+TWIN higher) are inserted at different times: one is captured by a dump, the other from the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TWIN = 1000
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value as SQL and as canonical text; whether state can hold it, and whether it is no text and stands as hex."""
+    """A value as SQL and as canonical text. ``held``: state can hold it; ``undecoded``: no text, represented as hex."""
 
     sql: str
     text: str
@@ -29,13 +29,13 @@ class Value:
 
     @property
     def lossy(self) -> bool:
-        """True if state names it in ``_lossy``."""
+        """True if state lists the column in ``_lossy``."""
         return self.undecoded or not self.held
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A type and its values; ``only`` names the one server that has it."""
+    """A column type and its values; ``only`` names the single server that supports it, if not all do."""
 
     type: str
     values: tuple[Value, ...]
@@ -43,19 +43,19 @@ class Case:
 
 
 def columns(cases: Sequence[Case]) -> dict[str, str]:
-    """The columns that hold the cases, and their types."""
+    """Return the type of each column, by column name."""
     return {f"c{number}": case.type for number, case in enumerate(cases)}
 
 
 def rows(cases: Sequence[Case]) -> list[dict[str, Value]]:
-    """What is in each row; columns that are not named there are NULL. The last row has nothing."""
+    """Return the values of each row by column; absent columns are NULL. The last row has only NULLs."""
     by_row = zip_longest(*(case.values for case in cases))
     full = [{n: v for n, v in zip(columns(cases), values, strict=True) if v is not None} for values in by_row]
     return [*full, {}]
 
 
 def inserts(cases: Sequence[Case], first: int) -> list[str]:
-    """Statements that put all rows there, under ids from ``first`` on."""
+    """Return statements that insert all rows, with ids from ``first`` on."""
     statements = []
     for number, row in enumerate(rows(cases), first):
         names, values = ["id", *row], [str(number), *(value.sql for value in row.values())]
@@ -63,8 +63,8 @@ def inserts(cases: Sequence[Case], first: int) -> list[str]:
     return statements
 
 
-def held(spark_type: str, text: str) -> object:
-    """What a state column of a Spark type holds of a value: instants in microseconds, floats as they are written."""
+def state_value(spark_type: str, text: str) -> object:
+    """Return a value as a state column of a Spark type has it: instants in microseconds, floats as their repr."""
     return _HELD[spark_type.partition("(")[0]](text)
 
 
@@ -74,7 +74,7 @@ def _instant(text: str) -> int:
 
 _HELD: dict[str, Callable[[str], object]] = {
     "tinyint": int, "smallint": int, "int": int, "bigint": int, "decimal": Decimal,
-    # Neither NaN nor the sign of a zero shows when floats are compared.
+    # Comparing floats would miss NaN and the sign of zero.
     "double": lambda text: repr(float(text)), "float": lambda text: repr(float(np.float32(text))),
     "boolean": {"t": True, "f": False}.__getitem__, "string": str,
     "date": date.fromisoformat, "timestamp_ntz": datetime.fromisoformat, "timestamp": _instant,

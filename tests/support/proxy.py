@@ -1,6 +1,6 @@
 """A TCP proxy between a client and a server on this machine.
 
-It can stall, when nothing goes through and nothing is closed, and cut all connections, also in the middle of an answer.
+It can stall (nothing is forwarded, no connection is closed) and cut all connections, also in the middle of a response.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards to ``port`` from a port of its own."""
+    """Forwards a free port to ``port``."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -26,31 +26,31 @@ class Proxy:
         self._cuts: list[int] = []
 
     def stall(self) -> None:
-        """From now on what is sent stays here."""
+        """Hold back all data from now on."""
         self._flowing.clear()
 
-    def flow(self) -> None:
-        """What stayed here goes on, and all that follows."""
+    def resume(self) -> None:
+        """Forward the held data and all that follows."""
         self._flowing.set()
 
     def cut(self) -> None:
-        """Ends all connections there are; new ones are let through."""
+        """Close all current connections; new ones are forwarded."""
         for connection in self._connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def lead_to(self, port: int) -> None:
-        """New connections go there, as after a failover behind one address."""
+    def redirect(self, port: int) -> None:
+        """Forward new connections to another port, as a failover behind one address does."""
         self._target = port
 
     def cut_after(self, *sizes: int) -> None:
-        """Cuts once so many bytes more have come from the server, and again so many bytes after that, and so on."""
+        """Cut after ``sizes[0]`` more bytes from the server, then after ``sizes[1]`` further bytes, and so on."""
         with self._counting:
             self._cuts = list(sizes)
 
     @property
-    def cuts_left(self) -> int:
-        """How many of the cuts asked for are still to come."""
+    def pending_cuts(self) -> int:
+        """The number of requested cuts that have not happened yet."""
         return len(self._cuts)
 
     def __enter__(self) -> Self:
@@ -80,11 +80,11 @@ class Proxy:
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(source, target, source is far), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, from_server: bool) -> None:
         try:
             while data := source.recv(65536):
                 self._flowing.wait()
-                allowed = self._count(len(data)) if answers else len(data)
+                allowed = self._count(len(data)) if from_server else len(data)
                 target.sendall(data[:allowed])
                 if allowed < len(data):
                     self.cut()
@@ -93,15 +93,15 @@ class Proxy:
         finally:
             self._flowing.wait()
             for end in (source, target):
-                # The other direction's thread waits in it, and would keep it open for the server.
+                # The other direction blocks in recv() and would keep the connection open.
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
                 end.close()
 
     def _count(self, size: int) -> int:
-        """How much of an answer is let through before the next cut."""
+        """Return how many bytes of a response to forward before the next cut."""
         with self._counting:
             if not self._cuts or size <= self._cuts[0]:
-                self._cuts[:1] = [left - size for left in self._cuts[:1]]
+                self._cuts[:1] = [rest - size for rest in self._cuts[:1]]
                 return size
             return self._cuts.pop(0)

@@ -1,6 +1,6 @@
-"""A run's output: server versions, skips by reason, and with ``--by-area`` one line for each folder of tests.
+"""The output of a test run: server versions, skips by reason, and with ``--by-area`` one line per folder of tests.
 
-``note_version`` adds a server that was started to the summary. A test that raises ``debian.Unavailable``, in a fixture
+``note_version`` adds a running server to the summary. A test that raises ``debian.Unavailable``, in a fixture
 or its body, is skipped with that reason.
 """
 
@@ -20,7 +20,7 @@ _versions: dict[str, set[str]] = {}
 
 
 def note_version(title: str, version: str) -> None:
-    """Lists a server, or what runs it, in the summary."""
+    """Add the version of a server or runtime to the summary."""
     _versions.setdefault(title, set()).add(version)
 
 
@@ -79,7 +79,7 @@ class _Area:
 
 
 class ByArea:
-    """Prints an area when its last test has finished, and each failure at once."""
+    """Print a line per area when its last test has finished, and each failure immediately."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -87,7 +87,7 @@ class ByArea:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            self._areas.setdefault(area(item.nodeid), _Area()).unfinished += 1
+            self._areas.setdefault(area_of(item.nodeid), _Area()).unfinished += 1
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(
@@ -98,24 +98,24 @@ class ByArea:
         return category, "", ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        of = self._areas[area(report.nodeid)]
-        of.seconds += report.duration
+        area = self._areas[area_of(report.nodeid)]
+        area.seconds += report.duration
         category = self._reporter.config.hook.pytest_report_teststatus(report=report, config=self._reporter.config)[0]
         if category:
-            of.outcomes[category] += 1
+            area.outcomes[category] += 1
         if category in ("failed", "error"):
             self._reporter.write_line(f"{category}: {report.nodeid}")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        name = area(nodeid)
-        of = self._areas[name]
-        of.unfinished -= 1
-        if not of.unfinished:
-            counts = ", ".join(f"{of.outcomes[outcome]} {outcome}" for outcome in _OUTCOMES if of.outcomes[outcome])
-            self._reporter.write_line(f"{name}: {counts} in {of.seconds:.0f} s")
+        name = area_of(nodeid)
+        area = self._areas[name]
+        area.unfinished -= 1
+        if not area.unfinished:
+            counts = ", ".join(f"{area.outcomes[outcome]} {outcome}" for outcome in _OUTCOMES if area.outcomes[outcome])
+            self._reporter.write_line(f"{name}: {counts} in {area.seconds:.0f} s")
 
 
-def area(nodeid: str) -> str:
-    """The first folder below tests/ of a test."""
+def area_of(nodeid: str) -> str:
+    """Return the first folder below tests/ that contains a test; ``tests`` for a test without one."""
     folders = PurePosixPath(nodeid.split("::")[0]).parent.parts
     return folders[1] if len(folders) > 1 else "tests"

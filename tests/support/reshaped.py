@@ -1,6 +1,6 @@
-"""Changes of a table's shape as PostgreSQL and MySQL can make them, MariaDB as MySQL does, and databases for them.
+"""Schema changes of a table that PostgreSQL or MySQL (and MariaDB) can make, and databases to make them in.
 
-Every value says in which column it belongs, so that one that is NULL or shifted in any event shows by itself.
+Every value names the column it belongs to, so that a NULL or shifted value in any event is detectable.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ VALUES = {"id": r"\d{1,2}", "a": r"a\w+", "n": r"n?\d{2,}(\.00)?", "b": r"b\w+",
 
 @dataclass(frozen=True)
 class Change:
-    """``on`` has the statements for each kind of database that can do it. Rows come by ``insert`` afterwards.
+    """A schema change. ``on`` has its statements by kind of database; ``insert`` and ``update`` work after it.
 
-    The kinds ``dumped_again`` give values to rows, or take rows, without events.
+    ``redumped`` are the kinds on which the change adds, changes or removes rows without events, so that capture must
+    dump the table again.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Change:
     insert: str = INSERT
     update: str = UPDATE
     table: str = T
-    dumped_again: tuple[str, ...] = ("postgres", "mysql")
+    redumped: tuple[str, ...] = ("postgres", "mysql")
 
 
 def both(*statements: str) -> dict[str, tuple[str, ...]]:
@@ -58,22 +59,22 @@ CHANGES = {change.name: change for change in (
     Change("added, a value each", {"postgres": (t("ADD c text NOT NULL DEFAULT 'c' || (random() * 1e6)::int"),)},
            WITH_C),
     Change("dropped", both(t("DROP COLUMN n")), "INSERT INTO public.t (id, a, b) VALUES ({0}, 'a{0}', 'b{0}')",
-           dumped_again=()),
+           redumped=()),
     Change("dropped and added", both(t("DROP COLUMN n, ADD COLUMN n int NOT NULL DEFAULT 77"))),
     Change("renamed", both(t("RENAME COLUMN b TO c")),
            "INSERT INTO public.t (id, a, n, c) VALUES ({0}, 'a{0}', 1{0}, 'c{0}')"),
-    Change("reordered", {"mysql": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, dumped_again=()),
+    Change("reordered", {"mysql": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, redumped=()),
     Change("widened", each(t("ALTER n TYPE bigint"), t("MODIFY n bigint NOT NULL"))),
     Change("narrowed", each(t("ALTER n TYPE smallint"), t("MODIFY n smallint NOT NULL"))),
     Change("scaled", each(t("ALTER n TYPE numeric(12,2)"), t("MODIFY n decimal(12,2) NOT NULL"))),
     Change("made text", each(t("ALTER n TYPE varchar(20) USING 'n' || n"), t("MODIFY n varchar(20) NOT NULL"))),
-    Change("written anew", {"postgres": (t("ALTER n TYPE int USING n + 100"),)}),
+    Change("rewritten", {"postgres": (t("ALTER n TYPE int USING n + 100"),)}),
     Change("key changed", each(t("DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)"),
                                t("DROP PRIMARY KEY, ADD PRIMARY KEY (n)"))),
     Change("table renamed", each(t("RENAME TO u"), "RENAME TABLE public.t TO public.u"),
            INSERT.replace(T, U), UPDATE.replace(T, U), U),
-    Change("made again", both("DROP TABLE public.t", CREATE, *(INSERT.format(n) for n in (2, 3, 4))),
-           dumped_again=("postgres",)),
+    Change("recreated", both("DROP TABLE public.t", CREATE, *(INSERT.format(n) for n in (2, 3, 4))),
+           redumped=("postgres",)),
     Change("swapped", {
         "mysql": (CREATE.replace("public.t", "public._t_gho"), "ALTER TABLE public._t_gho ADD c varchar(20)",
                     "INSERT INTO public._t_gho SELECT id, a, n, b, 'c0' FROM public.t",
@@ -87,25 +88,25 @@ CHANGES = {change.name: change for change in (
 
 
 class Reshaped:
-    """A database of either kind (``postgres``, ``mysql``), with a table that changes its shape."""
+    """A database of either kind (``postgres``, ``mysql``) with a table that changes its schema."""
 
     def __init__(self, kind: str, backend: PostgresBackend | MysqlBackend, run: Callable[..., None]) -> None:
         self.kind, self.backend, self.run = kind, backend, run
         self.plugin = backend.plugin if isinstance(backend, PostgresBackend) else ""
 
     def create(self) -> Source:
-        """Table ``t`` with six rows, and the source that captures it."""
+        """Create table ``t`` with six rows; return the source that captures it."""
         self.run(CREATE, *(INSERT.format(n) for n in range(1, 7)))
         return self.backend.source("public.*")
 
     def change(self, change: Change) -> None:
-        """The change, with rows written before and after it."""
+        """Apply the change, with row changes before and after it."""
         self.run(INSERT.format(20), UPDATE.format(2), "DELETE FROM public.t WHERE id = 5", *change.on[self.kind])
         self.grant()
         self.run(change.insert.format(21), change.update.format(3), change.update.format(21))
 
     def grant(self) -> None:
-        """Makes tables captured that were not there before, as preflight --init does."""
+        """Grant capture access to tables created since, as preflight --init does."""
         if isinstance(self.backend, PostgresBackend):
             server = self.backend.database.server
             assert self.backend.settings is not None
@@ -113,8 +114,8 @@ class Reshaped:
         else:
             self.backend.source("public.*")
 
-    def there(self, table: str) -> list[Row]:
-        """The table's rows, by ``id``."""
+    def sorted_rows(self, table: str) -> list[Row]:
+        """Return the table's rows, sorted by ``id``."""
         return sorted(self.backend.rows(table), key=lambda row: int(row["id"] or 0))
 
 
@@ -122,7 +123,7 @@ class Reshaped:
 def reshaped(
     server: Database | MysqlServer, plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
 ) -> Iterator[Reshaped]:
-    """PostgreSQL's in a database of its own; that of MySQL or MariaDB on a server emptied before and after."""
+    """Yield a PostgreSQL database, or a MySQL or MariaDB server that is emptied before and after the block."""
     if isinstance(server, Database):
         postgres = PostgresBackend(server, plugin)
         yield Reshaped("postgres", postgres, server.run)
@@ -134,8 +135,8 @@ def reshaped(
         server.empty()
 
 
-def misplaced(images: Iterable[Mapping[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Values that are NULL or do not belong to the column they stand in."""
+def find_misplaced(images: Iterable[Mapping[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Return the values that are NULL or do not belong to their column."""
     return [
         (name, value) for image in images for name, value in image.items()
         if value is None or not re.fullmatch(VALUES[name], value)

@@ -1,7 +1,7 @@
-"""A busy table on a database of a test's own, and dblake's jobs over it as processes, to be killed and started again.
+"""A busy table in a database, and dblake's jobs on it as processes that a test kills and restarts.
 
-The table's keys step as ``oracle`` has it, so that after whatever happened ``verify`` can tell a change that was lost,
-told twice or told late. Processes have settings of their own: small chunks, many commits.
+The table's keys change as ``oracle`` defines, so that ``verify`` detects every lost, duplicated or reordered change,
+whatever happened before. The processes run with small chunks and many commits.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.model.dblog import Event
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend, mysql_backend
-from tests.support.oracle import KEYS, Step, Told, Writers, left, wrong_steps
+from tests.support.oracle import KEYS, ObservedEvent, Step, Writers, find_wrong_steps, remaining_rows
 from tests.support.postgres import fresh_database
 
 HOME = Path(__file__).parents[2]
 T = "public.t"
 Job = subprocess.Popen[str]
 _JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
-"""A life of some seconds is over before code is worth compiling well."""
+"""The jobs live for seconds only, so the JVM's optimizing compiler would never pay off."""
 PACE = {"commits_per_second": 2.0}
-"""What a rig is to capture by if Spark has to keep up, on machines with other things to do too."""
+"""Capture settings with which Spark keeps up, also on a machine under load."""
 
 
 class Rig:
-    """``written`` has what the table's writers did from the first load on."""
+    """The database, its configuration and its jobs. ``written`` records every change since the initial rows."""
 
     def __init__(
-        self, backend: PostgresBackend | MysqlBackend, folder: Path, also: Sequence[str] = (), **capture: float
+        self, backend: PostgresBackend | MysqlBackend, folder: Path, also: Sequence[str] = (), /, **capture: float
     ) -> None:
-        """``also`` are statements to be run before anybody looks at the log."""
-        self.backend, self.lake, self._folder = backend, Lake(folder), folder
+        """``also`` are statements to run before the log is first opened; ``capture`` overrides capture settings."""
+        self.backend, self.lake, self._folder = backend, CaptureLake(folder), folder
         self.written: dict[str, list[Step]] = {str(key): [] for key in range(1, KEYS + 1)}
         backend.create(TableSchema(T, (
             Column("id", "integer", False, 1), Column("n", "integer", False), Column("v", "text"),
@@ -63,16 +63,16 @@ class Rig:
             "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password, **_JVM,
         }
         if not backend.keeps_log_for_reader:
-            # The log begins where capture first looks.
+            # The log begins where capture first opens it.
             self.catch_up()
 
     @property
     def conf(self) -> Path:
-        """The configuration file."""
+        """Return the path of the configuration file."""
         return self._folder / "shop.yaml"
 
     def configure(self, *, port: int = 0, warehouse: str = "./warehouse", **dump: float) -> None:
-        """What processes started from now on keep to; ``port`` is a proxy's, if there is one."""
+        """Write the configuration for processes started from now on; ``port`` replaces the server's, for a proxy."""
         settings = self.backend.settings
         assert settings is not None
         self.conf.write_text(json.dumps({
@@ -83,12 +83,12 @@ class Rig:
                 **_own_settings(self.backend),
             },
             "capture": self._capture,
-            # A rest after each chunk spreads a dump over several batches, so that progress is saved several times.
+            # A delay after each chunk spreads a dump over several batches, so that progress is saved several times.
             "dump": {"chunk_size": 7, "delay": 0.03, **dump},
         }), encoding="utf-8")
 
     def connect(self) -> Any:
-        """A connection of an application's, with a transaction open from its first statement on."""
+        """Return an application's connection, not in autocommit."""
         if isinstance(self.backend, MysqlBackend):
             return self.backend.server.connect("public", autocommit=False)
         connection = self.backend.database.connect()
@@ -96,96 +96,96 @@ class Rig:
         return connection
 
     def start(self, *arguments: str, failpoint: str = "", job: str = "capture") -> Job:
-        """A job, in a process group of its own, so that a JVM dies with it."""
+        """Start a job in its own process group, so that ``kill`` also ends its JVM."""
         return subprocess.Popen(
             [sys.executable, str(HOME / f"jobs/{job}.py"), "--conf", str(self.conf), *arguments],
             env=self.environment | {"DBLAKE_FAILPOINT": failpoint}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            # Read when it is over: what a JVM says by then must not make it wait.
+            # The pipe is read after the end; this size keeps a JVM's output from blocking it.
             text=True, start_new_session=True, pipesize=1 << 20,
         )
 
     def run(self, job: str, *arguments: str, seconds: float = 300) -> None:
-        """A job to its end, which must be a good one."""
+        """Run a job to its end. Raises AssertionError if it fails or takes longer than ``seconds``."""
         process = self.start(*arguments, job=job)
         try:
-            _, said = process.communicate(timeout=seconds)
+            _, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             kill(process)
             raise AssertionError(f"{job} has not ended after {seconds:.0f} s") from None
-        assert process.returncode == 0, said
+        assert process.returncode == 0, errors
 
     def catch_up(self) -> None:
-        """Capture until all there is has landed, dumps included."""
+        """Run capture until the log and all dumps have landed."""
         self.run("capture", "--until-caught-up", seconds=120)
 
     @contextmanager
     def load(self, seed: int, **how: Any) -> Iterator[Writers]:
-        """Transactions of one to three rows, for as long as the block lasts."""
+        """Write transactions of one to three rows for the duration of the block; ``how`` are options of ``Writers``."""
         with Writers(self.connect, self.written, seed, **how) as writers:
             yield writers
 
     def verify(self) -> None:
-        """Nothing was lost, nothing was told twice, and the rows are the source's, as the specification has it."""
+        """Verify landing through the model: every step there once and in order, rows equal to the source's."""
         events, ledger = self.lake.reconciled()
-        self._verify([told(event) for event in events if event.table == T])
+        self._verify([observe_event(event) for event in events if event.table == T])
         assert self.lake.state(T) == {(str(row["id"]),): row for row in self.backend.rows(T)}
         batches = set(self.lake.landing()["batch"].to_pylist())
         assert batches == set(range(1, max(batches) + 1))
         assert any(line.status == "closed" and line.emitted for line in ledger)
 
     def verify_tables(self) -> int:
-        """The same of what Spark has made of it: events and state. Returns how many events there are."""
-        events = events_of(DeltaTable(self.lake.paths.events))
+        """Verify the tables that Spark wrote, events and state, likewise. Return the number of events."""
+        events = read_observed_events(DeltaTable(self.lake.paths.events))
         self._verify(events)
         rows = DeltaTable(self.lake.paths.state("public", "t")).to_pyarrow_table(columns=["id", "n", "v", "_deleted"])
-        kept = sorted((str(row["id"]), str(row["n"]), row["v"]) for row in rows.to_pylist() if not row["_deleted"])
+        state = sorted((str(row["id"]), str(row["n"]), row["v"]) for row in rows.to_pylist() if not row["_deleted"])
         source = sorted((row["id"], row["n"], row["v"]) for row in self.backend.rows(T))
-        assert kept == source, f"state is not the source: {sorted(set(kept) ^ set(source))[:20]}"
+        assert state == source, f"state differs from the source: {sorted(set(state) ^ set(source))[:20]}"
         return len(events)
 
-    def moves_on(self, batches: int, by: Job) -> None:
-        """Waits until so many more have landed."""
-        wanted, deadline = self.batch() + batches, time.monotonic() + 60
-        while self.batch() < wanted:
+    def wait_for_batches(self, batches: int, by: Job) -> None:
+        """Wait until ``by`` has landed so many further batches. Raises AssertionError after 60 seconds."""
+        target, deadline = self.newest_batch() + batches, time.monotonic() + 60
+        while self.newest_batch() < target:
             assert by.poll() is None, by.communicate()[1]
-            assert time.monotonic() < deadline, "nothing lands any more"
+            assert time.monotonic() < deadline, f"landing has batch {self.newest_batch()}, expected {target}"
             time.sleep(0.1)
 
-    def batch(self) -> int:
-        """The newest batch in landing."""
+    def newest_batch(self) -> int:
+        """Return the newest batch in landing, 0 if there is none."""
         reached = self.lake.open_landing().reached
         return reached.batch if reached else 0
 
-    def _verify(self, events: list[Told]) -> None:
-        wrong = wrong_steps(events, self.written)
+    def _verify(self, events: list[ObservedEvent]) -> None:
+        wrong = find_wrong_steps(events, self.written)
         assert not wrong, "\n".join([f"{len(wrong)} steps are wrong", *wrong[:20]])
         source = {str(row["id"]): int(row["n"] or 0) for row in self.backend.rows(T)}
-        assert source == left(self.written), "the source is not what its writers left: the oracle is wrong"
+        assert source == remaining_rows(self.written), "the source differs from the recorded steps: the oracle is wrong"
 
 
-def told(event: Event) -> Told:
-    """An event of the specification's."""
+def observe_event(event: Event) -> ObservedEvent:
+    """Return an event of the model as the oracle compares it."""
     n = (event.after or {}).get("n")
     op = "phantom" if event.op == "d" and event.chunk_id else event.op
-    return Told((event.key or ("?",))[0], op, None if n is None else int(n), event.position, event.batch)
+    return ObservedEvent((event.key or ("?",))[0], op, None if n is None else int(n), event.position, event.batch)
 
 
-def events_of(table: DeltaTable) -> list[Told]:
-    """The events of the busy table, in their order. No two share a position."""
+def read_observed_events(table: DeltaTable) -> list[ObservedEvent]:
+    """Return the busy table's events in order. Raises AssertionError if two share a position."""
     columns = ["incarnation", "lsn", "seq", "table", "op", "key", "after", "origin", "batch"]
     rows = [row for row in table.to_pyarrow_table(columns=columns).to_pylist() if row["table"] == T]
-    places = [(row["incarnation"], row["lsn"], row["seq"]) for row in rows]
-    assert len(set(places)) == len(places), "two events share a position"
-    found = []
-    for place, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0]):
+    positions = [(row["incarnation"], row["lsn"], row["seq"]) for row in rows]
+    assert len(set(positions)) == len(positions), "two events share a position"
+    events = []
+    for position, row in sorted(zip(positions, rows, strict=True), key=lambda pair: pair[0]):
         n = dict(row["after"] or {}).get("n")
         op = "phantom" if row["op"] == "d" and row["origin"] == "dump" else row["op"]
-        found.append(Told(dict(row["key"])["id"], op, None if n is None else int(n), place, row["batch"]))
-    return found
+        events.append(ObservedEvent(dict(row["key"])["id"], op, None if n is None else int(n), position, row["batch"]))
+    return events
 
 
 def kill(process: Job) -> bool:
-    """SIGKILL for a process and all that it has started; False if it had ended by itself."""
+    """Send SIGKILL to a process and its descendants; return False if it had already ended."""
     ended = process.poll() is not None
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -194,7 +194,7 @@ def kill(process: Job) -> bool:
 
 
 def _own_settings(backend: PostgresBackend | MysqlBackend) -> dict[str, object]:
-    """What only sources of this kind have."""
+    """Return the ``source`` settings that only this type of database has."""
     if isinstance(backend, MysqlBackend):
         return {"type": backend.server.flavour}
     settings = backend.settings
@@ -206,9 +206,9 @@ def _own_settings(backend: PostgresBackend | MysqlBackend) -> dict[str, object]:
 
 @contextmanager
 def rig_at(
-    server: EmbeddedPostgres | MysqlServer, folder: Path, also: Sequence[str] = (), **capture: float
+    server: EmbeddedPostgres | MysqlServer, folder: Path, also: Sequence[str] = (), /, **capture: float
 ) -> Iterator[Rig]:
-    """A rig on a server."""
+    """Yield a rig in a fresh database of a server, or on an emptied server."""
     if isinstance(server, EmbeddedPostgres):
         with fresh_database(server) as database:
             postgres = PostgresBackend(database)
@@ -221,8 +221,8 @@ def rig_at(
 
 @contextmanager
 def rig_on(
-    kind: str, request: pytest.FixtureRequest, folder: Path, also: Sequence[str] = (), **capture: float
+    kind: str, request: pytest.FixtureRequest, folder: Path, also: Sequence[str] = (), /, **capture: float
 ) -> Iterator[Rig]:
-    """A rig on the run's server of that kind."""
+    """Yield a rig on the session's server of that kind, the name of a fixture."""
     with rig_at(request.getfixturevalue(kind), folder, also, **capture) as rig:
         yield rig

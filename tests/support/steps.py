@@ -1,9 +1,9 @@
-"""A source in whose chunk windows a test can act: between a chunk's low watermark, its read and its high watermark.
+"""A source that runs a test's actions inside chunk windows: before or after the read, between its two watermarks.
 
-Nothing is replaced: every call goes on to the source itself. A step is named by where it happens and the table being
-read: ``{("low", "public.t"): act}``. ``low`` is after the low watermark and before the read, ``read`` after the read
-and before the high watermark, ``high`` after that. A step happens once, at the table's first chunk; a step for all
-chunks stands under ``("every low", "public.t")`` and so on.
+Every call is forwarded to the wrapped source. A step is keyed by its point in the window and the table being read:
+``{("low", "public.t"): act}``. ``low`` is after the low watermark and before the read, ``read`` after the read and
+before the high watermark, ``high`` after the high watermark. A step runs once, at the table's first chunk; the key
+``("every low", "public.t")``, and so on, runs it at every chunk.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Steps = Mapping[tuple[str, str], Callable[[], None]]
 
 
 class Stepped:
-    """The source with the steps."""
+    """The wrapped source."""
 
     def __init__(self, source: Source, steps: Steps) -> None:
         self._source, self._steps = source, steps
         self._taken: set[tuple[str, str]] = set()
         self.name, self.schema_changes_in_log = source.name, source.schema_changes_in_log
 
-    def take(self, where: str, table: str) -> None:
-        """Takes the step there, if there is one."""
-        if (where, table) in self._steps and (where, table) not in self._taken:
-            self._taken.add((where, table))
-            self._steps[where, table]()
-        if (f"every {where}", table) in self._steps:
-            self._taken.add((f"every {where}", table))
-            self._steps[f"every {where}", table]()
+    def take(self, point: str, table: str) -> None:
+        """Run the steps of this point and table, if there are any."""
+        if (point, table) in self._steps and (point, table) not in self._taken:
+            self._taken.add((point, table))
+            self._steps[point, table]()
+        if (f"every {point}", table) in self._steps:
+            self._taken.add((f"every {point}", table))
+            self._steps[f"every {point}", table]()
 
     def require_all_taken(self) -> None:
-        """A step that never happened tests nothing."""
+        """Raise AssertionError if a step did not run: its test would prove nothing."""
         assert self._steps.keys() == self._taken
 
     def preflight(self) -> list[Check]:
@@ -96,6 +96,10 @@ class _SteppedReader:
     @property
     def format(self) -> str:
         return self._reader.format
+
+    @format.setter
+    def format(self, value: str) -> None:  # the protocol declares an attribute
+        self._reader.format = value
 
     def mark(self, reader: int, value: str) -> None:
         self._reader.mark(reader, value)

@@ -1,6 +1,6 @@
-"""TLS in front of a PostgreSQL server that was built without: what the protocol says before TLS, and then bytes.
+"""A TLS front for a PostgreSQL server that was built without TLS: handles the SSLRequest, then forwards bytes.
 
-A client that asks for TLS gets it; one that does not is passed on as it is. ``encrypted`` counts the first kind.
+A client that requests TLS gets it; other clients are forwarded as they are. ``encrypted`` counts the TLS connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 class TlsFront:
-    """Forwards to ``port`` from a port of its own."""
+    """Forwards a free port to ``port``."""
 
     def __init__(self, port: int, certificate: Certificate) -> None:
         self._target = port
@@ -53,8 +53,8 @@ class TlsFront:
                 first = b""
             with socket.create_connection(("127.0.0.1", self._target)) as far, near:
                 far.sendall(first)
-                answers = threading.Thread(target=_forward, args=(far, near), daemon=True)
-                answers.start()
+                responses = threading.Thread(target=_forward, args=(far, near), daemon=True)
+                responses.start()
                 _forward(near, far)
 
 

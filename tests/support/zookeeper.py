@@ -1,8 +1,8 @@
-"""ZooKeeper for tests: a real server, one for the whole run, each test below a folder of its own.
+"""ZooKeeper for tests: one real server per session, one znode folder per test.
 
-``zookeeper`` is the server, ``place`` the URL of a fresh folder in it. A test that stops the server or ends sessions
-starts a ``ZookeeperServer`` of its own. Ticks are short, so that a session may be as short as a second.
-The server is fetched, see ``debian``.
+``zookeeper`` is the server, ``zookeeper_url`` the URL of a fresh folder in it. A test that stops the server or ends
+sessions starts its own ``ZookeeperServer``. Ticks are short, so that a session can be as short as a second. ``debian``
+fetches the server.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, Self
 import pytest
 from kazoo.client import KazooClient
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.report import note_version
 
-# All jars but the loggers, of which there may be one.
+# All jars, but only one logging backend: ZooKeeper accepts no second one.
 _JAR = re.compile(r"(?!slf4j-|jcl-|jul-|log4j-).*|slf4j-(api|simple)")
 _numbers = itertools.count(1)
 
 
 class ZookeeperServer:
-    """One server, alone. ``settings`` are lines of its zoo.cfg; ``longest`` is the longest session it grants."""
+    """A standalone server. ``settings`` are lines of its zoo.cfg; ``longest`` is the longest session in seconds."""
 
     longest = 10.0
 
@@ -54,10 +54,10 @@ class ZookeeperServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns once it answers."""
-        found = (debian.tree("zookeeper") / "usr/share/java").glob("*.jar")
+        """Start the server; return when it responds. Raises AssertionError after 20 seconds."""
+        files = (debian.tree("zookeeper") / "usr/share/java").glob("*.jar")
         # Each jar also has a link with its version.
-        jars = [str(jar) for jar in found if not jar.is_symlink() and _JAR.fullmatch(jar.stem)]
+        jars = [str(jar) for jar in files if not jar.is_symlink() and _JAR.fullmatch(jar.stem)]
         factory = "NettyServerCnxnFactory" if self._tls else "NIOServerCnxnFactory"
         command = [
             _java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
@@ -68,14 +68,14 @@ class ZookeeperServer:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 20
-        while not self._answers():
+        while not self._is_serving():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise AssertionError((self._folder / "log").read_text(encoding="utf-8")[-2000:])
             time.sleep(0.05)
         note_version("ZooKeeper", debian.version("zookeeper"))
 
-    def _answers(self) -> bool:
+    def _is_serving(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(b"ruok")
@@ -84,7 +84,7 @@ class ZookeeperServer:
             return False
 
     def stop(self) -> None:
-        """As if the machine had lost power."""
+        """Kill the server, as a power failure would."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -104,32 +104,32 @@ class ZookeeperServer:
         self.stop()
 
     def client(self, **arguments: Any) -> Any:
-        """A connected client of the test's own; the test stops it."""
+        """Return a connected client; the test stops it."""
         client = KazooClient(hosts=self.hosts, **arguments)
         client.start(timeout=20)
         return client
 
     def end_session(self, client: Any) -> None:
-        """Ends the session of a client that knows nothing of it: another connection takes it over and closes it."""
+        """Expire a client's session without its knowledge: another connection takes the session over and closes it."""
         twin = self.client(client_id=client.client_id)
         twin.stop()
         twin.close()
 
 
 def _java() -> str:
-    """The Java of spark-submit.sh, which exports JAVA_HOME if it is in the environment."""
+    """Return the Java of spark-submit.sh, which exports JAVA_HOME if Java is part of the environment."""
     homes = [os.environ.get("JAVA_HOME"), f"{sys.prefix}/java"]
     return next((java for home in homes if home and Path(java := f"{home}/bin/java").exists()), "java")
 
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
-    """The run's server."""
+    """Return the session's server."""
     with ZookeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 
 @pytest.fixture
-def place(zookeeper: ZookeeperServer) -> str:
-    """A ``progress`` URL that nobody else has."""
+def zookeeper_url(zookeeper: ZookeeperServer) -> str:
+    """Return a ``progress`` URL with a folder of its own."""
     return f"zookeeper://{zookeeper.hosts}/test-{next(_numbers)}?session_timeout=4"

@@ -1,4 +1,4 @@
-"""The package that ``pip install .`` builds: complete, and its command knows the jobs."""
+"""The package that ``pip install .`` builds is complete, its command runs every job, lock files are complete."""
 
 from __future__ import annotations
 

@@ -89,10 +89,10 @@ class ZookeeperUrl:
             key=self.key and absolute(self.key),
         )
 
-    def secret(self) -> str:
+    def read_password(self) -> str:
         """Read the password; return "" if none is set. Raises ConfigError if the reference cannot be read."""
         reference = Reference.parse(self.password, "progress")
-        return reference.look_up() if reference else ""
+        return reference.resolve() if reference else ""
 
     def __str__(self) -> str:
         """Return the URL with its parameters that differ from the defaults."""

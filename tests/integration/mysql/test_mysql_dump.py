@@ -16,9 +16,9 @@ from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.source.mysql import catalog, chunks
 from dblake.source.mysql.chunks import MysqlChunkReader
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.result_rows import ResultRows
+from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.source import MysqlSource
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
 
@@ -26,8 +26,8 @@ T = "public.t"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def made(backend: MysqlBackend, *, more: dict[str, list[str]]) -> dict[str, tupl
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: Lake, size: int) -> None:
+def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: CaptureLake, size: int) -> None:
     own = {"mysql": {}, "mariadb": {
         "uuid": ["123e4567-e89b-12d3-a456-426655440000", "ffffffff-ffff-1fff-bfff-ffffffffffff"],
         "inet6": ["::", "::ffff:192.0.2.1", "2001:db8::ff00:42:8329"],
@@ -340,7 +340,7 @@ def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader,
 
 
 def test_generated_and_invisible_columns_come_as_in_the_log(
-    backend: MysqlBackend, mysql_server: MysqlServer, lake: Lake
+    backend: MysqlBackend, mysql_server: MysqlServer, lake: CaptureLake
 ) -> None:
     mysql_server.run(
         "CREATE TABLE public.t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) VIRTUAL,"
@@ -365,7 +365,7 @@ def test_generated_and_invisible_columns_come_as_in_the_log(
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
 def test_keys_that_the_server_made_by_itself_are_keys(
-    backend: MysqlBackend, mysql_server: MysqlServer, lake: Lake
+    backend: MysqlBackend, mysql_server: MysqlServer, lake: CaptureLake
 ) -> None:
     connection = mysql_server.connect("public")
     with connection.cursor() as cursor:

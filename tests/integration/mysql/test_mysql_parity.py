@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import mysql_values as values
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
 from tests.support.parity import TABLE, TWIN, columns, rows
 
 
-def landed(server: MysqlServer, lake: Lake) -> list[dict[str, Any]]:
+def landed(server: MysqlServer, lake: CaptureLake) -> list[dict[str, Any]]:
     """Row changes and chunk rows: all values dumped, their twins inserted and then updated."""
     values.create(server)
     values.insert(server, 1)
@@ -28,7 +28,7 @@ def landed(server: MysqlServer, lake: Lake) -> list[dict[str, Any]]:
 def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(mysql_server: MysqlServer, tmp_path: Path) -> None:
     cases = values.cases(mysql_server.flavour)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
-    for change in landed(mysql_server, Lake(tmp_path)):
+    for change in landed(mysql_server, CaptureLake(tmp_path)):
         by_op[change["op"]][int(change["key"]["id"]) % TWIN] = change
     wrong = []
     for number, row in enumerate(rows(cases), 1):

@@ -18,7 +18,7 @@ import pytest
 
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import Source
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.mysql_backend import MysqlBackend
 
@@ -101,7 +101,7 @@ RIGHT = {(str(n),): {"id": str(n), "v": "new" if n == 3 else "old"} for n in ran
 def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     stalling.stall()
     lake.dump(T)
     seen: list[str] = []
@@ -126,7 +126,7 @@ def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
 def test_a_change_that_stalls_in_a_window_takes_its_row_out_of_the_chunk(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     lake.dump(T)
 
     def release_soon() -> None:

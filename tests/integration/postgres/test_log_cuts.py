@@ -112,7 +112,7 @@ def read(source: PostgresSource, *, max_rows: int, again: int) -> list[tuple[str
 def test_every_row_comes_once_wherever_the_log_is_cut(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, max_rows: int, again: int
 ) -> None:
-    monkeypatch.setattr(log, "_LOOK_EVERY", look_every)
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
     assert read(source, max_rows=max_rows, again=again) == ROWS
 
 
@@ -120,8 +120,8 @@ def test_every_row_comes_once_wherever_the_log_is_cut(
 def test_framing_in_small_portions_cuts_nothing(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, frame_bytes: int
 ) -> None:
-    monkeypatch.setattr(log, "_LOOK_EVERY", 1)
-    monkeypatch.setattr(log, "_FRAME_BYTES", frame_bytes)
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", 1)
+    monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
     assert read(source, max_rows=1000, again=1000) == ROWS
 
 
@@ -133,6 +133,6 @@ def test_so_by_wal2json_whose_rows_tell_of_tables(
     wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
     again: int,
 ) -> None:
-    monkeypatch.setattr(log, "_LOOK_EVERY", look_every)
-    monkeypatch.setattr(log, "_FRAME_BYTES", frame_bytes)
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
+    monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
     assert read(wal2json_source, max_rows=max_rows, again=again) == ROWS

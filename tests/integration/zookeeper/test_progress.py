@@ -14,15 +14,15 @@ from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.zookeeper.progress import MAX_DOCUMENT_BYTES, ZookeeperProgress
 from dblake.core.errors import ConfigError, ExitCode, Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
-from tests.support.certificates import self_signed
+from tests.support.certificates import create_self_signed
 from tests.support.progress_contract import ProgressContract, Write
 from tests.support.zookeeper import ZookeeperServer
 
 
 @pytest.fixture
-def progress_url(place: str) -> str:
+def progress_url(zookeeper_url: str) -> str:
     """A fresh root node of the run's server."""
-    return place
+    return zookeeper_url
 
 
 class TestZookeeperProgress(ProgressContract):
@@ -112,7 +112,7 @@ class TestZookeeperProgress(ProgressContract):
 
     @pytest.mark.slow
     def test_tls_verifies_server_certificate(self, tmp_path: Path) -> None:
-        signed = self_signed(tmp_path, "localhost")
+        signed = create_self_signed(tmp_path, "localhost")
         certificate, key = signed.certificate, signed.key
         both = tmp_path / "both.pem"
         both.write_text(key.read_text() + certificate.read_text())

@@ -21,7 +21,7 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from dblake.state.run import run_state
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 T = "public.t"
 BATCHES = 1000
@@ -67,7 +67,7 @@ def files(path: str) -> int:
 
 @pytest.mark.timeout(900)
 def test_all_jobs_at_once_over_1000_batches(spark: SparkSession, tmp_path: Path) -> None:
-    database, lake = MemoryDatabase(), Lake(tmp_path)
+    database, lake = MemoryDatabase(), CaptureLake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
     database.make_slot("shop")
     source = MemorySource(database, name="shop", patterns=["public.*"])

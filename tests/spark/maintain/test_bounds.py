@@ -27,7 +27,7 @@ from dblake.reconcile.stream import reconcile_once
 from jobs.maintain import maintain as job
 from tests.model.dblog import High, Low
 from tests.spark.state.conftest import Lake, table_schema
-from tests.support.landed import Change, Thing, landing_row, schema_row
+from tests.support.landed import Change, LandedRecord, landing_row, schema_row
 
 T = table_schema("public.t", "id integer key", "v text")
 NOW = datetime.now(UTC)
@@ -46,7 +46,7 @@ def put(batch: int, key: str = "1") -> Change:
     return Change(batch, 1, Position(1, 100 * batch), 700 + batch, T.table, "c", (key,), {"id": key, "v": "x"})
 
 
-def land(paths: Paths, *batches: tuple[int, Sequence[Thing]]) -> None:
+def land(paths: Paths, *batches: tuple[int, Sequence[LandedRecord]]) -> None:
     """Batches, each with how many days ago it landed."""
     landing = Landing(paths.landing, "shop")
     for days, things in batches:
@@ -88,7 +88,7 @@ def high(batch: int, chunk: str, first: int) -> High:
          "in a window that reconcile has yet to close"],
 )
 def test_landing_goes_as_far_as_nobody_needs_it(
-    lake: Lake, days: int | None, landed: list[tuple[int, list[Thing]]], reconciled_to: int, left: list[int]
+    lake: Lake, days: int | None, landed: list[tuple[int, list[LandedRecord]]], reconciled_to: int, left: list[int]
 ) -> None:
     land(lake.paths, *landed[:reconciled_to])
     reconcile_once(lake.spark, lake.paths)

@@ -14,7 +14,7 @@ from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.support.backends import MemoryBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 
 ORDERS = TableSchema("public.orders", (
     Column("id", "integer", False, 1), Column("customer", "text", False), Column("price", "numeric(10,2)"),
@@ -34,7 +34,7 @@ class Shop:
     """A database, its capture, and the warehouse it lands in. Every ``capture`` is a lease of its own."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.backend, self.lake = spark, MemoryBackend(), Lake(folder)
+        self.spark, self.backend, self.lake = spark, MemoryBackend(), CaptureLake(folder)
         self.paths = self.lake.paths
         self.backend.create(ORDERS, toasted=["note"])
         self.backend.create(LINES)

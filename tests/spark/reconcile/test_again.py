@@ -34,8 +34,8 @@ from dblake.sql.query import query
 from dblake.state.run import run_state
 from jobs.reconcile import reconcile as job
 from tests.model.dblog import ChunkRow, High, Low
-from tests.support.histories import play, random_steps, side_by_side
-from tests.support.landed import Change, Thing, land
+from tests.support.histories import interleave_landings, play, random_steps
+from tests.support.landed import Change, LandedRecord, land
 
 _REST = (Column("v", "text"),)
 T, U = (TableSchema(f"public.{name}", (Column("id", "integer", False, 1), *_REST)) for name in "tu")
@@ -47,7 +47,7 @@ def put(batch: int, lsn: int, key: str, value: str, op: str = "c", table: str = 
     return Change(batch, 1, Position(1, lsn), lsn, table, op, (key,), {"id": key, "v": value}, last=True)
 
 
-def chunk(low: tuple[int, int], rows: int, high: tuple[int, int], read: dict[str, str]) -> list[Thing]:
+def chunk(low: tuple[int, int], rows: int, high: tuple[int, int], read: dict[str, str]) -> list[LandedRecord]:
     """A chunk of ``t``: batch and lsn of its watermarks, the batch of its rows, and the rows."""
     end = ChunkEnd("d", 1, low[1], 0, T.schema_id, len(read), min(low[0], rows))
     return [
@@ -304,7 +304,7 @@ def test_histories_decoded_again_from_their_middle_come_out_the_same(spark: Spar
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
-    land(paths.landing, "shop", side_by_side(worlds), schemas)
+    land(paths.landing, "shop", interleave_landings(worlds), schemas)
     last = reconcile_once(spark, paths)
     (run,) = decode_again(spark, paths, last // 2, max_bytes_per_trigger="100k")
     assert [line for line in run.lines if line.differs] == []
@@ -326,8 +326,8 @@ def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
     assert found["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
     assert [(line["batch"], line["op"]) for line in found["differing"]] == [(4, "c"), (4, "r")]
     shown = CliRunner().invoke(job, ["--conf", str(conf), "--from", "3"])
-    assert "batches 3 to 5, decoded again" in shown.stdout and "builds anew: public.t" in shown.stdout
-    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from ends"),
+    assert "batches 3 to 5, decoded again" in shown.stdout and "rebuilds: public.t" in shown.stdout
+    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from cannot"),
                           (["--json"], "--from")):
         refused = CliRunner().invoke(job, ["--conf", str(conf), *options])
         assert isinstance(refused.exception, UsageError) and said in refused.exception.what

@@ -34,8 +34,8 @@ from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.model.dblog import ChunkRow, High, Low, reconcile
-from tests.support.histories import play, random_steps, side_by_side
-from tests.support.landed import Change, Thing, for_model, land, landing_row, schema_row
+from tests.support.histories import interleave_landings, play, random_steps
+from tests.support.landed import Change, LandedRecord, land, landing_row, schema_row, to_model
 
 HOME = Path(__file__).parents[3]
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
@@ -47,7 +47,7 @@ def put(batch: int, lsn: int, key: str, value: str, op: str = "c") -> Change:
     return Change(batch, 1, Position(1, lsn), lsn, T.table, op, (key,), {"id": key, "v": value})
 
 
-def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **said: object) -> list[Thing]:
+def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **said: object) -> list[LandedRecord]:
     """A chunk of ``t`` that landed in one batch; ``said`` is what its high watermark says differently."""
     end = {"dump_id": "d", "number": 1, "low_lsn": low, "low_seq": 0, "schema_id": T.schema_id, "rows": len(read),
            "first_batch": batch, **said}
@@ -58,7 +58,7 @@ def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **sa
     ]
 
 
-def lake(folder: Path, things: Sequence[Thing]) -> Paths:
+def lake(folder: Path, things: Sequence[LandedRecord]) -> Paths:
     """A warehouse with these things landed."""
     paths = Paths(str(folder), "shop")
     land(paths.landing, "shop", things, {T.table: T})
@@ -66,7 +66,7 @@ def lake(folder: Path, things: Sequence[Thing]) -> Paths:
 
 
 def reconciled_in(
-    runs: int, spark: SparkSession, folder: Path, first: Sequence[Thing], then: Sequence[Thing]
+    runs: int, spark: SparkSession, folder: Path, first: Sequence[LandedRecord], then: Sequence[LandedRecord]
 ) -> Paths:
     """A warehouse with all of it reconciled: in two runs the first ones are before the others land."""
     paths = lake(folder, first)
@@ -138,11 +138,11 @@ def test_removed_tables_are_made_from_landing_again(spark: SparkSession, tmp_pat
 
 @pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
 def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp_path: Path, runs: int) -> None:
-    before: list[Thing] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
+    before: list[LandedRecord] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
     # The new server counts its transactions from further down.
     end = ChunkEnd("d", 1, 5, 0, T.schema_id, 1, 2, snapshot="3:3:")
     last = replace(end, low_lsn=7, rows=0, began=DumpStart(2, 5, 0, "3:3:"))
-    behind: list[Thing] = [
+    behind: list[LandedRecord] = [
         Low(2, 2, T.table, "k", Position(2, 5)),
         ChunkRow(2, 2, T.table, "k", 0, ("1",), {"id": "1", "v": "a"}),
         High(2, 2, T.table, "k", Position(2, 6), None, end),
@@ -194,7 +194,7 @@ def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSes
     ],
 )
 def test_a_window_that_contradicts_itself_stops_the_run(
-    spark: SparkSession, tmp_path: Path, case: str, landed: list[Thing], said: str
+    spark: SparkSession, tmp_path: Path, case: str, landed: list[LandedRecord], said: str
 ) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), *landed])
     with pytest.raises(WindowInvariantViolated, match=said):
@@ -246,7 +246,7 @@ def test_compacted_landing_of_many_histories_gives_the_same_events(spark: SparkS
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     plain, compacted = Paths(str(tmp_path / "plain"), "shop"), Paths(str(tmp_path / "compacted"), "shop")
     for paths in (plain, compacted):
-        land(paths.landing, "shop", side_by_side(worlds), schemas)
+        land(paths.landing, "shop", interleave_landings(worlds), schemas)
     reconcile_once(spark, plain)
     DeltaTable(compacted.landing).optimize.compact()
     reconciler = Reconciler(lambda: spark, compacted)
@@ -306,9 +306,9 @@ def test_executors_and_driver_give_the_same_events(spark: SparkSession, tmp_path
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(20)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
-    land(paths.landing, "shop", side_by_side(worlds), schemas)
+    land(paths.landing, "shop", interleave_landings(worlds), schemas)
     reconcile_once(spark, paths)
-    expected = [event for world in worlds for event in reconcile(for_model(world.landing))[0]]
+    expected = [event for world in worlds for event in reconcile(to_model(world.landing))[0]]
     assert [(row[0], row[1], row[2], row[3]) for row in rows_of(spark, paths)] == sorted(
         (e.position.lsn, e.position.seq, e.table, e.op) for e in expected
     )
@@ -367,11 +367,11 @@ def test_end_of_dump_removes_the_same_keys_with_state_as_from_events(
     def row(batch: int, lsn: int, key: str, op: str = "c") -> Change:
         whole = (key, "x") if composite else (key,)
         return Change(batch, 1, Position(1, lsn), lsn, T.table, op, whole, {"id": key, "v": "x"}, last=True)
-    before: list[Thing] = [*(row(1, 9 + n, str(n)) for n in (1, 2, 4, 5)), row(1, 20, "5", "d")]
-    unfolded: list[Thing] = [row(2, 21, "2", "u")]
+    before: list[LandedRecord] = [*(row(1, 9 + n, str(n)) for n in (1, 2, 4, 5)), row(1, 20, "5", "d")]
+    unfolded: list[LandedRecord] = [row(2, 21, "2", "u")]
     began = DumpStart(1, 30, 0, snapshot)
     end = ChunkEnd("d", 1, 30, 0, schema.schema_id, 1, 3, snapshot=snapshot)
-    dump: list[Thing] = [
+    dump: list[LandedRecord] = [
         Low(3, 1, T.table, "k", Position(1, 30)), row(3, 31, "6"),
         ChunkRow(3, 1, T.table, "k", 0, ("3", "x") if composite else ("3",), {"id": "3", "v": "x"}),
         High(3, 1, T.table, "k", Position(1, 32), 32, end),
@@ -403,7 +403,7 @@ def test_histories_with_state_folded_in_between_give_the_specified_events(
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     # State folds up to the end of a transaction; histories do not mark it.
-    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in side_by_side(worlds)]
+    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in interleave_landings(worlds)]
     land(paths.landing, "shop", landed, schemas)
     reconciler = Reconciler(lambda: spark, paths)
     reconciler.reconcile(2)
@@ -411,7 +411,7 @@ def test_histories_with_state_folded_in_between_give_the_specified_events(
     assert DeltaTable.is_deltatable(paths.state("h153", "plain"))
     for batch in range(3, reconciler.landing.newest_batch + 1):
         reconciler.reconcile(batch)
-    expected = [event for world in worlds for event in reconcile(for_model(world.landing))[0]]
+    expected = [event for world in worlds for event in reconcile(to_model(world.landing))[0]]
     assert sum(event.op == "d" and event.chunk_id is not None for event in expected) >= 6
     assert [row[:4] for row in rows_of(spark, paths)] == sorted(
         (e.position.lsn, e.position.seq, e.table, e.op) for e in expected

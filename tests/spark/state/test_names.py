@@ -15,8 +15,16 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.sql.query import query
 from dblake.state.run import run_state
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
-from tests.support.odd_names import BEYOND, COLUMNS, TABLES, creating, double_quoted, inserting, wide_tables
+from tests.support.lake import CaptureLake
+from tests.support.odd_names import (
+    BEYOND,
+    COLUMNS,
+    TABLES,
+    create_statements,
+    double_quoted,
+    insert_statements,
+    wide_tables,
+)
 from tests.support.postgres import fresh_database
 
 # Capture is held to all names elsewhere; these are the ones that SQL, paths and views could trip over.
@@ -35,24 +43,27 @@ def paths(
 ) -> Iterator[Paths]:
     """Row 1 was dumped, row 2 came from the log, row 3, of wide tables alone, was merged; row 4 is in events only."""
     with fresh_database(request.getfixturevalue("postgres")) as database:
-        backend, lake = PostgresBackend(database), Lake(tmp_path_factory.mktemp("names"))
-        database.run(*creating(ALL, WIDE, double_quoted, "text"), *inserting(ALL, WIDE, double_quoted, 1))
+        backend, lake = PostgresBackend(database), CaptureLake(tmp_path_factory.mktemp("names"))
+        database.run(
+            *create_statements(ALL, WIDE, double_quoted, "text"),
+            *insert_statements(ALL, WIDE, double_quoted, 1)
+        )
         source = backend.source("*.*")
         lake.dump(*(name.qualified for name in ALL), *wide_tables(()))
         lake.capture(source)
-        database.run(*inserting(ALL, WIDE, double_quoted, 2))
+        database.run(*insert_statements(ALL, WIDE, double_quoted, 2))
         bring(spark, lake, source)
         fold(spark, lake.paths)
-        database.run(*inserting((), WIDE, double_quoted, 3))
+        database.run(*insert_statements((), WIDE, double_quoted, 3))
         bring(spark, lake, source)
         fold(spark, lake.paths)
-        database.run(*inserting(ALL, WIDE, double_quoted, 4))
+        database.run(*insert_statements(ALL, WIDE, double_quoted, 4))
         bring(spark, lake, source)
         backend.close()
         yield lake.paths
 
 
-def bring(spark: SparkSession, lake: Lake, source: Source) -> None:
+def bring(spark: SparkSession, lake: CaptureLake, source: Source) -> None:
     lake.capture(source)
     reconcile_once(spark, lake.paths)
 

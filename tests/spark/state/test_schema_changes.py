@@ -14,11 +14,11 @@ from dblake.core.source import Source
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.support.backends import Row
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, CREATE, INSERT, Change, Reshaped, misplaced, reshaped
+from tests.support.reshaped import CHANGES, CREATE, INSERT, Change, Reshaped, find_misplaced, reshaped
 
-NAMES = ("added", "renamed", "widened", "made text", "key changed", "made again")
+NAMES = ("added", "renamed", "widened", "made text", "key changed", "recreated")
 BROKEN = {
     "made text": "table {0}, column n: its type became STRING, state has INT",
     "key changed": "table {0}: its primary key changed",
@@ -50,7 +50,7 @@ def world(database: Database) -> Iterator[Reshaped]:
 class Pipeline:
     """Capture, reconcile and state over one database."""
 
-    def __init__(self, spark: SparkSession, world: Reshaped, lake: Lake, source: Source) -> None:
+    def __init__(self, spark: SparkSession, world: Reshaped, lake: CaptureLake, source: Source) -> None:
         self.spark, self.world, self.lake, self.source = spark, world, lake, source
 
     def run(self, *, redump: bool) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Pipeline:
         """The changes whose table is not the source's, every column of every row."""
         found = []
         for name, change in TABLES.items():
-            there = self.world.there(change.table)
+            there = self.world.sorted_rows(change.table)
             _, rows = self.state(change.table)
             if [{column: row.get(column, "absent") for column in there[0]} for row in rows] != there:
                 found.append(name)
@@ -84,7 +84,7 @@ class Pipeline:
 def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
     for change in TABLES.values():
         world.run(of_table(CREATE, change.table), *(of_table(INSERT, change.table).format(n) for n in range(1, 7)))
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     pipeline = Pipeline(spark, world, lake, world.backend.source("public.*"))
     lake.dump(*(change.table for change in TABLES.values()))
     assert pipeline.run(redump=True) == {}
@@ -111,20 +111,20 @@ def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_p
     assert pipeline.different() == []
     images = spark.read.format("delta").load(lake.paths.events).where("after IS NOT NULL").select("after").collect()
     assert len(images) > 100
-    assert misplaced(row["after"] for row in images) == []
+    assert find_misplaced(row["after"] for row in images) == []
 
 
 def test_a_table_that_is_given_a_key(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
     world.run("CREATE TABLE public.k (id int NOT NULL, v text)", "ALTER TABLE public.k REPLICA IDENTITY FULL")
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     pipeline = Pipeline(spark, world, lake, world.backend.source("public.*"))
     world.run("INSERT INTO public.k VALUES (1, 'a'), (2, 'b')")
     assert pipeline.run(redump=False) == {}
-    assert pipeline.state("public.k")[1] == world.there("public.k")
+    assert pipeline.state("public.k")[1] == world.sorted_rows("public.k")
     world.run("ALTER TABLE public.k ADD PRIMARY KEY (id)", "INSERT INTO public.k VALUES (3, 'c')")
     lake.dump("public.k")
     assert pipeline.run(redump=False) == {}
-    assert pipeline.state("public.k")[1] == world.there("public.k")
+    assert pipeline.state("public.k")[1] == world.sorted_rows("public.k")
     # Rows of before had no key: the dump's end knows nothing that could be gone.
     events = spark.read.format("delta").load(lake.paths.events).orderBy("lsn", "seq").collect()
     assert [event["op"] for event in events] == ["c", "c", "c", "r", "r", "r"]

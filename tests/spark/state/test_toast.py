@@ -12,7 +12,7 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.sql.query import query
 from dblake.state.run import run_state
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 
 T = "public.docs"
@@ -45,7 +45,7 @@ def state(spark: SparkSession, paths: Paths) -> dict[int, tuple[str, str | None,
 def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
-    backend, lake = PostgresBackend(database), Lake(tmp_path)
+    backend, lake = PostgresBackend(database), CaptureLake(tmp_path)
     backend.create(DOCS, toasted=["big"])
     with backend.begin() as transaction:
         for number in range(1, 8):

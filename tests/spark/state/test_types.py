@@ -14,10 +14,10 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.support import mysql_values, postgres_values
 from tests.support.backends import PostgresBackend
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
-from tests.support.parity import TABLE, TWIN, Case, columns, held, rows
+from tests.support.parity import TABLE, TWIN, Case, columns, rows, state_value
 from tests.support.postgres import Database
 
 _ZONE = "spark.sql.session.timeZone"
@@ -47,7 +47,7 @@ def require_equal(spark: SparkSession, paths: Paths, cases: Sequence[Case]) -> N
     assert sorted(there) == [first + n for first in (1, TWIN + 1) for n in range(len(given))]
     for number, values in enumerate(given, 1):
         expected = {
-            name: held(types[name], value.text) if (value := values.get(name)) and value.held else None
+            name: state_value(types[name], value.text) if (value := values.get(name)) and value.held else None
             for name in columns(cases)
         }
         lossy = sorted(name for name, value in values.items() if value.lossy)
@@ -59,7 +59,7 @@ def require_equal(spark: SparkSession, paths: Paths, cases: Sequence[Case]) -> N
 def test_every_mysql_type(elsewhere: SparkSession, mysql_server: MysqlServer, tmp_path: Path) -> None:
     mysql_values.create(mysql_server)
     mysql_values.insert(mysql_server, 1)
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     source = MysqlBackend(mysql_server).source("public.*")
     lake.dump(TABLE)
     lake.capture(source)
@@ -71,7 +71,7 @@ def test_every_mysql_type(elsewhere: SparkSession, mysql_server: MysqlServer, tm
 def test_every_postgres_type(elsewhere: SparkSession, database: Database, tmp_path: Path) -> None:
     postgres_values.create(database)
     postgres_values.insert(database, 1)
-    lake = Lake(tmp_path)
+    lake = CaptureLake(tmp_path)
     backend = PostgresBackend(database)
     source = backend.source("public.*")
     lake.dump(TABLE)

@@ -20,7 +20,7 @@ from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.model.dblog import High, fold, reconcile
-from tests.support.lake import Lake
+from tests.support.lake import CaptureLake
 from tests.support.steps import Steps
 
 T, U = "public.t", "public.u"
@@ -39,19 +39,19 @@ def database() -> MemoryDatabase:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
 
 
 def source(database: MemoryDatabase) -> MemorySource:
     return MemorySource(database, name="shop", patterns=["public.*"])
 
 
-def states(lake: Lake) -> list[tuple[str, str, int, int]]:
+def states(lake: CaptureLake) -> list[tuple[str, str, int, int]]:
     return [(dump["table"], dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()]
 
 
-def controlled(lake: Lake, control: Control) -> Callable[[], None]:
+def controlled(lake: CaptureLake, control: Control) -> Callable[[], None]:
     """Return a step that sets the control of all requests."""
     def apply() -> None:
         for request in read_requests(lake.store):
@@ -60,7 +60,7 @@ def controlled(lake: Lake, control: Control) -> Callable[[], None]:
     return apply
 
 
-def landed_chunks(lake: Lake, table: str) -> Callable[[], None]:
+def landed_chunks(lake: CaptureLake, table: str) -> Callable[[], None]:
     """Return a step that waits until as many chunks of the table have landed as it was called for."""
     numbers = itertools.count(1)
 
@@ -75,7 +75,7 @@ def landed_chunks(lake: Lake, table: str) -> Callable[[], None]:
     return wait
 
 
-def test_paused_dump_stops_after_current_chunk_and_resumes(database: MemoryDatabase, lake: Lake) -> None:
+def test_paused_dump_stops_after_current_chunk_and_resumes(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(source(database), steps={("read", T): controlled(lake, Control.PAUSE)}, chunk_size=2)
     assert states(lake) == [(T, "paused", 1, 2)]
@@ -85,7 +85,7 @@ def test_paused_dump_stops_after_current_chunk_and_resumes(database: MemoryDatab
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_cancelled_dump_stops_and_next_table_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_cancelled_dump_stops_and_next_table_is_read(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
 
     def cancel_and_queue_another() -> None:
@@ -97,7 +97,7 @@ def test_cancelled_dump_stops_and_next_table_is_read(database: MemoryDatabase, l
 
 
 def test_higher_priority_dump_preempts_between_chunks(
-    database: MemoryDatabase, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    database: MemoryDatabase, lake: CaptureLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "_QUEUE_SECONDS", 0.0)
     lake.dump(T)
@@ -112,7 +112,7 @@ def test_higher_priority_dump_preempts_between_chunks(
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
 
 
-def test_throttle_changes_chunk_size_of_running_dump(database: MemoryDatabase, lake: Lake) -> None:
+def test_throttle_changes_chunk_size_of_running_dump(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(
         source(database), chunk_size=2,
@@ -121,15 +121,15 @@ def test_throttle_changes_chunk_size_of_running_dump(database: MemoryDatabase, l
     assert states(lake) == [(T, "done", 2, 9)]
 
 
-def test_missing_table_fails_by_name_and_next_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_missing_table_fails_by_name_and_next_is_read(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump("public.gone", T)
     lake.capture(source(database))
     assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
-        ("public.gone", "failed", "table public.gone is not in the database"), (T, "done", None),
+        ("public.gone", "failed", "table public.gone does not exist"), (T, "done", None),
     ]
 
 
-def test_lagging_replica_read_discards_chunks_then_fails(database: MemoryDatabase, lake: Lake) -> None:
+def test_lagging_replica_read_discards_chunks_then_fails(database: MemoryDatabase, lake: CaptureLake) -> None:
     database.lag_readers()
     with database.begin() as transaction:
         transaction.update(T, {"id": "1"}, {"v": "b"})
@@ -143,7 +143,7 @@ def test_lagging_replica_read_discards_chunks_then_fails(database: MemoryDatabas
     assert len(ledger) == 10
 
 
-def test_discarded_chunk_is_reread_after_lag(database: MemoryDatabase, lake: Lake) -> None:
+def test_discarded_chunk_is_reread_after_lag(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={
         ("low", T): lambda: database.lag_readers(), ("high", T): lambda: database.catch_up_readers(),
@@ -152,14 +152,14 @@ def test_discarded_chunk_is_reread_after_lag(database: MemoryDatabase, lake: Lak
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
 
 
-def test_chunk_that_lands_before_its_read_returns_counts(database: MemoryDatabase, lake: Lake) -> None:
+def test_chunk_that_lands_before_its_read_returns_counts(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T, U)
     steps: Steps = {("every high", T): landed_chunks(lake, T), ("every high", U): landed_chunks(lake, U)}
     lake.capture(source(database), chunk_size=3, readers=2, steps=steps)
     assert states(lake) == [(T, "done", 4, 9), (U, "done", 4, 9)]
 
 
-def test_logged_commit_not_yet_visible_is_in_window(database: MemoryDatabase, lake: Lake) -> None:
+def test_logged_commit_not_yet_visible_is_in_window(database: MemoryDatabase, lake: CaptureLake) -> None:
     unseen = database.begin()
     unseen.update(T, {"id": "1"}, {"v": "new"})
     unseen.commit(visible=False)
@@ -167,12 +167,12 @@ def test_logged_commit_not_yet_visible_is_in_window(database: MemoryDatabase, la
     lake.capture(source(database), steps={("high", T): unseen.reveal})
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
     assert lake.state(T)[("1",)]["v"] == "new"
-    blind = [replace(t, end=replace(t.end, snapshot=None)) if isinstance(t, High) else t for t in lake.things()]
+    blind = [replace(t, end=replace(t.end, snapshot=None)) if isinstance(t, High) else t for t in lake.landed_records()]
     assert fold(reconcile(blind)[0])[T, ("1",)]["v"] == "a"
 
 
 def test_broken_connection_costs_current_chunk_only(
-    database: MemoryDatabase, lake: Lake
+    database: MemoryDatabase, lake: CaptureLake
 ) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={("low", T): database.cut_connections})
@@ -180,11 +180,11 @@ def test_broken_connection_costs_current_chunk_only(
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_source_gone_for_good_ends_capture_retryable(database: MemoryDatabase, lake: Lake) -> None:
+def test_source_gone_for_good_ends_capture_retryable(database: MemoryDatabase, lake: CaptureLake) -> None:
     def go_away() -> None:
         with database.changed:
             database.cut_connections()
-            database.slots["shop"].taken = True
+            database.slots["shop"].is_taken = True
 
     lake.dump(T)
     with pytest.raises(SourceError) as away:

@@ -63,5 +63,5 @@ def test_zookeeper_url_resolves_paths_and_reads_secret_late(monkeypatch: pytest.
     )
     monkeypatch.setenv("ZK_PASSWORD", "hunter2")
     server = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
-    assert server.secret() == "hunter2"
+    assert server.read_password() == "hunter2"
     assert "hunter2" not in f"{server!r} {server}"

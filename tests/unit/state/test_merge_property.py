@@ -43,7 +43,7 @@ def to_arrow(events: Sequence[Event], names: Sequence[str] = COLUMNS) -> pa.Tabl
     rows = [
         {"incarnation": e.at[0], "lsn": e.at[1], "seq": e.at[2], "op": e.op, "batch": e.batch, "undecoded": [],
          "key": None if e.op == "t" else {"id": e.key}, "after": None if e.op in "dt" else {"id": e.key, **e.after},
-         "partial": e.op in "cur" and set(e.after) != set(names if e.has is None else e.has)}
+         "partial": e.op in "cur" and set(e.after) != set(names if e.columns is None else e.columns)}
         for e in events
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA).select(NEEDED)

@@ -1,10 +1,10 @@
-"""The language check: what it finds, and that the repository has none of it."""
+"""The language check: which words it rejects, and that the repository is free of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools.language import check_tree, findings_in
+from tools.language import check_tree, find_rejected
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from tools.language import check_tree, findings_in
         ("conf.yaml", "# how often it goes on with it\n", ["goes on with"]),
     ],
 )
-def test_language_check_finds_forbidden_words(file: str, text: str, words: list[str]) -> None:
-    assert [finding.word for finding in findings_in(file, text)] == words
+def test_language_check_finds_rejected_words(file: str, text: str, words: list[str]) -> None:
+    assert [finding.word for finding in find_rejected(file, text)] == words
 
 
-def test_language_of_repository_has_no_forbidden_word() -> None:
+def test_language_of_repository_has_no_rejected_word() -> None:
     assert list(map(str, check_tree())) == []

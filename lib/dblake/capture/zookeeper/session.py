@@ -94,7 +94,7 @@ class Session:
             return self._client
 
     def _new_client(self) -> Any:
-        server, secret = self._server, self._server.secret()
+        server, secret = self._server, self._server.read_password()
         client = KazooClient(
             hosts=server.hosts, timeout=server.session_timeout,
             connection_retry=KazooRetry(max_tries=-1, max_delay=_MAX_PAUSE_SECONDS),

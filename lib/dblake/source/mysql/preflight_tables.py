@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from dblake.core.names import abbreviated, qualified, split_qualified
 from dblake.core.source import Check
-from dblake.source.checks import CLASH, clashing, free_name, patterns_check
+from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.mysql import statements
 from dblake.source.mysql.catalog import CatalogTable
 from dblake.source.mysql.catalog_facts import CatalogFacts, cascades_are_logged
@@ -32,7 +32,7 @@ def table_findings(facts: CatalogFacts, settings: MysqlSettings) -> Iterator[Che
 
 
 def _check_patterns(facts: CatalogFacts, settings: MysqlSettings) -> Check:
-    check = patterns_check(settings.patterns, facts.names, found=bool(facts.tables))
+    check = patterns_check(settings.patterns, facts.names, has_tables=bool(facts.tables))
     if check.ok:
         return check
     # The catalog hides tables on which the user has no privilege, so a pattern without wildcards may name one.
@@ -49,7 +49,7 @@ def _check_patterns(facts: CatalogFacts, settings: MysqlSettings) -> Check:
 
 
 def _check_column_names(tables: Sequence[CatalogTable]) -> Check:
-    clashes = [(t, column) for t in tables for column in clashing(t.schema)]
+    clashes = [(t, column) for t in tables for column in clashing_columns(t.schema)]
     return finding(
         "column_names", CLASH + abbreviated([f"{t.schema.table}.{column}" for t, column in clashes]) if clashes else "",
         script(statements.rename_column(t.schema_name, t.table_name, c, free_name(c)) for t, c in clashes),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from dblake.core.defaults import WATERMARK_SCHEMA
 from dblake.core.names import TableFilter
 
 
@@ -30,7 +31,7 @@ class MysqlSettings:
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
-    watermark_schema: str = "dblake"
+    watermark_schema: str = WATERMARK_SCHEMA
     server_id: int = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from dblake.source.mysql.packets import DumpEnded, Packets
-from tests.support.certificates import Certificate, authority, signed
+from tests.support.certificates import Certificate, create_authority, create_signed
 from tests.unit.source.mysql.binlog import packet
 
 EVENTS = [b"a" * 40, b"b", b"c" * 300_000, b"d" * 19]
@@ -86,7 +86,7 @@ def test_a_long_event_is_waited_for(wire: Wire) -> None:
 
 
 def test_events_come_through_tls(tmp_path: Path) -> None:
-    wire = Wire(signed(tmp_path, "wire", authority(tmp_path, "ca")))
+    wire = Wire(create_signed(tmp_path, "wire", create_authority(tmp_path, "ca")))
     assert wire.packets.receive(0.05) is None
     wire.send(BYTES * 40)
     assert wire.all(160) == EVENTS * 40
