@@ -1,7 +1,7 @@
 """Landing → events: which batches make a micro-batch, and when it runs.
 
 Both triggers, ``reconcile_once`` for schedulers and ``reconcile_until``, go by landing batch numbers in the newest
-version of landing's Delta log, and by the batch that the events table records; nothing else records how far reconcile is.
+version of landing's Delta log, and by the batch that the events table records; nothing else counts.
 So no file of an old version is ever needed, and nothing but the tables can be lost (decision 9).
 
 Promises that after ``reconcile_once`` all that had landed when it began is in events, or an error names what is not.

@@ -22,6 +22,8 @@ from pyspark.sql.types import StructType
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import commit_rows, newest_batch, query_rows, record_batch
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
+
 
 @dataclass(frozen=True, slots=True)
 class AppendTable:
@@ -37,16 +39,22 @@ class AppendTable:
     earlier: tuple[str, int] | None = None
 
     def create(self) -> None:
-        """Create the table if there is none; one with an earlier one begins where that one's rows end."""
+        """Create the table if there is none; one with an earlier one begins where that one's rows end.
+
+        A table of an earlier version is given the columns that readers prune by now.
+        """
+        pruned = {_STATISTICS: ",".join(self.prune_by)}
         if not DeltaTable.is_deltatable(self.path):
             if "://" not in self.path:
                 os.makedirs(self.path, exist_ok=True)
-            pruned = {"delta.dataSkippingStatsColumns": ",".join(self.prune_by)}
             with commit_lock(self.path):
                 # Delta's own spelling of a schema is Spark's.
                 DeltaTable.create(
                     self.path, Schema.from_json(self.columns.json()), mode="ignore", configuration=pruned
                 )
+        elif DeltaTable(self.path).metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
+            with commit_lock(self.path):
+                DeltaTable(self.path).alter.set_table_properties(pruned)
         if self.earlier:
             record_batch(self.path, self.application, self.earlier[1] - 1)
 

@@ -1,0 +1,68 @@
+"""Landing surveyed by batch number: what is there, where it is, and how it is divided among tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dblake.reconcile.batch_summary import Part, divided, joined, survey
+from dblake.reconcile.landing_files import LandingFiles
+from tests.support.histories import play, random_steps
+from tests.support.landed import Change, land
+
+_PARTS = st.lists(
+    st.builds(lambda name, count, size: Part(name, tuple(range(count)), size * count),
+              st.sampled_from("abcdefgh"), st.integers(1, 5), st.integers(1, 99)),
+    unique_by=lambda part: part.path,
+)
+
+
+def groups(parts: list[Part]) -> list[tuple[str, int]]:
+    return [(part.path, group) for part in parts for group in part.groups]
+
+
+@given(_PARTS, st.integers(1, 9))
+def test_divided_parts_are_each_in_one_task_in_order(parts: list[Part], count: int) -> None:
+    tasks = divided(parts, count)
+    assert len(tasks) <= count and all(tasks)
+    assert [group for task in tasks for group in groups(task)] == groups(parts)
+
+
+def test_divided_parts_of_one_size_fill_all_tasks() -> None:
+    tasks = divided([Part("a", (0, 1, 2, 3), 400), Part("b", (0, 1), 200)], 3)
+    assert [[part.groups for part in task] for task in tasks] == [[(0, 1)], [(2, 3)], [(0, 1)]]
+
+
+def test_joined_parts_hold_no_row_group_twice() -> None:
+    assert joined([Part("a", (0, 2), 20)], [Part("a", (1, 2), 20), Part("b", (0,), 5)]) == [
+        Part("a", (0, 1, 2), 30), Part("b", (0,), 5),
+    ]
+
+
+def test_survey_of_compacted_landing_finds_the_same(tmp_path: Path) -> None:
+    world = play(random_steps(153))
+    path = str(tmp_path / "landing")
+    land(path, "shop", world.landing, world.tables)
+    files = LandingFiles(path, "shop")
+    last = files.newest_batch
+    plain = survey(files.files(2, last), 2, last)
+    DeltaTable(path).optimize.compact()
+    assert files.refresh() and len(files.files(1, last)) == 1
+    compacted = survey(files.files(2, last), 2, last)
+    for name in ("epochs", "incarnations", "watermarks", "schemas", "chunk_rows", "log_rows", "truncates"):
+        assert getattr(compacted, name) == getattr(plain, name), name
+    assert plain.log_rows == sum(isinstance(thing, Change) and thing.batch >= 2 for thing in world.landing)
+
+
+def test_portions_end_at_about_the_wanted_size(tmp_path: Path) -> None:
+    world = play(random_steps(153))
+    path = str(tmp_path / "landing")
+    land(path, "shop", world.landing, world.tables)
+    files = LandingFiles(path, "shop")
+    last = files.newest_batch
+    assert last >= 3
+    assert files.portions(1, last, 1) == list(range(1, last + 1))
+    assert files.portions(2, last, 1 << 40) == [last]

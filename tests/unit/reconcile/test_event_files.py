@@ -1,0 +1,85 @@
+"""Event files: merged in order of position, typed as Spark types them, described for the table's log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from dblake.core.errors import TableUnavailable
+from dblake.events.files import EVENT_COLUMNS, PRUNED_BY, merged, sorted_by_position, write_event_file
+from dblake.events.schema import EVENTS
+from dblake.lake.log import commit_files, query_rows, record_batch
+from dblake.spark.append_table import AppendTable
+
+_APPLICATION = "reconcile/shop"
+_POSITIONS = st.tuples(st.integers(1, 2), st.integers(1, 9), st.integers(0, 3))
+
+
+def events(*positions: tuple[int, int, int], at: datetime | None = None) -> pa.RecordBatch:
+    rows = [
+        {"incarnation": i, "lsn": lsn, "seq": seq, "table": "public.t", "op": "c", "key": [("id", "1")], "batch": 1,
+         "committed_at": at or datetime(2026, 1, 1, tzinfo=UTC)}
+        for i, lsn, seq in positions
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=EVENT_COLUMNS)
+
+
+def positions(batches: list[pa.RecordBatch]) -> list[tuple[int, int, int]]:
+    return [(row["incarnation"], row["lsn"], row["seq"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_event_columns_are_those_of_spark() -> None:
+    assert to_arrow_schema(EVENTS, timezone="UTC").equals(EVENT_COLUMNS)
+
+
+@settings(deadline=None)
+@given(st.lists(_POSITIONS, unique=True), st.lists(st.integers(0, 40), max_size=6))
+def test_merged_batches_are_ordered_and_complete(rows: list[tuple[int, int, int]], cuts: list[int]) -> None:
+    ends = sorted({min(cut, len(rows)) for cut in cuts} | {0, len(rows)})
+    parts = [events(*rows[a:b]) for a, b in itertools.pairwise(ends)]
+    assert positions(list(merged(map(sorted_by_position, parts)))) == sorted(rows)
+
+
+def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None:
+    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENTS, PRUNED_BY)
+    table.create()
+    at = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+    file = write_event_file(table.path, [events((1, 5, 0), at=at), events((1, 4, 2), at=at)])
+    statistics = json.loads(file.statistics)
+    assert statistics["minValues"]["committed_at"] == "2026-01-01T12:00:00.123Z"
+    assert statistics["maxValues"]["committed_at"] == "2026-01-01T12:00:00.124Z"
+    assert (statistics["minValues"]["lsn"], statistics["maxValues"]["lsn"]) == (4, 5)
+    assert query_rows(table.path, "SELECT * FROM t") == []
+    commit_files(DeltaTable(table.path), _APPLICATION, 3, [file])
+    assert table.done() == 3
+    assert query_rows(table.path, "SELECT lsn FROM t WHERE committed_at > '2026-01-01T12:00:00.1234Z'") != []
+    assert pq.read_table(Path(table.path) / file.path)["lsn"].to_pylist() == [4, 5]
+
+
+def test_commit_prepared_before_another_one_of_the_application_is_rejected(tmp_path: Path) -> None:
+    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENTS, PRUNED_BY)
+    table.create()
+    prepared, file = DeltaTable(table.path), write_event_file(table.path, [events((1, 5, 0))])
+    record_batch(table.path, _APPLICATION, 2)
+    with pytest.raises(TableUnavailable):
+        commit_files(prepared, _APPLICATION, 3, [file])
+    assert (table.done(), query_rows(table.path, "SELECT lsn FROM t")) == (2, [])
+
+
+def test_table_of_an_earlier_version_gets_new_statistics_columns(tmp_path: Path) -> None:
+    path = str(tmp_path / "events")
+    AppendTable(path, _APPLICATION, EVENTS, ("incarnation", "lsn")).create()
+    AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
+    assert DeltaTable(path).metadata().configuration == {"delta.dataSkippingStatsColumns": ",".join(PRUNED_BY)}
+    AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
+    assert DeltaTable(path).version() == 1
