@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -149,7 +150,7 @@ def spark_type_of(delta: Any) -> str:
     return _SPARK.get(delta, str(delta).upper())
 
 
-def may_hold(file: DataFile, name: str, ordered: Sequence[Any]) -> bool:
+def may_hold(file: DataFile, name: str, ordered: OrderedValues) -> bool:
     """True unless statistics rule out that a file has one of these values, which are in order, in a column."""
     known = file.ranges.get(name)
     if known is None:
@@ -369,9 +370,18 @@ def file_path(base: str, path: str) -> str:
     return path if path.startswith("/") else f"{base}/{path}"
 
 
-def ordered_values(column: pa.Array) -> list[Any]:
-    """Return a column's values without NULLs, in order."""
-    return sorted(column.drop_null().to_pylist())
+class OrderedValues:
+    """A column's values without NULLs, in order; only those that a search reads become Python objects."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        column = column.drop_null()
+        self._values = column.take(pc.sort_indices(column)).combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._values[place].as_py()
 
 
 def _milliseconds() -> int:
