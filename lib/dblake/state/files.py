@@ -191,13 +191,23 @@ class FileReader:
         """The number of row groups."""
         return int(self._file.num_row_groups)
 
-    def read(self, group: int, names: Iterable[str] | None = None) -> pa.Table:
-        """Read a row group: some columns, or all, by the table's names and types."""
+    def read(
+        self, group: int, names: Iterable[str] | None = None, *, known: pa.Table | None = None
+    ) -> pa.Table:
+        """Read a row group: some columns, or all, by the table's names and types.
+
+        Columns in ``known``, which were read before, are not read again.
+        """
         wanted = list(self._columns.types if names is None else names)
         physical = [self._columns.physical[name] for name in wanted]
-        found = self._file.read_row_group(group, [p for p in physical if p in self._there], use_threads=False)
+        had = set(known.column_names) if known is not None else set()
+        read = [p for name, p in zip(wanted, physical, strict=True) if p in self._there and name not in had]
+        found = self._file.read_row_group(group, read, use_threads=False)
         columns = []
         for name, stored in zip(wanted, physical, strict=True):
+            if known is not None and name in had:
+                columns.append(known[name])
+                continue
             kind = arrow_type(self._columns.types[name])
             columns.append(cast(found[stored], kind) if stored in self._there else pa.nulls(found.num_rows, kind))
         return pa.table(columns, names=wanted)
@@ -227,6 +237,11 @@ class FileWriter:
         self._schema = pa.schema([
             pa.field(columns.physical[name], arrow_type(kind)) for name, kind in columns.types.items()
         ], metadata=_WRITER)
+        # A dictionary of values of which hardly two are equal is only thrown away.
+        self._repeated = [
+            f"{columns.physical[name]}.list.element" if pa.types.is_list(arrow_type(kind)) else columns.physical[name]
+            for name, kind in columns.types.items() if name not in ("_key", "_seq")
+        ]
         self._writer: pq.ParquetWriter | None = None
         self._pending: list[pa.Table] = []
         self._rows = 0
@@ -266,6 +281,7 @@ class FileWriter:
         self._facts: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
+            use_dictionary=self._repeated,
         )
 
     def _finish(self) -> None:

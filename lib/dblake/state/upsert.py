@@ -114,11 +114,10 @@ class _Task:
                 result.matched = np.concatenate([result.matched, match[match >= 0]])
                 parts = np.split(match, np.cumsum([head.num_rows for head in heads])[:-1])
                 changes = [self._has_changes(head, part) for head, part in zip(heads, parts, strict=True)]
-                del heads
                 if not any(changes):
                     continue
                 for group, part in enumerate(parts):
-                    rows = reader.read(group)
+                    rows = reader.read(group, known=heads[group])
                     writer.write(updated(rows, self.change, part) if changes[group] else rows)
             result.removed.append(file)
         result.adds = writer.close()
