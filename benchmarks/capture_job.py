@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.process import Ran, run
+from dblake.capture.dump_queue import dump_status, queue_dump
 from dblake.capture.progress import open_progress
-from dblake.capture.requests import queue_dump, status
 
 SOURCE, PASSWORD = "bench", "benchmark"
 HOME = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def queue(folder: Path, tables: Sequence[str]) -> None:
 
 def dump_times(folder: Path) -> tuple[datetime, datetime] | None:
     """When the only dump of a run began and ended; None while it has not."""
-    (entry,) = status(open_progress(f"file:{folder}/progress", SOURCE))
+    (entry,) = dump_status(open_progress(f"file:{folder}/progress", SOURCE))
     if entry["state"] != "done":
         return None
     return datetime.fromisoformat(entry["started_at"]), datetime.fromisoformat(entry["finished_at"])
@@ -47,7 +47,7 @@ def dump_times(folder: Path) -> tuple[datetime, datetime] | None:
 
 def dump_seconds(folder: Path, rows: int) -> float:
     """How long the dump of a run took, which must have landed every row."""
-    (done,) = status(open_progress(f"file:{folder}/progress", SOURCE))
+    (done,) = dump_status(open_progress(f"file:{folder}/progress", SOURCE))
     if done["state"] != "done" or done["rows"] != rows:
         raise RuntimeError(f"the dump is {done['state']} with {done['rows']} of {rows} rows")
     began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))

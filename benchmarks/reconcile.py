@@ -7,10 +7,14 @@ run in one session that is warm, which is what a micro-batch of ``reconcile --co
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,12 +22,22 @@ from pyspark.sql import SparkSession
 from benchmarks.capture_job import ENVIRONMENT, HOME, SOURCE, configure
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
+from benchmarks.landed_rows import SOURCE as LANDED
+from benchmarks.landed_rows import Rows, land_changes, land_dump
 from benchmarks.process import run
+from benchmarks.spark_half import Cost, Measured, Part, cost_of, median_seconds, tree_cpu_seconds
 from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once
+from dblake.lake.log import Application, newest_batch
+from dblake.reconcile.stream import reconcile_once, reconcile_until
 from dblake.spark.session import spark_session
 
 _ALL_AT_ONCE = "100g"
+_SINGLE_ROWS = 40
+_CONF = """
+warehouse: .
+progress: file:./progress
+source: {name: bench, type: postgres, host: h, database: d, user: u, password: "${env:NOT_NEEDED}", tables: ["*.*"]}
+"""
 _MOST = 2.5
 
 
@@ -71,6 +85,94 @@ def seconds(job: Callable[[], object]) -> float:
 
 def _copy(spark: SparkSession, landing: str, to: str) -> None:
     spark.read.format("delta").load(landing).write.format("delta").mode("append").save(to)
+
+
+def measure_log(folder: Path, rounds: int) -> list[Measured]:
+    """A million updates in one warm session."""
+    return [_beside_copy("reconcile, log only, warm ÷ Spark copy", land_changes, (1_000_000,), folder, rounds, 1.0)]
+
+
+def measure_dump(folder: Path, rounds: int) -> list[Measured]:
+    """A dump of a million rows, 250,000 changes in its windows and 250,000 after it, in one warm session."""
+    counts = (1_000_000, 500_000)
+    return [_beside_copy("reconcile, dump beside changes, warm ÷ Spark copy", land_dump, counts, folder, rounds, 1.2)]
+
+
+def measure_job(folder: Path, rounds: int) -> list[Measured]:
+    """The same as a job that starts its JVM."""
+    rows, ours = land_dump(f"{folder}/{LANDED}/landing", 1_000_000, 500_000), []
+    for number in range(rounds):
+        warehouse = folder / f"job_{number}"
+        shutil.copytree(folder / LANDED / "landing", warehouse / LANDED / "landing")
+        conf = warehouse / "bench.yaml"
+        conf.write_text(_CONF)
+        command = [sys.executable, str(HOME / "jobs" / "reconcile.py"), "--conf", str(conf)]
+        ours.append(cost_of(partial(run, command, ENVIRONMENT)))
+    rate = rows / median_seconds(ours)
+    return [Measured("reconcile, dump beside changes, as a cold job", rows, ours, target="≥ 100,000 rows/s",
+                     met=rate >= 100_000, facts={"rows_per_second": round(rate)})]
+
+
+def measure_latency(folder: Path, _: int) -> list[Measured]:
+    """One row after the other: from capture's commit to landing until the event is committed."""
+    paths = Paths(str(folder), LANDED)
+    rows = Rows(paths.landing)
+    rows.change(4, 1000)
+    rows.commit()
+    stop, draw, waited = threading.Event(), random.Random(2), list[float]()
+    running = threading.Thread(
+        target=reconcile_until, args=(stop, lambda: spark_session("benchmark"), paths), kwargs={"every": 1.0}
+    )
+    running.start()
+    events = Application.reconcile(LANDED)
+    while newest_batch(paths.events, events) < 1:
+        time.sleep(0.05)
+    cpu = tree_cpu_seconds()
+    for _ in range(_SINGLE_ROWS):
+        time.sleep(draw.uniform(0.2, 1.8))
+        rows.change(1, 1000)
+        committed = time.perf_counter()
+        rows.commit()
+        while newest_batch(paths.events, events) < rows.batch - 1:
+            time.sleep(0.01)
+        waited.append(time.perf_counter() - committed)
+    cpu = (tree_cpu_seconds() - cpu) / _SINGLE_ROWS
+    stop.set()
+    running.join()
+    waited.sort()
+    p50, p95 = waited[len(waited) // 2], waited[int(len(waited) * 0.95)]
+    return [Measured(
+        "landing → event, one row, continuous", 1, [Cost(p50, cpu)], target="p50 ≤ 1.7 s, p95 ≤ 3 s, ≤ 0.5 CPU s",
+        met=p50 <= 1.7 and p95 <= 3.0 and cpu <= 0.5, facts={"p50": round(p50, 3), "p95": round(p95, 3)},
+    )]
+
+
+PARTS = (
+    Part("Reconcile: log only", measure_log), Part("Reconcile: dump beside changes", measure_dump),
+    Part("Reconcile: as a job", measure_job), Part("Reconcile: one row", measure_latency),
+)
+
+
+def _beside_copy(
+    work: str, land: Callable[..., int], counts: tuple[int, ...], folder: Path, rounds: int, most: float
+) -> Measured:
+    """Reconcile landing in one micro-batch beside a Spark job that reads, orders and appends it; first runs do not
+    count."""
+    spark = spark_session("benchmark")
+    landed = Paths(str(folder), LANDED).landing
+    rows, ours, peers = land(landed, *counts), [], []
+    for number in range(rounds + 1):
+        paths = Paths(str(folder / f"ours_{number}"), LANDED)
+        shutil.copytree(landed, paths.landing)
+        peers.append(cost_of(partial(_ordered_copy, spark, landed, str(folder / f"peer_{number}"))))
+        ours.append(cost_of(partial(reconcile_once, spark, paths, max_bytes_per_trigger=_ALL_AT_ONCE)))
+    measured = Measured(work, rows, ours[1:], peers[1:])
+    return replace(measured, target=f"CPU ≤ {most:g}", met=(measured.cpu_ratio or 0) <= most)
+
+
+def _ordered_copy(spark: SparkSession, landing: str, to: str) -> None:
+    rows = spark.read.format("delta").load(landing).sortWithinPartitions("incarnation", "lsn", "seq")
+    rows.write.format("delta").mode("append").save(to)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import capture, dump, lag, machine, memory, reconcile, state
+from benchmarks import capture, dump, lag, machine, memory, reconcile, spark_half, state
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench
 from benchmarks.lag import Lag
@@ -152,6 +152,35 @@ def _version(server: EmbeddedPostgres) -> str:
         return str(conn.info.parameter_status("server_version"))
 
 
+def run_spark(rounds: int, console: Console) -> list[spark_half.Measured]:
+    """Measure the stages right of landing, part by part."""
+    progress, found = Progress(console), list[spark_half.Measured]()
+    with tempfile.TemporaryDirectory(prefix="dblake-benchmark-") as name:
+        for number, part in enumerate(spark_half.parts()):
+            progress.say(part.name)
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            found += part.measure(folder, rounds)
+    return found
+
+
+def spark_table(found: Sequence[spark_half.Measured], rounds: int) -> Table:
+    """For people."""
+    columns = ("", "rows", "CPU s", "peer's", "CPU ratio", "seconds", "peer's", "time ratio", "wanted")
+    table = Table(*columns, title=f"right of landing, median of {rounds} runs in turn")
+    for line in found:
+        verdict = "" if line.met is None else " [green]met[/green]" if line.met else " [red]MISSED[/red]"
+        facts = ", ".join(f"{name} {value:,}" for name, value in (line.facts or {}).items())
+        peer = [f"{cost(line.peer):.2f}" if line.peer else ""
+                for cost in (spark_half.median_cpu, spark_half.median_seconds)]
+        ratios = [f"{ratio:.2f}" if ratio is not None else "" for ratio in (line.cpu_ratio, line.time_ratio)]
+        table.add_row(
+            f"{line.work} {facts}".strip(), f"{line.rows:,}", f"{spark_half.median_cpu(line.ours):.2f}", peer[0],
+            ratios[0], f"{spark_half.median_seconds(line.ours):.2f}", peer[1], ratios[1], f"{line.target}{verdict}",
+        )
+    return table
+
+
 def tables(results: Results) -> tuple[Table, Table]:
     """For people: the numbers, and the machine."""
     numbers = Table("", "rows", "seconds, each run", "CPU s", "rows/s", "ratio", "wanted", title=results.data)
@@ -228,13 +257,24 @@ def save(results: Results, command: str, suffix: str = "") -> Path:
 @click.option("--mysql", "of_mysql", is_flag=True, help="Measure MariaDB or MySQL instead, without Spark.")
 @click.option("--flavour", type=click.Choice(["mariadb", "mysql"]), default="mariadb", show_default=True,
               help="With --mysql: which of the two.")
+@click.option("--spark", "of_spark", is_flag=True,
+              help="Measure only the stages right of landing, each beside plain Spark, on rows made for them.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 @click.option("--save", "keep", is_flag=True, help="Also keep them in benchmarks/results.")
 def benchmark(
-    rows: int, changes: int | None, rounds: int, of_mysql: bool, flavour: Flavour, as_json: bool, keep: bool
+    rows: int, changes: int | None, rounds: int, of_mysql: bool, flavour: Flavour, of_spark: bool, as_json: bool,
+    keep: bool,
 ) -> None:
     """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
     console = Console(stderr=True)
+    if of_spark:
+        found = run_spark(rounds, console)
+        page = Console(width=None if sys.stdout.isatty() else _PAGE)
+        if as_json:
+            click.echo(json.dumps([line.to_json() for line in found], indent=2))
+        else:
+            page.print(spark_table(found, rounds))
+        return
     # Much less of a binlog is over before capture has opened its tables.
     changes = changes or (4_000_000 if of_mysql else 500_000)
     results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)

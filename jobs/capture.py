@@ -1,16 +1,13 @@
-"""Source → landing: follows the log and carries out queued dumps."""
+"""``capture``: source → landing. Follow the log and read queued dumps."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 
 import click
-import pyarrow as pa
 
 from dblake.capture.loop import Until
+from dblake.capture.startup import limit_memory
 from dblake.config import Config
 from jobs.cli.frame import job_options, run_job, stop_requested
 from pipelines.capture import run_capture
@@ -18,19 +15,20 @@ from pipelines.capture import run_capture
 
 @click.command("capture")
 @job_options
-@click.option("--until-caught-up", is_flag=True, help="End once all there is now, queued dumps included, has landed.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+@click.option("--until-caught-up", is_flag=True,
+              help="End once everything logged so far has landed, queued dumps included.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="End after this many seconds.")
 @click.option("--accept-gap", is_flag=True,
-              help="If the log cannot be gone on with, begin a new incarnation behind it and dump all tables again.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was landed as one JSON object.")
+              help="If the log can no longer be resumed, skip the gap: start a new incarnation and re-dump all tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print {batches, rows, bytes, seconds} as JSON.")
 def capture(
     config: Config, until_caught_up: bool, seconds: float | None, accept_gap: bool, as_json: bool
 ) -> None:
-    """Follow the database's log into landing, and carry out queued dumps beside it.
+    """Follow the database's log into landing and read queued dumps.
 
-    Runs on until SIGTERM unless told otherwise; ends at a transaction's end. Started again, it goes on exactly after
-    the last row landed. Where progress is kept in ZooKeeper it stands by while another capture leads, and takes over;
-    with --until-caught-up or --seconds it ends with 75 instead. --accept-gap changes nothing where there is no gap.
+    Runs until SIGTERM unless bounded, and ends at the end of a transaction. A restart resumes after the last landed
+    row. With progress in ZooKeeper it waits as a standby while another capture leads, and takes over; a bounded run
+    exits 75 instead. --accept-gap has no effect if there is no gap.
     """
     with stop_requested() as stop:
         landed = run_capture(config, Until(caught_up=until_caught_up, seconds=seconds), stop, accept_gap=accept_gap)
@@ -40,16 +38,6 @@ def capture(
     click.echo(json.dumps(facts) if as_json else f"landed {landed.rows:,} rows in {landed.batches:,} batches")
 
 
-class _NoPandas(MetaPathFinder):
-    """pyarrow imports pandas, where there is one, to ask if a list is pandas'. Not here: it costs 50 MB and 0.3 s."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
-
-
 if __name__ == "__main__":
-    sys.meta_path.insert(0, _NoPandas())
-    # One allocator for all: what Arrow's own keeps in reserve would come on top of the rest.
-    pa.set_memory_pool(pa.system_memory_pool())
+    limit_memory()
     run_job(capture)

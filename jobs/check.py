@@ -1,4 +1,4 @@
-"""``check``: are landing, ledger, events and state as they must be, and do the user's own suites hold."""
+"""``check``: validate the invariants of landing, ledger, events and state, and the user's own suites."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from dblake.spark.session import spark_session
 from dblake.sql.query import quiet
 from jobs.cli.frame import job_options, run_job
 
-_WIDE = 200
+_PIPE_WIDTH_CHARACTERS = 200
 
 logger = logging.getLogger(__name__)
 
 
 @click.command("check")
 @job_options
-@click.option("--all", "everything", is_flag=True, help="Look at everything, not only at what came since all passed.")
+@click.option("--all", "everything", is_flag=True,
+              help="Check all rows, not only those added since the last successful check.")
 @click.option("--table", "tables", multiple=True, metavar="T",
-              help="Only the state and the suites of this table; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print an array of all results.")
+              help="Check only this table's state and own suites; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print all results as a JSON array.")
 def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool) -> None:
-    """Check what the jobs have made, and the suites of quality.suites; exit 65 if anything is not as it must be.
+    """Validate our tables' invariants and the suites of quality.suites; exit 65 if an expectation fails.
 
-    Results stay in a Delta table, and pages for people beside it: <warehouse>/<source>/quality.
+    Writes the results to a Delta table and to HTML pages in <warehouse>/<source>/quality.
     """
     own = read_suites(config.quality.suites) if config.quality.suites else []
     spark = spark_session("dblake check")
-    # What Spark says of a suite's fault may show values.
+    # Spark's own report of a suite's fault may show row values.
     quiet(spark)
     paths = Paths(config.warehouse, config.source.name)
-    with _watched() as told:
-        report = run_check(spark, paths, own, everything=everything, tables=tables, told=told)
+    with _progress() as show:
+        report = run_check(spark, paths, own, everything=everything, tables=tables, told=show)
     if as_json:
-        click.echo(json.dumps([_facts(outcome) for outcome in report.outcomes], indent=2))
+        click.echo(json.dumps([_to_json(outcome) for outcome in report.outcomes], indent=2))
     else:
-        _print(report)
+        _print_report(report)
     report.require_success()
 
 
 @contextmanager
-def _watched() -> Iterator[Callable[[Suite], None]]:
-    """What to call before each suite: it is shown where somebody looks, and else is a line of the log."""
+def _progress() -> Iterator[Callable[[Suite], None]]:
+    """Yield a callback for each suite: it updates a status line on a terminal, and writes a log line otherwise."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda suite: logger.info("checking %s: %s", suite.table, suite.name)
@@ -64,36 +65,36 @@ def _watched() -> Iterator[Callable[[Suite], None]]:
         yield lambda suite: line.update(Text(f"checking {suite.table}: {suite.name}"))
 
 
-def _facts(outcome: Outcome) -> dict[str, object]:
+def _to_json(outcome: Outcome) -> dict[str, object]:
     return asdict(outcome) | {"kwargs": json.loads(outcome.kwargs)}
 
 
-def _print(report: Report) -> None:
-    wrong = [outcome for outcome in report.outcomes if not outcome.success]
-    if wrong:
+def _print_report(report: Report) -> None:
+    failures = [outcome for outcome in report.outcomes if not outcome.success]
+    if failures:
         console = Console()
-        (console if console.is_terminal else Console(width=_WIDE)).print(_table(wrong))
+        (console if console.is_terminal else Console(width=_PIPE_WIDTH_CHARACTERS)).print(_failure_table(failures))
     elif report.outcomes:
         suites = {(outcome.suite, outcome.table) for outcome in report.outcomes}
-        click.echo(f"all is as it must be: {len(report.outcomes)} expectations of {len(suites)} suites")
+        click.echo(f"all {len(report.outcomes)} expectations in {len(suites)} suites passed")
     else:
-        click.echo("nothing has come since all was as it must be")
+        click.echo("no new data since the last successful check")
     if report.pages:
         click.echo(f"pages: {report.pages}")
 
 
-def _table(wrong: Sequence[Outcome]) -> Table:
-    page = Table("suite", "table", "expectation", "column", "wrong", "of", "what must hold")
-    for outcome in wrong:
+def _failure_table(failures: Sequence[Outcome]) -> Table:
+    table = Table("suite", "table", "expectation", "column", "failed rows", "of", "rule")
+    for outcome in failures:
         # Text, because names may look like markup.
-        page.add_row(*(Text(cell) for cell in (
-            outcome.suite, outcome.table, outcome.expectation, outcome.column or "", _count(outcome.unexpected),
-            _count(outcome.evaluated), outcome.fault or outcome.says,
+        table.add_row(*(Text(cell) for cell in (
+            outcome.suite, outcome.table, outcome.expectation, outcome.column or "", _format_count(outcome.unexpected),
+            _format_count(outcome.evaluated), outcome.fault or outcome.says,
         )))
-    return page
+    return table
 
 
-def _count(number: int | None) -> str:
+def _format_count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 

@@ -1,4 +1,4 @@
-"""Asks for dumps of tables while the log is followed, steers them, and shows how they stand."""
+"""``dump``: queue dumps of tables, steer them, and list their progress. Capture reads the tables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 from rich.text import Text
 
-from dblake.capture.requests import Control, Throttle
+from dblake.capture.dump_task import Control
+from dblake.capture.throttle import Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
 from jobs.cli.frame import job_options, run_job
 from pipelines.dump import (
     Entry,
-    dump_status,
-    end_throttle,
-    slow_down,
+    read_dumps,
+    reset_throttle,
+    set_throttle,
     start_all,
     start_tables,
     steer,
@@ -33,17 +34,19 @@ from pipelines.dump import (
 @click.group("dump")
 @job_options
 def dump() -> None:
-    """Dump tables while they are written; capture does the reading."""
+    """Dump (backfill) tables while they are written. Capture does the reading."""
 
 
 @dump.command("start")
 @job_options
-@click.option("--all", "everything", is_flag=True, help="All captured tables; those without a primary key are listed.")
+@click.option("--all", "everything", is_flag=True,
+              help="All captured tables; tables without a primary key are listed and skipped.")
 @click.option("--table", "tables", multiple=True, metavar="T", help="schema.table; may be repeated.")
-@click.option("--keys", multiple=True, metavar="JSON", help="Only these rows: an array, one value or array per key.")
+@click.option("--keys", multiple=True, metavar="JSON",
+              help="Only these rows: an array with one value or array per key.")
 @click.option("--priority", type=int, metavar="N",
-              help="Higher comes first, also before what is being read.  [default: 10 with --keys, else 0]")
-@click.option("--wait", is_flag=True, help="Stay until it is finished.")
+              help="Higher priorities preempt running dumps between chunks.  [default: 10 with --keys, else 0]")
+@click.option("--wait", is_flag=True, help="Wait until the dump is finished.")
 @click.option("--json", "as_json", is_flag=True, help="Print {id, tables, skipped}.")
 def start(
     config: Config, everything: bool, tables: tuple[str, ...], keys: tuple[str, ...], priority: int | None, wait: bool,
@@ -51,7 +54,9 @@ def start(
 ) -> None:
     """Queue a dump and print its id."""
     if everything == bool(tables) or (everything and keys):
-        raise UsageError("say what to dump", next_step="give --all, or --table T, or --table T --keys JSON")
+        raise UsageError(
+            "no tables to dump, or two selections", next_step="give --all, or --table T, or --table T --keys JSON"
+        )
     if everything:
         queued = start_all(config, priority=priority)
     else:
@@ -60,15 +65,15 @@ def start(
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if wait:
-        with _shown() as show:
+        with _progress() as show:
             wait_for(config, queued.id, show)
 
 
-def _steering(control: Control, does: str) -> None:
-    @dump.command(control.value if control is not Control.RUN else "resume", help=does)
+def _add_steering(control: Control, help_text: str) -> None:
+    @dump.command(control.value if control is not Control.RUN else "resume", help=help_text)
     @job_options
     @click.argument("dump_id", metavar="[ID]", required=False)
-    @click.option("--table", metavar="T", help="Only this table; else all of the dump, or of all dumps.")
+    @click.option("--table", metavar="T", help="Only this table; default: all tables of the dump, or of all dumps.")
     def command(config: Config, dump_id: str | None, table: str | None) -> None:
         applied = steer(config, control, dump_id, table)
         for entry in applied:
@@ -77,44 +82,45 @@ def _steering(control: Control, does: str) -> None:
             click.echo("no unfinished dump", err=True)
 
 
-_steering(Control.PAUSE, "Stop after the chunk being read, to go on later.")
-_steering(Control.RUN, "Go on where it was paused.")
-_steering(Control.CANCEL, "Give up; what was read stays.")
+_add_steering(Control.PAUSE, "Pause dumps after the current chunk.")
+_add_steering(Control.RUN, "Resume paused dumps.")
+_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain.")
 
 
 @dump.command("throttle")
 @job_options
-@click.option("--chunk-size", type=click.IntRange(min=1), metavar="N", help="Rows a chunk.")
+@click.option("--chunk-size", type=click.IntRange(min=1), metavar="N", help="Rows per chunk.")
 @click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds between two chunks.")
 @click.option("--share", type=click.FloatRange(min=0, min_open=True, max=1), metavar="F",
-              help="How much of its time a reader may be at work, 0.25 for a quarter.")
+              help="Share of its time that a reader may work, 0.25 for a quarter.")
 @click.option("--max-latency", type=click.FloatRange(min=0, min_open=True), metavar="S",
-              help="While writing a watermark takes longer, rest longer and longer.")
-@click.option("--off", is_flag=True, help="Back to what the configuration says.")
+              help="Back off while writing a watermark takes longer than this.")
+@click.option("--off", is_flag=True, help="Return to the configuration's limits.")
 def throttle(
     config: Config, chunk_size: int | None, delay: float | None, share: float | None, max_latency: float | None,
     off: bool,
 ) -> None:
-    """Slow down or speed up all dumps of the source, also those under way."""
-    given = Throttle(chunk_size, delay, share, max_latency)
-    if off == (given != Throttle()):
+    """Change the speed of all dumps of the source, running ones included."""
+    changes = Throttle(chunk_size, delay, share, max_latency)
+    if off == (changes != Throttle()):
         raise UsageError(
-            "say how fast", next_step="give --chunk-size N, --delay S, --share F or --max-latency S, or --off"
+            "no limit to set, or --off beside one",
+            next_step="give --chunk-size N, --delay S, --share F or --max-latency S, or --off",
         )
     if off:
-        end_throttle(config)
+        reset_throttle(config)
         return
-    now = slow_down(config, given)
-    latency = "" if now.max_latency is None else f", latency at most {now.max_latency} s"
-    click.echo(f"chunk size {now.chunk_size}, delay {now.delay} s, share {now.share}{latency}")
+    limits = set_throttle(config, changes)
+    latency = "" if limits.max_latency is None else f", latency at most {limits.max_latency} s"
+    click.echo(f"chunk size {limits.chunk_size}, delay {limits.delay} s, share {limits.share}{latency}")
 
 
 @dump.command("status")
 @job_options
-@click.option("--json", "as_json", is_flag=True, help="Print an array with one entry a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print an array with one entry per table.")
 def status(config: Config, as_json: bool) -> None:
-    """How every dump stands."""
-    entries = dump_status(config)
+    """List the progress of every dump."""
+    entries = read_dumps(config)
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
@@ -126,18 +132,18 @@ def status(config: Config, as_json: bool) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[list[Entry]], None]]:
-    """Progress on stderr: bars on a terminal, else a line each time a table's state changes."""
+def _progress() -> Iterator[Callable[[list[Entry]], None]]:
+    """Yield a callback that shows progress on stderr: bars on a terminal, else a line per change of state."""
     if not sys.stderr.isatty():
-        said: dict[str, str] = {}
+        printed: dict[str, str] = {}
 
-        def say(entries: list[Entry]) -> None:
+        def print_changes(entries: list[Entry]) -> None:
             for entry in entries:
-                if said.get(entry["table"]) != entry["state"]:
-                    said[entry["table"]] = entry["state"]
+                if printed.get(entry["table"]) != entry["state"]:
+                    printed[entry["table"]] = entry["state"]
                     click.echo(f"{entry['table']}: {entry['state']}, {entry['rows']:,} rows", err=True)
 
-        yield say
+        yield print_changes
         return
     columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}", markup=False),
                TextColumn("{task.fields[state]}"), TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""``maintain``: keeps all tables small and fast; to be scheduled every hour or so, beside all other jobs."""
+"""``maintain``: compact, expire and vacuum all tables of a source."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from rich.table import Table
 
 from dblake.config import Config
 from dblake.lake.layout import Paths
-from dblake.maintenance.run import maintain as keep
+from dblake.maintenance.run import maintain as run_maintenance
 from dblake.spark.session import spark_session
 from jobs.cli.frame import job_options, run_job
 
 
 @click.command("maintain")
 @job_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as a JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result of each table as a JSON array.")
 def maintain(config: Config, as_json: bool) -> None:
-    """Put small files together, delete what is past its time, remove old files. Safe beside all other jobs."""
+    """Compact small files, delete expired rows and vacuum old files. Safe beside all other jobs; run it hourly."""
     paths = Paths(config.warehouse, config.source.name)
-    results = keep(spark_session("dblake maintain"), paths, config.maintain, parallel=config.state.parallel)
+    spark = spark_session("dblake maintain")
+    results = run_maintenance(spark, paths, config.maintain, parallel=config.state.parallel)
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
         return

@@ -1,4 +1,4 @@
-"""What a source lacks before it can be captured, each with the statement that mends it; ``--init`` mends most of it."""
+"""``preflight``: list unmet prerequisites of a source, each with the statement that fixes it; ``--init`` runs them."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from pipelines.preflight import check_source, init_source, plan_source
 @job_options
 @click.option(
     "--init", is_flag=True,
-    help="Make what is missing: role, grants, watermark table; on PostgreSQL publication and slot, too.",
+    help="Create what is missing: role, grants, watermark table; on PostgreSQL also publication and slot.",
 )
 @click.option("--dry-run", is_flag=True, help="With --init: print the SQL instead of running it.")
-@click.option("--admin-user", metavar="USER", help="With --init: the privileged user who does it.")
+@click.option("--admin-user", metavar="USER", help="With --init: the privileged user who runs it.")
 @click.option("--admin-password-env", metavar="VAR", help="With --init: the environment variable with its password.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as a JSON array of {check, ok, detail, fix}.")
 def preflight(
     config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
 ) -> int:
-    """Check all prerequisites of the source at once; exit 78 if one is not met.
+    """Check all prerequisites of the source; exit 78 if one is not met.
 
-    --init may be run again at any time and does only what is missing. It never touches a lost slot.
+    --init creates only what is missing, so it may be repeated. It never recreates a lost slot.
     """
     if not init and (dry_run or admin_user or admin_password_env):
-        raise UsageError("--dry-run and --admin-… are for --init", next_step="add --init")
+        raise UsageError("--dry-run and --admin-… require --init", next_step="add --init")
     if bool(admin_user) != bool(admin_password_env) or (init and not dry_run and not admin_user):
         raise UsageError(
-            "--init is run by a privileged user", next_step="give both --admin-user and --admin-password-env"
+            "--init needs a privileged user and its password",
+            next_step="give both --admin-user and --admin-password-env",
         )
     if dry_run:
         _print_plan(plan_source(config, admin_user, admin_password_env or ""), as_json=as_json)
         return ExitCode.DONE
     if init and admin_user and admin_password_env:
-        done = init_source(config, admin_user, admin_password_env)
-        for statement in done.statements:
+        plan = init_source(config, admin_user, admin_password_env)
+        for statement in plan.statements:
             click.echo(statement, err=as_json)
-        for warning in done.warnings:
-            click.echo(f"left to you: {warning}", err=True)
+        for warning in plan.warnings:
+            click.echo(f"manual step: {warning}", err=True)
     checks = check_source(config)
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
@@ -67,11 +68,11 @@ def _print_plan(plan: InitPlan, *, as_json: bool) -> None:
     if not plan.statements:
         click.echo("-- nothing is missing")
     for warning in plan.warnings:
-        click.echo(f"-- left to you: {' '.join(warning.split())}")
+        click.echo(f"-- manual step: {' '.join(warning.split())}")
 
 
 def _print_checks(checks: Sequence[Check]) -> None:
-    table = Table("", "check", "what", "fix", box=None, pad_edge=False)
+    table = Table("", "check", "detail", "fix", box=None, pad_edge=False)
     for check in checks:
         mark = ("✓", "green") if check.ok else ("✗", "red")
         # Text, because names may look like markup.

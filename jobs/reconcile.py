@@ -1,9 +1,10 @@
-"""``reconcile``: landing → events, once (for schedulers) or on and on; or again from a batch on."""
+"""``reconcile``: landing → events, once or continuously; with ``--from``, decode landing again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from rich.console import Console
@@ -19,64 +20,67 @@ from dblake.redecode.run import decode_again
 from dblake.spark.session import spark_session
 from jobs.cli.frame import job_options, run_job, stop_requested
 
-_WIDE, _SHOWN = 160, 50
+_PIPE_WIDTH_CHARACTERS = 160
+_MAX_DIFFERENCES = 50
 
 
 @click.command("reconcile")
 @job_options
-@click.option("--once", "mode", flag_value="once", default=True, help="Take all that has landed, then end (default).")
-@click.option("--continuous", "mode", flag_value="continuous", help="Go on until SIGTERM or Ctrl-C.")
+@click.option("--once", "mode", flag_value="once", default=True, help="Process all landed batches, then end (default).")
+@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
 @click.option("--from", "first", type=click.IntRange(min=1), metavar="BATCH",
-              help="Decode landing again from this batch on, show what differs, and put it in place of what was there.")
-@click.option("--json", "as_json", is_flag=True, help="With --from: print what differs as JSON.")
+              help="Decode landing again from this batch, show the differences and replace the old events.")
+@click.option("--json", "as_json", is_flag=True, help="With --from: print the differences as JSON.")
 def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> None:
-    """Turn what has landed into ordered events: each change and each dumped row once."""
+    """Turn landed batches into ordered events, one per change and per dumped row that no change supersedes."""
     paths = Paths(config.warehouse, config.source.name)
+    # A JVM takes longer to start than a small micro-batch takes, and most of those need none.
+    spark = partial(spark_session, "dblake reconcile")
     size = config.reconcile.max_bytes_per_trigger
     if first is not None:
         if mode != "once":
-            raise UsageError("--from ends by itself", next_step="give it without --continuous")
-        rounds = decode_again(spark_session("dblake reconcile"), paths, first, max_bytes_per_trigger=size)
-        _tell(rounds, as_json)
+            raise UsageError("--from cannot run continuously", next_step="omit --continuous")
+        runs = decode_again(spark(), paths, first, max_bytes_per_trigger=size)
+        _print_runs(runs, as_json)
         return
     if as_json:
-        raise UsageError("--json tells what --from found", next_step="give it with --from BATCH")
+        raise UsageError("--json requires --from BATCH", next_step="add --from BATCH or omit --json")
     if mode == "once":
-        done = reconcile_once(spark_session("dblake reconcile"), paths, max_bytes_per_trigger=size)
+        batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
     else:
         with stop_requested() as stop:
-            done = reconcile_until(
-                stop, spark_session("dblake reconcile"), paths, every=config.reconcile.trigger_seconds,
+            batch = reconcile_until(
+                stop, spark, paths, every=config.reconcile.trigger_seconds,
                 max_bytes_per_trigger=size,
             )
-    click.echo(f"events reach batch {done}")
+    click.echo(f"events reach batch {batch}")
 
 
-def _tell(rounds: Sequence[Run], as_json: bool) -> None:
+def _print_runs(runs: Sequence[Run], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([run.facts() for run in rounds], indent=2))
+        click.echo(json.dumps([run.facts() for run in runs], indent=2))
         return
     console = Console()
-    for run in rounds:
-        (console if console.is_terminal else Console(width=_WIDE)).print(_table(run))
+    for run in runs:
+        (console if console.is_terminal else Console(width=_PIPE_WIDTH_CHARACTERS)).print(_difference_table(run))
         if run.tables:
-            click.echo(f"the next run of state builds anew: {', '.join(run.tables)}")
+            click.echo(f"the next run of state rebuilds: {', '.join(run.tables)}")
 
 
-def _table(run: Run) -> Table:
-    """What differs by batch, then what is the same."""
+def _difference_table(run: Run) -> Table:
+    """Return the counts of one run: batches that differ first, then those that are the same."""
     differing = [line for line in run.lines if line.differs]
     table = Table(title=f"batches {run.first} to {run.last}, decoded again")
     for name in ("in", "batch", "table", "op"):
         table.add_column(name)
     for name in ("same", "different", "only old", "only new"):
         table.add_column(name, justify="right")
-    for line in [*differing[:_SHOWN], *(line for line in run.lines if not line.differs)]:
+    for line in [*differing[:_MAX_DIFFERENCES], *(line for line in run.lines if not line.differs)]:
         counts = (line.same, line.different, line.only_old, line.only_new)
         batch = "others" if line.batch is None else str(line.batch)
         table.add_row(line.of, batch, Text(line.table or ""), line.op or "", *(f"{count:,}" for count in counts))
-    if len(differing) > _SHOWN:
-        table.caption = f"and {len(differing) - _SHOWN:,} more that differ: --json has them all"
+    if len(differing) > _MAX_DIFFERENCES:
+        table.caption = f"and {len(differing) - _MAX_DIFFERENCES:,} more differences; --json prints all"
     return table
 
 

@@ -1,4 +1,4 @@
-"""``state``: events → state tables, once (for schedulers) or on and on."""
+"""``state``: events → state tables, once or continuously."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jobs.cli.frame import job_options, run_job, stop_requested
 
 @click.command("state")
 @job_options
-@click.option("--once", "mode", flag_value="once", default=True, help="Fold all events there are, then end (default).")
-@click.option("--continuous", "mode", flag_value="continuous", help="Go on until SIGTERM or Ctrl-C.")
+@click.option("--once", "mode", flag_value="once", default=True, help="Fold all pending events, then end (default).")
+@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="With --continuous: pause between two looks; state.interval_seconds if not given.")
+              help="With --continuous: pause between two steps; default: state.interval_seconds.")
 def state(config: Config, mode: str, interval: float | None) -> None:
-    """Fold events into one current row per key, a state table for each source table."""
+    """Fold events into one current row per key, in one state table per source table."""
     paths = Paths(config.warehouse, config.source.name)
     spark = spark_session("dblake state")
     fold = partial(run_state, spark, paths, parallel=config.state.parallel,
@@ -31,19 +31,19 @@ def state(config: Config, mode: str, interval: float | None) -> None:
         for result in results:
             if result.error is None:
                 click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
-        _refuse_failures(results)
+        _raise_failures(results)
     else:
         with stop_requested() as stop:
             pause = config.state.interval_seconds if interval is None else interval
             run_continuously(stop, paths, partial(fold, stop=stop), pause)
 
 
-def _refuse_failures(results: list[TableResult]) -> None:
+def _raise_failures(results: list[TableResult]) -> None:
     errors = [r.error for r in results if r.error]
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise StateError(f"{len(errors)} tables stay behind: {'; '.join(e.what for e in errors)}",
+        raise StateError(f"{len(errors)} of {len(results)} tables are behind: {'; '.join(e.what for e in errors)}",
                          next_step=errors[0].next_step)
 
 

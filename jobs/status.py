@@ -1,4 +1,4 @@
-"""How far each stage is and what to do next, without a JVM."""
+"""``status``: report each stage's lag, the database's log, dumps and open problems, without a JVM."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pipelines.status import read_status
 @job_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Also write the figures there, for node_exporter's textfile collector: a name in .prom.")
-@click.option("--offline", is_flag=True, help="Do not ask the database how its log stands.")
+              help="Also write metrics for node_exporter's textfile collector; the file name must end in .prom.")
+@click.option("--offline", is_flag=True, help="Do not contact the database.")
 def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool) -> None:
-    """Show how far landing, events and state are, the log, the dumps, and what needs somebody's attention."""
+    """Report the lag of landing, events and state, the database's log, dumps and open problems."""
     document = read_status(config, ask_source=not offline)
     if prometheus:
         write_metrics(document, prometheus)
@@ -32,54 +32,55 @@ def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool
         click.echo(json.dumps(document))
         return
     console = Console()
-    console.print(_stages(document))
+    console.print(_stage_table(document))
     if document["log"]:
-        console.print(_log(document["log"]), soft_wrap=True)
+        console.print(_describe_log(document["log"]), soft_wrap=True)
     if document["dumps"]:
-        console.print(_dumps(document))
+        console.print(_dump_table(document))
     if document["check"]:
-        console.print(_check(document["check"]), soft_wrap=True)
+        console.print(_describe_check(document["check"]), soft_wrap=True)
     for problem in document["problems"]:
-        of = f" {problem['table']}:" if problem["table"] else ":"
-        said = escape(f"{of} {problem['detail']}. Next: {problem['next']}")
-        console.print(f"[red]{problem['code']}[/red]{said}", soft_wrap=True)
+        table = f" {problem['table']}:" if problem["table"] else ":"
+        detail = escape(f"{table} {problem['detail']}. Next: {problem['next']}")
+        console.print(f"[red]{problem['code']}[/red]{detail}", soft_wrap=True)
     if not document["problems"]:
-        console.print("Nothing needs anybody.")
+        console.print("no open problems")
 
 
-def _stages(document: dict[str, Any]) -> Table:
-    table = Table("stage", "position", "seconds behind", "bytes behind", "transactions behind",
+def _stage_table(document: dict[str, Any]) -> Table:
+    table = Table("stage", "position", "lag seconds", "lag bytes", "lag transactions",
                   title=f"source {document['source']}")
     for name, stage in document["stages"].items():
-        table.add_row(name, stage["position"] or "nothing yet", _number(stage["lag_seconds"]),
-                      _number(stage["lag_bytes"]), _number(stage["lag_transactions"]))
+        table.add_row(name, stage["position"] or "empty", _format_number(stage["lag_seconds"]),
+                      _format_number(stage["lag_bytes"]), _format_number(stage["lag_transactions"]))
     return table
 
 
-def _log(log: dict[str, Any]) -> str:
-    parts = [f"the database keeps {_number(log['kept'])} bytes of log"]
+def _describe_log(log: dict[str, Any]) -> str:
+    parts = [f"the database retains {_format_number(log['kept'])} bytes of log"]
     if log["room"] is not None:
-        parts.append(f"{_number(log['room'])} more may come before what has not landed is lost")
+        parts.append(f"{_format_number(log['room'])} more bytes may be written before log that has not landed is lost")
     if log["seconds"] is not None:
-        parts.append(f"each for {_number(log['seconds'])} s")
+        parts.append(f"retention {_format_number(log['seconds'])} s")
     return "; ".join(parts)
 
 
-def _check(check: dict[str, Any]) -> str:
-    failed = len(check["failed"])
-    held = f"{failed} of {_number(check['expectations'])} expectations failed" if failed else "all held"
-    return f"checked at {check['checked_at']}: {held}"
+def _describe_check(check: dict[str, Any]) -> str:
+    failed, total = len(check["failed"]), _format_number(check["expectations"])
+    result = f"{failed} of {total} expectations failed" if failed else f"all {total} expectations passed"
+    return f"last check at {check['checked_at']}: {result}"
 
 
-def _dumps(document: dict[str, Any]) -> Table:
-    table = Table("dump", "table", "state", "chunks", "rows", "of about", "rows a second", "seconds left")
+def _dump_table(document: dict[str, Any]) -> Table:
+    table = Table("dump", "table", "state", "chunks", "rows", "rows expected", "rows per second", "seconds left")
     for dump in document["dumps"]:
-        table.add_row(dump["id"], dump["table"], dump["state"], _number(dump["chunks"]), _number(dump["rows"]),
-                      _number(dump["rows_expected"]), _number(dump["rows_per_second"]), _number(dump["seconds_left"]))
+        table.add_row(dump["id"], dump["table"], dump["state"], _format_number(dump["chunks"]),
+                      _format_number(dump["rows"]), _format_number(dump["rows_expected"]),
+                      _format_number(dump["rows_per_second"]), _format_number(dump["seconds_left"]))
     return table
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

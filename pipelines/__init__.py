@@ -1,1 +1,1 @@
-"""Composition: which tables and which stage functions make up a job, as a batch or as a stream."""
+"""Wiring: turn a configuration into the packages' arguments. Algorithms and table access live in the packages."""

@@ -1,9 +1,10 @@
-"""Composes capture: which source, which landing table, where progress and the lease are kept."""
+"""Wire ``capture``: the configured source, landing table, progress store and lease."""
 
 from __future__ import annotations
 
 import threading
 
+from dblake.capture.context import CaptureContext
 from dblake.capture.lease import open_lease
 from dblake.capture.loop import Landed, Until
 from dblake.capture.progress import open_progress
@@ -16,28 +17,26 @@ from pipelines.sources import open_source
 
 
 def run_capture(config: Config, until: Until, stop: threading.Event, *, accept_gap: bool = False) -> Landed:
-    """Captures until told to; ends at a transaction's end once ``stop`` is set.
+    """Capture until ``until`` holds or ``stop`` is set, at a transaction's end; return what has landed.
 
-    A run that ends by itself does not stand by: whoever scheduled it is told at once that another capture leads.
+    A run with an end is never on standby: its scheduler learns at once that another capture leads. Raises the errors of
+    ``Capture.run``.
     """
     name = config.source.name
     paths = Paths(config.warehouse, name)
     standby = not until.caught_up and until.seconds is None
     lease = open_lease(config.progress, name, standby=standby, stop=stop)
-    capture = Capture(
-        open_source(config),
-        lambda: Landing(paths.landing, name),
-        open_progress(config.progress, name, lease),
-        lease,
-        CaptureSettings(
-            max_bytes=config.capture.max_bytes,
-            max_rows=config.capture.max_rows,
-            commits_per_second=config.capture.commit_rate,
-            heartbeat_seconds=config.capture.heartbeat_seconds,
-            redump=config.capture.redump == "auto",
-        ),
-        DumpSettings(**config.dump.model_dump()),
-        stop,
-        accept_gap=accept_gap,
+    context = CaptureContext(
+        open_source(config), open_progress(config.progress, name, lease), lease, capture_settings(config),
+        DumpSettings(**config.dump.model_dump()), stop,
     )
-    return capture.run(until)
+    return Capture(context, lambda: Landing(paths.landing, name), accept_gap=accept_gap).run(until)
+
+
+def capture_settings(config: Config) -> CaptureSettings:
+    """Return the configuration's ``capture`` section as settings."""
+    capture = config.capture
+    return CaptureSettings(
+        max_bytes=capture.max_bytes, max_rows=capture.max_rows, commits_per_second=capture.commit_rate,
+        heartbeat_seconds=capture.heartbeat_seconds, redump=capture.redump == "auto",
+    )

@@ -1,7 +1,7 @@
-"""The whole path on one machine, from nothing: a real PostgreSQL with live writes, dumped while it is written to.
+"""Run the whole path on one machine: a PostgreSQL server under load, dumped while pgbench writes to it.
 
-Composes what the other jobs do, each as its user would: capture runs as its own light process, reconcile and state in
-this one. Ends with a proof: both sides count and hash every table on their own.
+Runs the jobs as a user would: capture as a separate process, reconcile and state in this one. Guarantee: the copy is
+verified; database and Spark each count and hash every table independently.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dblake.capture.dump_queue import dump_status, queue_dump
 from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.requests import queue_dump, status
 from dblake.config import Config
 from dblake.core.errors import ConfigError, SourceError, StateError
 from dblake.core.names import split_qualified
@@ -43,7 +43,7 @@ from pipelines.sources import postgres_settings
 
 _MARKER = "made-by-dblake-quickstart"
 _HOME = Path(__file__).parents[1]
-_ACCOUNTS_A_SCALE = 100_000
+_ACCOUNTS_PER_SCALE = 100_000
 
 _FILL_SECONDS = 300
 """For ``pgbench -i``, and as much again for each ten of its scale."""
@@ -55,22 +55,22 @@ _CAPTURE_STOP_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """One table on both sides: ``(rows, hash)`` each."""
+class Comparison:
+    """One table's ``(rows, hash)`` at the source and in state."""
 
     table: str
     source: tuple[int, int]
     state: tuple[int, int]
 
     @property
-    def equal(self) -> bool:
-        """True if both sides agree."""
+    def is_equal(self) -> bool:
+        """True if row count and hash agree."""
         return self.source == self.state
 
 
 @dataclass
 class Quickstart:
-    """One run. ``say`` tells the person watching; everything is made in one folder, which is made anew."""
+    """One run of the quickstart. All files are in one folder, which every run recreates."""
 
     config: Config
     config_file: Path
@@ -79,52 +79,55 @@ class Quickstart:
     changes_per_second: int = 300
     _spark: SparkSession | None = field(default=None, init=False)
 
-    def run(self) -> list[Proof]:
-        """Runs it all; returns the proof for each table."""
+    def run(self) -> list[Comparison]:
+        """Run all steps and return the comparison of each table."""
         folder = self._fresh_folder()
         database = EmbeddedPostgres(folder / "postgres", port=self.config.source.port)
-        self.say(f"1. A PostgreSQL of its own, with {self.scale * _ACCOUNTS_A_SCALE:,} accounts")
+        self._announce(f"1. Start a PostgreSQL server with {self.scale * _ACCOUNTS_PER_SCALE:,} accounts")
         with database:
             self._fill(database)
             settings = postgres_settings(self.config)
-            self.say("2. Preflight: capture role, grants, watermark table, publication, slot")
+            self._announce("2. Preflight: create capture role, grants, watermark table, publication and slot")
             run_init(settings, database.user, database.password)
             tables = [t for t in PostgresSource(settings).tables() if t.primary_key]
             store = open_progress(self.config.progress, self.config.source.name)
             with self._capture(folder) as capture, self._load(database, folder):
-                self.say(f"3. Dump of {len(tables)} tables, while pgbench writes to all of them")
+                self._announce(f"3. Dump {len(tables)} tables while pgbench writes to all of them")
                 queue_dump(store, [t.table for t in tables])
                 self._spark = spark_session("dblake quickstart")
                 self._watch_dump(store, capture, folder)
-                self.say("4. Reconcile and state, while capture and the writes go on")
+                self._announce("4. Reconcile and state, while capture and pgbench run")
                 self._advance()
-            self.say("5. The writes have ended; the rest of the log follows")
+            self._announce("5. Stop pgbench and capture the rest of the log")
             self._run_job("capture", "--until-caught-up")
             self._advance()
-            self.say("6. Proof: each side counts and hashes its rows on its own")
-            every = list(PostgresSource(settings).tables())
-            return self._prove(digests(settings, every), every)
+            self._announce("6. Verify: database and Spark each count and hash every table")
+            tables = list(PostgresSource(settings).tables())
+            return self._compare(digests(settings, tables), tables)
 
-    def say(self, text: str) -> None:
-        """One step of the story."""
+    def _announce(self, text: str) -> None:
         self.console.print(f"[bold]{text}[/bold]")
 
     @property
     def spark(self) -> SparkSession:
-        """The session, once it has been started."""
+        """The Spark session; exists after ``run``."""
         assert self._spark is not None
         return self._spark
 
-    def ask(self, question: str) -> DataFrame:
-        """What one SQL statement over state, events or history answers."""
-        return query(self.spark, Paths(self.config.warehouse, self.config.source.name), question)
+    def query(self, statement: str) -> DataFrame:
+        """Return the result of one SQL statement over state, events or history."""
+        return query(self.spark, self._paths, statement)
+
+    @property
+    def _paths(self) -> Paths:
+        return Paths(self.config.warehouse, self.config.source.name)
 
     def _fresh_folder(self) -> Path:
         folder = Path(self.config.warehouse).parent
         if folder.exists() and any(folder.iterdir()) and not (folder / _MARKER).exists():
             raise ConfigError(
-                f"warehouse: {folder} holds something that the quickstart did not make",
-                next_step="name a warehouse in a folder of its own",
+                f"warehouse: {folder} holds files that the quickstart did not create",
+                next_step="name a warehouse in a separate folder",
             )
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -140,7 +143,7 @@ class Quickstart:
             cur.execute(f'CREATE DATABASE "{name}"')
         self._initialise(database)
         with closing(database.connect(name)) as admin, admin.cursor() as cur:
-            # It has no key. Its rows are only ever inserted, but without this PostgreSQL would refuse an UPDATE.
+            # The table has no primary key; without a replica identity PostgreSQL would reject an UPDATE.
             cur.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
     def _initialise(self, database: EmbeddedPostgres) -> None:
@@ -171,19 +174,19 @@ class Quickstart:
 
     @contextmanager
     def _load(self, database: EmbeddedPostgres, folder: Path) -> Iterator[None]:
-        """pgbench's own read-write transactions, each three updates and an insert."""
+        """Run pgbench within the block: read-write transactions of three updates and one insert."""
         rate = max(1, self.changes_per_second // 4)
         load = self._pgbench(database, "-n", "-c", "2", "-R", str(rate), "-T", "3600")
         try:
             yield
             if load.poll() is not None:
-                raise SourceError("pgbench stopped writing", next_step=f"read {folder / 'pgbench.log'}")
+                raise SourceError("pgbench ended early", next_step=f"read {folder / 'pgbench.log'}")
         finally:
             stop_process(load)
 
     @contextmanager
     def _capture(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Capture as a process of its own, as it would run beside any database."""
+        """Run capture within the block, as a separate process."""
         with _capture_log(folder).open("ab") as sink:
             process = subprocess.Popen(
                 [*end_with_parent(), *self._command("capture")], env=self._environment(),
@@ -220,10 +223,10 @@ class Quickstart:
         """Show the progress of the dump until it is done; raise SourceError if it fails or stalls."""
         columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as progress:
-            bar = progress.add_task("rows dumped", total=self.scale * (_ACCOUNTS_A_SCALE + 11))
+            bar = progress.add_task("rows dumped", total=self.scale * (_ACCOUNTS_PER_SCALE + 11))
             seen, since = None, time.monotonic()
             while True:
-                dumps = status(store)
+                dumps = dump_status(store)
                 progress.update(bar, completed=sum(d["rows"] for d in dumps))
                 failed = [d for d in dumps if d["state"] == "failed"]
                 if failed:
@@ -242,11 +245,10 @@ class Quickstart:
                 time.sleep(0.2)
 
     def _advance(self) -> None:
-        paths = Paths(self.config.warehouse, self.config.source.name)
         started = time.monotonic()
-        batch = reconcile_once(self.spark, paths)
+        batch = reconcile_once(self.spark, self._paths)
         reconciled = time.monotonic()
-        results = run_state(self.spark, paths, parallel=2)
+        results = run_state(self.spark, self._paths, parallel=2)
         for result in results:
             if result.error:
                 raise result.error
@@ -256,17 +258,17 @@ class Quickstart:
             f"state {time.monotonic() - reconciled:.1f} s"
         )
 
-    def _prove(self, source: dict[str, tuple[int, int]], tables: list[TableSchema]) -> list[Proof]:
-        paths = Paths(self.config.warehouse, self.config.source.name)
-        proofs = []
+    def _compare(self, source: dict[str, tuple[int, int]], tables: list[TableSchema]) -> list[Comparison]:
+        comparisons = []
         for table in tables:
             columns = ", ".join(identifier(name) for name in table.names)
-            relation = f"(SELECT {columns} FROM {delta(paths.state(*split_qualified(table.table)))} WHERE NOT _deleted)"
+            path = delta(self._paths.state(*split_qualified(table.table)))
+            relation = f"(SELECT {columns} FROM {path} WHERE NOT _deleted)"
             row = self.spark.sql(digest_sql(table, relation)).first()
             if row is None:
                 raise StateError(f"the state of {table.table} cannot be read")
-            proofs.append(Proof(table.table, source[table.table], (row["rows"], int(row["hash"]))))
-        return proofs
+            comparisons.append(Comparison(table.table, source[table.table], (row["rows"], int(row["hash"]))))
+        return comparisons
 
 
 def _capture_log(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Compose ``status``: read the tables and the progress store, and ask the configured database about its log."""
+"""Wire ``status``: the configured tables, progress store and database."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from dblake.capture.dump_queue import dump_status
+from dblake.capture.dump_task import DumpState
 from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.requests import State
-from dblake.capture.requests import status as dump_status
 from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
@@ -21,13 +21,13 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     """Return the document that ``status --json`` prints; without ``ask_source`` the database is not contacted."""
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
-    source = _ask_source(config, paths, store) if ask_source else SourceReport()
+    source = _query_source(config, paths, store) if ask_source else SourceReport()
     return build_status(paths, store, source, late_seconds=config.status.late_seconds)
 
 
-def _ask_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
+def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
     reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
-    tables = sorted({dump["table"] for dump in dump_status(store) if not State(dump["state"]).final})
+    tables = sorted({dump["table"] for dump in dump_status(store) if not DumpState(dump["state"]).is_final})
     try:
         source = open_source(config)
         return SourceReport(source.log_retention(reached.resume if reached else None), source.row_estimates(tables))

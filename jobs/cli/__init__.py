@@ -1,1 +1,1 @@
-"""The command-line frame that all jobs share."""
+"""The command-line frame that all jobs share, and the output of ``sql``."""

@@ -1,4 +1,4 @@
-"""What all jobs share at the command line: common options, logging, and how an ending becomes an exit code.
+"""The frame of every job: common options, logging, signals, and the exit code of every ending.
 
 A job module declares a click command and ends with ``run_job(command)``::
 
@@ -8,15 +8,14 @@ A job module declares a click command and ends with ``run_job(command)``::
     def reconcile(config: Config, once: bool) -> None:
         "Turn landing into events."
 
-``job_options`` adds ``--conf`` and ``--verbose`` and hands the loaded configuration over; in a click group it goes on
-each subcommand and on the group, so that ``--conf`` may stand before or after the subcommand. Promise: facts go to
-stdout, all else to stderr; an error is one line there, ``dblake JOB: what. Next: …`` (with ``DBLAKE_LOG=json`` every
-line is a JSON object instead), and never holds row values, which the messages and tracebacks of unexpected exceptions
-might: those are shown with ``--verbose`` only.
+``job_options`` adds ``--conf`` and ``--verbose`` and passes the loaded configuration; in a click group it decorates the
+group and each subcommand, so that ``--conf`` may precede or follow the subcommand.
 
-Asked to stop (SIGTERM), a job ends with 0. One that must finish what it has in hand polls the event of
-``stop_requested()``; any other is interrupted where it stands. A job that has not ended 60 s after SIGTERM, because it
-waits for a database, for storage or for Spark, ends there: a restart is as safe as after SIGKILL.
+Guarantee: results go to stdout, all else to stderr. An error is one line there, ``dblake JOB: what. Next: …``; with
+``DBLAKE_LOG=json`` every line is a JSON object. That line never holds row values. Messages and tracebacks of unexpected
+exceptions might, so ``--verbose`` alone shows them. A job stopped by SIGTERM ends with 0: one that must finish work in
+progress polls the event of ``stop_requested()``, any other is interrupted. A job that has not ended 60 s
+after SIGTERM, because it waits for a database, storage or Spark, ends then: a restart is as safe as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ from pythonjsonlogger.json import JsonFormatter
 
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
+from dblake.core.transient import transient_reason
 
 _INTERRUPTED = 130
 _STOP_SECONDS = 60.0
 """Longer than capture needs to end at a transaction's end and to land what it has read."""
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
-_bug_detail = False
+_shows_tracebacks = False
 
 
 class _Stopped(BaseException):
-    """SIGTERM came. A BaseException, so that no ``except Exception`` on the way takes it for a failure."""
+    """Raised by SIGTERM. A BaseException, so that no ``except Exception`` mistakes it for a failure."""
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--conf`` and ``--verbose``; the function gets ``config`` in their place.
+    """Add ``--conf`` and ``--verbose`` to a command, which receives ``config`` instead of them.
 
-    On a group the function is called without it: the subcommands read the file, once.
+    A group's function is called without it: each subcommand loads the file.
     """
 
     @verbose_option
     @click.option(
-        "--conf", type=click.Path(path_type=Path), metavar="FILE",
-        help="Configuration file; DBLAKE_CONF if not given.",
+        "--conf", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file; default: DBLAKE_CONF.",
     )
     @functools.wraps(function)
     def wrapper(conf: Path | None, **options: Any) -> Any:
@@ -70,18 +69,18 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(context.command, click.Group):
             context.obj = conf
             return function(**options)
-        named = conf or context.obj or os.environ.get("DBLAKE_CONF")
-        if not named:
+        file = conf or context.obj or os.environ.get("DBLAKE_CONF")
+        if not file:
             raise UsageError(
                 "no configuration file", next_step="give --conf FILE or set DBLAKE_CONF; conf/ has files to start from"
             )
-        return function(config=load_config(Path(named)), **options)
+        return function(config=load_config(Path(file)), **options)
 
     return wrapper
 
 
 def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--verbose`` alone, for the jobs that need no configuration file."""
+    """Add ``--verbose`` alone, for jobs without a configuration file."""
 
     def set_up(context: click.Context, _: click.Parameter, verbose: bool) -> None:
         if verbose or context.parent is None:
@@ -89,39 +88,36 @@ def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
     option = click.option(
         "--verbose", is_flag=True, expose_value=False, is_eager=True, callback=set_up,
-        help="More detail on stderr; tracebacks may show values.",
+        help="Log details to stderr and show tracebacks, which may contain row values.",
     )
     return option(function)
 
 
 @contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """An event that SIGTERM or Ctrl-C sets, once; the second one interrupts. For jobs that stop at a safe place."""
+    """Yield an event that the first SIGTERM or Ctrl-C sets; the second one interrupts the job."""
     event = threading.Event()
-    asked = False
+    requested = False
 
     def request(signum: int, _: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal requested
+        if requested:
             raise _Stopped if signum == signal.SIGTERM else KeyboardInterrupt
-        asked = True
+        requested = True
         # Not event.set() here: a handler runs in the main thread, which may be inside event.wait() and hold the very
         # lock that set() takes. Not threading.Thread either, whose start() takes locks of its own.
         _thread.start_new_thread(event.set, ())
 
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield event
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def run_job(command: click.Command) -> NoReturn:
-    """Runs a job and ends the process with the exit code its ending stands for.
-
-    A command may return an exit code of its own; None is 0.
-    """
+    """Run a job and exit with the code of its ending. A command may return an exit code; None is 0."""
     stopping = False
 
     def stop(_signum: int, _frame: FrameType | None) -> None:
@@ -133,14 +129,14 @@ def run_job(command: click.Command) -> NoReturn:
     signal.signal(signal.SIGTERM, stop)
     code: int
     try:
-        # Not command.main: it has endings of its own for Ctrl-C and for a reader that goes away.
+        # Not command.main: it has its own endings for Ctrl-C and a closed pipe.
         with command.make_context(f"./spark-submit.sh {command.name}", sys.argv[1:]) as context:
             result = command.invoke(context)
         code = result if isinstance(result, int) else ExitCode.DONE
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001 - the one place where every ending is given its exit code
-        # While stopping, what breaks breaks because of it: connections and the JVM may go first.
-        code = ExitCode.DONE if stopping else _ending(command.name or "job", error)
+    except BaseException as error:  # noqa: BLE001 - the one place that turns every ending into an exit code
+        # Errors during a stop are its consequence: connections and the JVM may end first.
+        code = ExitCode.DONE if stopping else _report_ending(command.name or "job", error)
     sys.exit(int(code))
 
 
@@ -158,90 +154,69 @@ def _end_after_sigterm(job: str) -> None:
         while signal.SIGTERM not in os.read(read, 64):
             pass
         time.sleep(_STOP_SECONDS)
-        _say(job, f"still busy {_STOP_SECONDS:.0f} s after SIGTERM; ends now. Next: start it again, it resumes")
+        _print_error(job, f"still busy {_STOP_SECONDS:.0f} s after SIGTERM; ends now. Next: start it again, it resumes")
         os._exit(ExitCode.DONE)
 
     threading.Thread(target=watch, name="stop", daemon=True).start()
 
 
-def _ending(job: str, error: BaseException) -> int:
-    """Says on stderr how the job ended and returns the exit code."""
+def _report_ending(job: str, error: BaseException) -> int:
+    """Print how the job ended and return the exit code."""
     if isinstance(error, _Stopped):
         return ExitCode.DONE
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        _say(job, "interrupted")
+        _print_error(job, "interrupted")
         return _INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        # The reader of our output has seen enough (`sql … | head`); the interpreter's last flush must not complain.
+        # The reader closed the pipe (`sql … | head`); the interpreter's last flush must not fail on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
     if isinstance(error, click.ClickException):
-        _say(job, f"{error.format_message().rstrip('.')}. Next: see ./spark-submit.sh {job} --help")
+        _print_error(job, f"{error.format_message().rstrip('.')}. Next: see ./spark-submit.sh {job} --help")
         return ExitCode.USAGE
-    if _bug_detail:
+    if _shows_tracebacks:
         traceback.print_exception(error)
     if isinstance(error, DblakeError):
-        _say(job, str(error))
+        _print_error(job, str(error))
         return error.exit_code
-    why = _passing(error)
-    if why:
-        _say(job, f"{why} ({type(error).__name__} {_place(error)}). Next: see to that, then run again")
+    reason = transient_reason(error)
+    if reason:
+        _print_error(job, f"{reason} ({type(error).__name__} {_origin(error)}). Next: remove the cause and run again")
         return ExitCode.TRY_AGAIN
-    _say(job, f"unexpected {type(error).__name__} {_place(error)}; this is a bug. "
-              "Next: run again with --verbose and report what it shows")
+    _print_error(job, f"unexpected {type(error).__name__} {_origin(error)}; this is a bug. "
+                      "Next: run again with --verbose and report its output")
     return ExitCode.BUG
 
 
-_AWAY = "the warehouse's storage does not answer, or Spark's machines do not"
-#: What is no bug of ours, though nobody expected it there: in words of the operating system, of Java and of Spark.
-_REASONS = {
-    "no space left on device": "a disk is full", "disk quota exceeded": "a disk is full",
-    "outofmemoryerror": "Spark ran out of memory", "executorlostfailure": "Spark lost an executor",
-    "answer from java side is empty": "Spark's JVM ended before the job: killed, for memory perhaps",
-    "while trying to connect to the java server": "Spark's JVM ended before the job: killed, for memory perhaps",
-    "connection refused": _AWAY, "connection reset": _AWAY, "timed out": _AWAY, "error sending request": _AWAY,
-    "unknownhostexception": _AWAY, "name resolution": _AWAY,
-}
-
-
-def _passing(error: BaseException) -> str | None:
-    """Why an error that is nobody's fault may be gone the next time; None if nothing says so."""
-    theirs = type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "deltalake", "_internal")
-    if not theirs and not isinstance(error, OSError):
-        return None
-    text = str(error).lower()
-    return next((reason for words, reason in _REASONS.items() if words in text), None)
-
-
-def _say(job: str, message: str) -> None:
+def _print_error(job: str, message: str) -> None:
     line = " ".join(message.split())
-    if _in_json():
+    if _logs_json():
         logging.getLogger("dblake").error(line, extra={"job": job})
     else:
         print(f"dblake {job}: {line}", file=sys.stderr, flush=True)
 
 
-def _in_json() -> bool:
+def _logs_json() -> bool:
     return os.environ.get("DBLAKE_LOG") == "json"
 
 
-def _place(error: BaseException) -> str:
-    """The innermost line of ours that the exception passed: code, so never a value."""
+def _origin(error: BaseException) -> str:
+    """Return the innermost line of our code on the exception's path; a line of code holds no row value."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     return f"at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
 
 
 def _set_up_logging(verbose: bool) -> None:
-    global _bug_detail
-    _bug_detail = verbose
+    global _shows_tracebacks
+    _shows_tracebacks = verbose
     handler = logging.StreamHandler(sys.stderr)
     formatter: logging.Formatter
-    if _in_json():
+    if _logs_json():
         formatter = JsonFormatter("{levelname}{name}{message}", style="{", timestamp="at", rename_fields=_JSON_NAMES)
     else:
         form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
@@ -249,5 +224,5 @@ def _set_up_logging(verbose: bool) -> None:
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for ours in ("dblake", "pipelines"):
-        logging.getLogger(ours).setLevel(logging.DEBUG if verbose else logging.INFO)
+    for package in ("dblake", "pipelines"):
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,4 +1,4 @@
-"""Tables of state as Airflow assets, for DAGs that are to run when a table has changed."""
+"""State tables as Airflow assets, for DAGs scheduled by changes of a table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dblake.core.names import folder, split_qualified
 
 
 def table_asset(source: str, table: str) -> Asset:
-    """The asset of one table, ``schema.table``; updated by each run of the source's DAG that changed its state."""
+    """Return the asset of one table, ``schema.table``; each DAG run that changed its state updates it."""
     schema, name = split_qualified(table)
     return Asset(f"dblake://{source}/{folder(schema)}/{folder(name)}")
 
 
 def any_table(source: str) -> AssetAlias:
-    """Stands for all tables of a source, also those that are not there yet."""
+    """Return the alias of all tables of a source, future ones included."""
     return AssetAlias(f"dblake/{source}")

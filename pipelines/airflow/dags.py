@@ -1,4 +1,4 @@
-"""From configuration files to DAGs: for each source one that runs its jobs, and one that asks for dumps when told to.
+"""Build DAGs from configuration files: per source one that runs the jobs and one that starts a dump on demand.
 
 A file in Airflow's DAG folder needs three lines (docs/airflow.md)::
 
@@ -6,8 +6,8 @@ A file in Airflow's DAG folder needs three lines (docs/airflow.md)::
     from pipelines.airflow.dags import dags_from
     globals().update(dags_from("/opt/dblake/conf/shop.yaml"))
 
-Promise: a file with a mistake in it still gives its DAGs, as long as they can be laid out at all. The mistake fails the
-run, where somebody is told of it, and not the import, which takes the DAG out of sight.
+Guarantee: a file with a fault still yields its DAGs if ``source.name`` and ``airflow`` are valid. The fault fails the
+run, where alerts see it, rather than the import, which would hide the DAG.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from airflow.sdk import DAG, Param, chain
 
 from dblake.config import AirflowConfig, load_airflow
 from pipelines.airflow.operators import JobOperator, StateOperator
-from pipelines.airflow.tasks import STATE, jobs, line
+from pipelines.airflow.tasks import STATE, command_line, scheduled_jobs
 
-# Any day that has passed: runs that were missed are not made up for, the next one does their work.
-_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+# Any past date: catchup is off, the next run does the work of missed ones.
+_START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
-_CHOSEN = (
+_DUMP_OPTIONS = (
     "{% for table in params.tables %} --table {{ table | shell }}{% else %} --all{% endfor %}"
     "{% if params['keys'] %} --keys {{ params['keys'] | shell }}{% endif %}"
 )
 
 
 def dags_from(*files: str | Path, default_args: Mapping[str, Any] | None = None) -> dict[str, DAG]:
-    """The DAGs of all files, by id. ``default_args`` are Airflow's: callbacks, pools, ``env`` of the jobs."""
-    made = []
+    """Return the DAGs of all files by id. ``default_args`` are Airflow's: callbacks, pools, ``env`` of the jobs."""
+    dags = []
     for file in map(Path, files):
         conf = file.absolute()
         source, settings = load_airflow(conf)
@@ -44,22 +44,22 @@ def dags_from(*files: str | Path, default_args: Mapping[str, Any] | None = None)
             "retries": settings.retries, "retry_delay": timedelta(seconds=settings.retry_seconds),
             **(default_args or {}),
         }
-        made += [_pipeline(conf, source, settings, arguments), _dump(conf, source, arguments)]
-    return {dag.dag_id: dag for dag in made}
+        dags += [_build_pipeline(conf, source, settings, arguments), _build_dump(conf, source, arguments)]
+    return {dag.dag_id: dag for dag in dags}
 
 
-def _name(source: str) -> str:
+def _dag_id(source: str) -> str:
     return f"dblake_{source}"
 
 
-def _pipeline(conf: Path, source: str, settings: AirflowConfig, arguments: dict[str, Any]) -> DAG:
+def _build_pipeline(conf: Path, source: str, settings: AirflowConfig, arguments: dict[str, Any]) -> DAG:
     with DAG(
-        _name(source), schedule=settings.schedule, start_date=_BEGIN, catchup=False, max_active_runs=1,
-        default_args=arguments, tags=["dblake"], description=f"Source {source}: from its log to its state tables",
+        _dag_id(source), schedule=settings.schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
+        default_args=arguments, tags=["dblake"], description=f"Source {source}: log to state tables",
     ) as dag:
         tasks: list[JobOperator] = []
-        for job, options in jobs(settings).items():
-            command = line(conf, job, *options)
+        for job, options in scheduled_jobs(settings).items():
+            command = command_line(conf, job, *options)
             if job == STATE:
                 tasks.append(StateOperator(task_id=job, bash_command=command, conf=str(conf), source=source))
             else:
@@ -68,16 +68,16 @@ def _pipeline(conf: Path, source: str, settings: AirflowConfig, arguments: dict[
     return dag
 
 
-def _dump(conf: Path, source: str, arguments: dict[str, Any]) -> DAG:
+def _build_dump(conf: Path, source: str, arguments: dict[str, Any]) -> DAG:
     with DAG(
-        f"{_name(source)}_dump", schedule=None, max_active_runs=1, default_args=arguments, tags=["dblake"],
-        description=f"Source {source}: read tables, or rows, again", user_defined_filters={"shell": shlex.quote},
+        f"{_dag_id(source)}_dump", schedule=None, max_active_runs=1, default_args=arguments, tags=["dblake"],
+        description=f"Source {source}: dump (backfill) tables or rows", user_defined_filters={"shell": shlex.quote},
         params={
-            "tables": Param([], type="array", items={"type": "string"}, description="schema.table; none means all."),
+            "tables": Param([], type="array", items={"type": "string"}, description="schema.table; empty: all tables."),
             "keys": Param("", type="string",
-                          description="Only these rows of the one table: JSON, an array with an entry for each key."),
+                          description="Only these rows of one table: a JSON array with one entry per key."),
         },
     ) as dag:
-        start = JobOperator(task_id="start", bash_command=line(conf, "dump", "start") + _CHOSEN)
-        chain(start, TriggerDagRunOperator(task_id="run", trigger_dag_id=_name(source)))
+        start = JobOperator(task_id="start", bash_command=command_line(conf, "dump", "start") + _DUMP_OPTIONS)
+        chain(start, TriggerDagRunOperator(task_id="run", trigger_dag_id=_dag_id(source)))
     return dag

@@ -1,7 +1,7 @@
-"""Runs lines of ``spark-submit.sh`` under Airflow, so that their exit codes decide what is tried again.
+"""Run ``spark-submit.sh`` under Airflow, with retries decided by exit codes.
 
-Promise: what ended with 75, or was killed, fails so that Airflow's retries apply; any other failure is final at once;
-nothing that was stopped half-way counts as done. The lines themselves are made in ``tasks``.
+Guarantee: a job that ended with 75 or was killed fails so that Airflow's retries apply; any other failure is final; a
+job that Airflow stopped never counts as done. ``tasks`` builds the command lines.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from pipelines.airflow.assets import any_table, table_asset
-from pipelines.airflow.tasks import SCRIPT, Verdict, changed, verdict
+from pipelines.airflow.tasks import SCRIPT, Outcome, changed_tables, classify
 
 _STATUS_SECONDS = 900
 """For ``status``, which may have to make its environment first."""
 
 
 class JobOperator(BashOperator):
-    """One job. ``bash_command`` is its line; what else BashOperator takes (``env``, ``append_env``) it takes, too."""
+    """A task that runs one job. ``bash_command`` is its command line; other arguments are BashOperator's."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._stopped = False
 
     def execute(self, context: Any) -> Any:
-        """Runs the line; its last line of output is the result."""
+        """Run the command and return its last line of output."""
         bash = shutil.which("bash") or "bash"
         done = self.subprocess_hook.run_command(
             [bash, "-c", self.bash_command], env=self.get_env(context), cwd=self.cwd
         )
         if self._stopped:
-            # The job ended with 0, as always when it is asked to stop, and Airflow would take that for success.
+            # A stopped job ends with 0, which Airflow would take for success.
             raise AirflowException("stopped before its end")
-        judge(done.exit_code)
+        require_success(done.exit_code)
         return done.output
 
     def on_kill(self) -> None:
-        """Asks the job to stop, which it does at a safe place."""
+        """Request the job to stop, which it does at a safe point."""
         self._stopped = True
         super().on_kill()
 
 
 class StateOperator(JobOperator):
-    """The state job, which then announces the tables that have changed since it last did."""
+    """The state job; afterwards it announces the tables that changed since the last announcement."""
 
     def __init__(self, *, conf: str, source: str, **arguments: Any) -> None:
         super().__init__(outlets=[any_table(source)], **arguments)
@@ -58,28 +58,28 @@ class StateOperator(JobOperator):
         self.source = source
 
     def execute(self, context: Any) -> dict[str, int]:
-        """Returns the version of every table's state, which is what the next run compares with."""
+        """Run the job, announce changed tables and return every state table's version for the next comparison."""
         super().execute(context)
         document = read_status(self.conf, self.get_env(context))
-        # Versions, not what this run did: tables may have been merged by one that died before it could tell.
-        now: dict[str, int] = document["tables"]
-        # With map_indexes it is the newest one, without it all there are.
-        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1)
-        announced = context["outlet_events"][any_table(self.source)]
-        for table, version in changed(now, before).items():
-            announced.add(table_asset(self.source, table), extra={"table": table, "version": version})
+        # Versions, not this run's results: a run that died after its merge has not announced it.
+        versions: dict[str, int] = document["tables"]
+        # map_indexes selects the newest value; without it xcom_pull returns all values.
+        previous = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1)
+        events = context["outlet_events"][any_table(self.source)]
+        for table, version in changed_tables(versions, previous).items():
+            events.add(table_asset(self.source, table), extra={"table": table, "version": version})
             self.log.info("changed: %s, version %d", table, version)
-        return now
+        return versions
 
 
 class LagSensor(BaseSensorOperator):
-    """Waits until a stage holds all that was committed at the source up to ``seconds`` ago. Starts no JVM."""
+    """Waits until a stage holds everything committed at the source up to ``seconds`` ago. Starts no JVM."""
 
     def __init__(
         self, *, conf: str, seconds: float, stage: Literal["landing", "events", "state"] = "state",
         env: Mapping[str, str] | None = None, **arguments: Any,
     ) -> None:
-        # Between two looks its slot is free for the jobs it waits for.
+        # Between two pokes the slot is free for the jobs that the sensor waits for.
         super().__init__(**({"mode": "reschedule"} | arguments))
         self.conf = conf
         self.seconds = seconds
@@ -87,31 +87,31 @@ class LagSensor(BaseSensorOperator):
         self.env = dict(env or {})
 
     def poke(self, context: Any) -> bool:  # noqa: ARG002
-        """True once the lag is small enough."""
+        """Return whether the stage's lag is at most ``seconds``."""
         try:
             lag = read_status(self.conf, os.environ | self.env)["stages"][self.stage]["lag_seconds"]
         except AirflowFailException:
             raise
-        except AirflowException as passing:
-            self.log.warning("%s", passing)
+        except AirflowException as error:
+            self.log.warning("%s", error)
             return False
-        self.log.info("%s: %s", self.stage, "nothing yet" if lag is None else f"{lag} s behind now")
+        self.log.info("%s: %s", self.stage, "empty" if lag is None else f"lag {lag} s")
         return lag is not None and lag <= self.seconds
 
 
-def judge(code: int) -> None:
-    """Raises what Airflow tries again, or does not; nothing if the job is done."""
-    decision = verdict(code)
-    if decision is Verdict.AGAIN:
-        raise AirflowException(f"exit code {code}: trying again may help")
-    if decision is Verdict.GIVE_UP:
-        raise AirflowFailException(f"exit code {code}: somebody has to mend what the message above names")
+def require_success(code: int) -> None:
+    """Raise AirflowException for an exit code that is retried, AirflowFailException for one that is final."""
+    outcome = classify(code)
+    if outcome is Outcome.RETRY:
+        raise AirflowException(f"exit code {code}: a retry may succeed")
+    if outcome is Outcome.FAIL:
+        raise AirflowFailException(f"exit code {code}: correct what the message above names")
 
 
 def read_status(conf: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """What ``status --json`` says of the tables: without a JVM, and without the database's password.
+    """Return the document of ``status --json --offline``, which needs neither a JVM nor the database's password.
 
-    ``env`` may hold what reaches the warehouse, and ZooKeeper's passwords.
+    ``env`` may hold credentials of the warehouse and of ZooKeeper.
     """
     try:
         done = subprocess.run(
@@ -121,10 +121,10 @@ def read_status(conf: str, env: Mapping[str, str]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise AirflowException(f"{SCRIPT.name} status: no answer within {_STATUS_SECONDS} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.strip().splitlines()[-1:])
+        last_line = " ".join(done.stderr.strip().splitlines()[-1:])
         try:
-            judge(done.returncode)
+            require_success(done.returncode)
         except AirflowException as error:
-            raise type(error)(f"{SCRIPT.name} status: {error}; {said}") from None
+            raise type(error)(f"{SCRIPT.name} status: {error}; {last_line}") from None
     document: dict[str, Any] = json.loads(done.stdout)
     return document

@@ -1,6 +1,6 @@
-"""What Airflow is to run, in which order, and what to make of how it ended: all of it that can be said without Airflow.
+"""Define what Airflow runs, in which order, and how it treats each exit code; free of Airflow itself.
 
-Each task is one line of ``spark-submit.sh``, as anybody would type it, and the exit code alone decides what comes next.
+Every task is one command line of ``spark-submit.sh``, which can be run by hand as well.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "check": (),
     "maintain": (),
 }
-"""The jobs of a run and the options of each, one after the other."""
+"""The jobs of a run in order, each with its options."""
 
-_SIGNALS = range(129, 129 + 64)
+_SIGNAL_CODES = range(129, 129 + 64)
 
 
-class Verdict(Enum):
-    """What the scheduler is to do about an ending."""
+class Outcome(Enum):
+    """What the scheduler does after a job has ended."""
 
     DONE = "done"
-    AGAIN = "try again"
-    GIVE_UP = "do not try again"
+    RETRY = "retry"
+    FAIL = "fail"
 
 
-def verdict(code: int) -> Verdict:
-    """What an exit code asks for.
+def classify(code: int) -> Outcome:
+    """Return the outcome of an exit code: 75 and killed jobs are retried.
 
-    A job that was killed, by its kernel, its machine or a person, is run again: jobs go on where the last one was and
-    do nothing twice. A killed process has a negative code, or 128 and the signal's number where a shell was waiting.
+    Jobs resume where the previous run ended, so a killed job can be retried. A killed process has a negative code, or
+    128 plus the signal's number under a shell.
     """
     if code == ExitCode.DONE:
-        return Verdict.DONE
-    killed = code < 0 or code in _SIGNALS
-    return Verdict.AGAIN if killed or code == ExitCode.TRY_AGAIN else Verdict.GIVE_UP
+        return Outcome.DONE
+    was_killed = code < 0 or code in _SIGNAL_CODES
+    return Outcome.RETRY if was_killed or code == ExitCode.TRY_AGAIN else Outcome.FAIL
 
 
-def jobs(settings: AirflowConfig) -> dict[str, tuple[str, ...]]:
-    """The jobs of a run with their options, in order. A supervised capture runs by itself, beside Airflow."""
+def scheduled_jobs(settings: AirflowConfig) -> dict[str, tuple[str, ...]]:
+    """Return a run's jobs in order with their options; a supervised capture runs outside Airflow."""
     return {job: options for job, options in JOBS.items() if settings.capture == "bounded" or job != CAPTURE}
 
 
-def line(conf: Path, *words: str) -> str:
-    """The command that runs a job: ``words`` are the job and its options, the first of which may be a subcommand."""
+def command_line(conf: Path, *words: str) -> str:
+    """Return the command that runs a job; ``words`` are the job, perhaps a subcommand, and its options."""
     return shlex.join([str(SCRIPT), *words, "--conf", str(conf)])
 
 
-def changed(now: Mapping[str, int], before: Mapping[str, int] | None) -> dict[str, int]:
-    """The tables whose state has another version than when tables were last announced; all, if none were yet."""
-    return {table: version for table, version in now.items() if version != (before or {}).get(table)}
+def changed_tables(versions: Mapping[str, int], previous: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the tables whose version differs from the last announcement; all tables if there was none."""
+    return {table: version for table, version in versions.items() if version != (previous or {}).get(table)}

@@ -1,1 +1,1 @@
-"""One suite that every source passes."""
+"""The conformance suite: one set of tests that every source passes."""

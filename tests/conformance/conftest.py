@@ -1,4 +1,9 @@
-"""Each test of the suite runs once for every kind of source."""
+"""The suite's databases. Each test runs once for every kind of source.
+
+The short suite runs every test on the memory twin, PostgreSQL and MariaDB. wal2json and MySQL share their code with
+PostgreSQL and MariaDB except for what a parity test covers, so they run the tests marked ``parity`` (at least one per
+module) and the windows of ``test_windows``; their other tests are slow.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,28 @@ from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
 KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
+_PARITY_KINDS = {"wal2json", "mysql"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of this suite."""
+    config.addinivalue_line("markers", "parity: in the short suite also on wal2json and MySQL (tests/conformance)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests of wal2json and MySQL as slow unless they are marked ``parity``."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            kind = parameters.get("backend", parameters.get("outcome"))
+            if kind in _PARITY_KINDS and not item.get_closest_marker("parity"):
+                item.add_marker(pytest.mark.slow)
 
 
 @contextmanager
 def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty database of the kind that the fixture was asked for."""
+    """An empty database of the fixture's kind."""
     if request.param == "memory":
         yield MemoryBackend()
     elif request.param == "postgres":
@@ -45,12 +67,13 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture
 def keeping_backend(backend: Backend) -> Backend:
-    """An empty database that keeps its log for a reader it knows; the others have nothing to show here."""
+    """An empty database that retains its log for its reader; tests on other servers are skipped."""
     if not backend.keeps_log_for_reader:
-        pytest.skip("this server keeps its log by age alone and lets anybody read it")
+        pytest.skip("this server retains its log by age alone and has no exclusive reader")
     return backend
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
+    """A warehouse of the test's own."""
     return Lake(tmp_path)

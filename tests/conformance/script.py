@@ -1,7 +1,7 @@
-"""A few words for what applications do to a table ``(id, v)``, and for the events that come of it.
+"""A small script language for what applications do to a table ``(id, v)``, and for the resulting events.
 
-``T1 update 1 x`` does something in a transaction called T1, which ``T1 commit`` ends; without a name each line is a
-transaction of its own. An event reads ``u 1 x``: what happened, the key, the value of ``v`` if it was sent.
+``T1 update 1 x`` runs in a transaction called T1, which ``T1 commit`` ends; without a name each line is its own
+transaction. An event line such as ``u 1 x`` has the operation, the key, and the value of ``v`` if it was sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.backends import WATERMARKS, Backend, Row, Transaction
 
 
 class Script:
-    """Lines carried out on one table of a backend."""
+    """Runs lines on one table of a backend."""
 
     def __init__(self, backend: Backend, table: str) -> None:
         self._backend, self._table = backend, table
@@ -57,8 +57,8 @@ class Script:
                 raise AssertionError(f"no such line: {verb} {words}")
 
 
-def said(events: Iterable[Event], table: str) -> list[str]:
-    """The events of a table, a line each."""
+def event_lines(events: Iterable[Event], table: str) -> list[str]:
+    """Return the events of a table, one line each."""
     return [_line(event) for event in events if event.table == table]
 
 

@@ -1,17 +1,18 @@
-"""Dumps: of whole tables and of some rows, more than once, of tables that change under them, of keys of every kind."""
+"""Dumps: whole tables and given keys, repeated dumps, schema changes during a dump, keys of every type."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from dblake.capture.loop import Until
 from dblake.core.schema import Column, TableSchema
 from dblake.landing.control import ChunkEnd
-from tests.conformance.script import Script, said
+from tests.conformance.script import Script, event_lines
 from tests.support.backends import Backend, PostgresBackend
 from tests.support.lake import Lake
 
@@ -24,46 +25,47 @@ AWKWARD = [
 ]
 
 
-def filled(backend: Backend, count: int) -> Script:
+def create_rows(backend: Backend, count: int) -> Script:
     backend.create(ITEMS)
     script = Script(backend, T)
     script.run([f"insert {n} a" for n in range(1, count + 1)])
     return script
 
 
-def truth(backend: Backend, schema: TableSchema) -> dict[tuple[str | None, ...], dict[str, str | None]]:
+def source_rows(backend: Backend, schema: TableSchema) -> dict[tuple[str | None, ...], dict[str, str | None]]:
     return {tuple(row[name] for name in schema.primary_key): row for row in backend.rows(schema.table)}
 
 
-def test_given_keys_are_read_and_missing_ones_are_no_error(backend: Backend, lake: Lake) -> None:
-    script = filled(backend, 12)
+def test_dump_of_given_keys_ignores_missing_ones(backend: Backend, lake: Lake) -> None:
+    script = create_rows(backend, 12)
     source = backend.source("public.*")
     lake.dump(T, keys=[("11",), ("99",), ("2",), ("98",), ("3",)])
     lake.capture(source, chunk_size=2, steps={("low", T): lambda: script.run(["update 2 x"])})
-    assert sorted(said(lake.reconciled()[0], T)) == ["r 11 a", "r 2 x", "r 3 a", "u 2 x"]
+    assert sorted(event_lines(lake.reconciled()[0], T)) == ["r 11 a", "r 2 x", "r 3 a", "u 2 x"]
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 3, 3)]
 
 
-def test_a_table_may_be_dumped_twice(backend: Backend, lake: Lake) -> None:
-    filled(backend, 3)
+def test_table_can_be_dumped_twice(backend: Backend, lake: Lake) -> None:
+    create_rows(backend, 3)
     source = backend.source("public.*")
     lake.dump(T)
     lake.dump(T)
     lake.capture(source, chunk_size=2)
-    assert said(lake.reconciled()[0], T) == ["r 1 a", "r 2 a", "r 3 a"] * 2
-    assert lake.state(T) == truth(backend, ITEMS)
+    assert event_lines(lake.reconciled()[0], T) == ["r 1 a", "r 2 a", "r 3 a"] * 2
+    assert lake.state(T) == source_rows(backend, ITEMS)
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 2, 3)] * 2
 
 
-def test_an_empty_table_is_done_at_once(backend: Backend, lake: Lake) -> None:
-    filled(backend, 0)
+def test_dump_of_empty_table_is_done_after_one_chunk(backend: Backend, lake: Lake) -> None:
+    create_rows(backend, 0)
     lake.dump(T)
     lake.capture(backend.source("public.*"))
-    assert said(lake.reconciled()[0], T) == []
+    assert event_lines(lake.reconciled()[0], T) == []
     assert [(dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()] == [("done", 1, 0)]
 
 
-def test_a_value_that_an_update_left_out_comes_from_the_chunk(backend: Backend, lake: Lake) -> None:
+@pytest.mark.parity
+def test_chunk_fills_column_that_update_omitted(backend: Backend, lake: Lake) -> None:
     wide = TableSchema(T, (*ITEMS.columns, Column("big", "text")))
     backend.create(wide, toasted=["big"])
     with backend.begin() as transaction:
@@ -73,19 +75,19 @@ def test_a_value_that_an_update_left_out_comes_from_the_chunk(backend: Backend, 
     script = Script(backend, T)
     lake.dump(T)
     lake.capture(source, steps={("read", T): lambda: script.run(["update 1 x", "update 2 y", "delete 2", "rekey 3 4"])})
-    assert said(lake.reconciled()[0], T) == ["u 1 x", "u 2 y", "d 2", "d 3", "c 4 a", "f 1 big"]
+    assert event_lines(lake.reconciled()[0], T) == ["u 1 x", "u 2 y", "d 2", "d 3", "c 4 a", "f 1 big"]
     assert lake.state(T)[("1",)] == {"id": "1", "v": "x", "big": "1" * 3000}
     assert "big" not in lake.state(T)[("4",)]
     lake.dump(T, keys=[("4",)])
     lake.capture(source)
-    assert lake.state(T) == truth(backend, wide)
+    assert lake.state(T) == source_rows(backend, wide)
 
 
 @pytest.mark.parametrize(("where", "discarded"), [("low", 0), ("read", 1), ("high", 0)])
-def test_a_chunk_is_read_again_if_the_schema_changed_behind_it(
+def test_schema_change_after_read_discards_chunk(
     backend: Backend, lake: Lake, where: str, discarded: int
 ) -> None:
-    script = filled(backend, 4)
+    script = create_rows(backend, 4)
     source = backend.source("public.*")
 
     def change() -> None:
@@ -98,32 +100,33 @@ def test_a_chunk_is_read_again_if_the_schema_changed_behind_it(
     reasons = [line.reason for line in ledger if line.status == "discarded"]
     assert reasons == ["schema changed in the window"] * discarded
     assert [dump["state"] for dump in lake.dumps()] == ["done"]
-    state, there = lake.state(T), truth(backend, ITEMS)
+    state, expected = lake.state(T), source_rows(backend, ITEMS)
     if where == "high":
-        # Dumped before the column was there: the value that rows were given without an event is for the next dump.
+        # Dumped before the column was added: only the next dump returns the value that rows got without an event.
         assert {key for key, row in state.items() if "extra" not in row} == {("1",), ("2",)}
         lake.dump(T)
         lake.capture(source, redump=False)
         state = lake.state(T)
-    assert state == there
-    assert {row["extra"] for row in there.values()} == {"7"}
+    assert state == expected
+    assert {row["extra"] for row in expected.values()} == {"7"}
 
 
-def test_a_schema_seen_before_the_window_discards_nothing(backend: Backend, lake: Lake) -> None:
-    script = filled(backend, 1)
+def test_schema_change_before_window_discards_nothing(backend: Backend, lake: Lake) -> None:
+    script = create_rows(backend, 1)
     source = backend.source("public.*")
     script.run(["insert 2 b"])
     backend.add_column(T, Column("extra", "integer"), "7")
     script.run(["insert 3 c"])
     lake.dump(T)
     lake.capture(source, steps={("low", T): lambda: script.run(["insert 4 d"])}, redump=False)
-    # The rows, and the end of the table.
+    # The chunk with the rows and the one that ends the table.
     assert [line.status for line in lake.reconciled()[1]] == ["closed", "closed"]
-    assert lake.state(T) == truth(backend, ITEMS)
+    assert lake.state(T) == source_rows(backend, ITEMS)
 
 
-def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake) -> None:
-    script = filled(backend, 6)
+@pytest.mark.parity
+def test_whole_dump_deletes_rows_it_does_not_return(backend: Backend, lake: Lake) -> None:
+    script = create_rows(backend, 6)
     source = backend.source("public.*")
     lake.dump(T)
     lake.capture(source)
@@ -133,18 +136,18 @@ def test_what_a_whole_dump_does_not_return_is_gone(backend: Backend, lake: Lake)
         backend.vanish(T, {"id": gone})
     lake.dump(T, keys=[("1",), ("2",)])
     lake.capture(source)
-    assert set(lake.state(T)) == {(str(n),) for n in range(1, 8)}, "given keys are not all there are"
+    assert set(lake.state(T)) == {(str(n),) for n in range(1, 8)}, "a dump of given keys deletes nothing"
     lake.dump(T)
     lake.capture(source, steps={("low", T): lambda: script.run(["insert 6 c"])})
-    assert lake.state(T) == truth(backend, ITEMS)
+    assert lake.state(T) == source_rows(backend, ITEMS)
     removed = [event for event in lake.reconciled()[0] if event.op == "d"]
     assert [(event.key, event.chunk_id is not None) for event in removed] == [
         (("2",), True), (("4",), True), (("7",), True)
     ]
 
 
-def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend: Backend, lake: Lake) -> None:
-    filled(backend, 6)
+def test_resumed_dump_deletes_vanished_rows_at_its_end(backend: Backend, lake: Lake) -> None:
+    create_rows(backend, 6)
     source = backend.source("public.*")
     lake.dump(T)
     lake.capture(source)
@@ -156,14 +159,14 @@ def test_a_dump_stopped_before_its_end_removes_what_is_gone_when_it_ends(backend
     assert ("2",) in lake.state(T)
     lake.capture(source)
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
-    assert lake.state(T) == truth(backend, ITEMS)
+    assert lake.state(T) == source_rows(backend, ITEMS)
 
 
-def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> None:
+def test_several_readers_give_state_of_one(backend: Backend, lake: Lake) -> None:
     pair = TableSchema("public.pair", (Column("a", "integer", False, 1), Column("b", "text", False, 2),
                                        Column("v", "text")))
     backend.create(pair)
-    filled(backend, 0)
+    create_rows(backend, 0)
     with backend.begin() as transaction:
         for number in range(300):
             transaction.insert(T, {"id": str(number), "v": "a"})
@@ -172,7 +175,7 @@ def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> 
     numbers, lock = itertools.count(), threading.Lock()
 
     def write() -> None:
-        # Keys of all stretches, whichever is being read: changed, deleted, moved from one stretch to another.
+        # Keys of all ranges, whichever is being read: updated, deleted, moved from one range to another.
         with lock, backend.begin() as transaction:
             number = next(numbers)
             transaction.update(T, {"id": str(number * 7 % 300)}, {"v": f"b{number}"})
@@ -183,16 +186,16 @@ def test_several_readers_leave_what_one_leaves(backend: Backend, lake: Lake) -> 
     lake.dump(T, pair.table)
     lake.capture(source, steps={("every read", T): write, ("every low", pair.table): write}, chunk_size=5, readers=3)
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
-    # Each stretch ends with a chunk that is not full: of one stretch there would be one.
+    # Each range ends with a chunk that is not full: a table of one range has one.
     highs = [row for row in lake.landing().to_pylist() if row["kind"] == "high"]
     read = Counter(row["table"] for row in highs if ChunkEnd.from_json(row["payload"]).rows < 5)
     assert read[T] > 3 and read[pair.table] > 3
     for schema in (ITEMS, pair):
-        assert lake.state(schema.table) == truth(backend, schema)
+        assert lake.state(schema.table) == source_rows(backend, schema)
 
 
-def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: Lake) -> None:
-    script = filled(backend, 0)
+def test_key_ranges_resume_after_restart(backend: Backend, lake: Lake) -> None:
+    script = create_rows(backend, 0)
     with backend.begin() as transaction:
         for number in range(200):
             transaction.insert(T, {"id": str(number), "v": "a"})
@@ -201,28 +204,35 @@ def test_stretches_are_gone_on_with_where_they_were(backend: Backend, lake: Lake
     stop = threading.Event()
     numbers = itertools.count()
 
-    def some() -> None:
+    def stop_at_the_seventh() -> None:
         if next(numbers) == 6:
             stop.set()
 
-    lake.capture(source, steps={("every read", T): some}, chunk_size=4, readers=2, until=Until(), stop=stop)
+    steps = {("every read", T): stop_at_the_seventh}
+    lake.capture(source, steps=steps, chunk_size=4, readers=2, until=Until(), stop=stop)
     (before,) = lake.dumps()
     assert before["state"] == "running" and 0 < before["rows"] < 200
     script.run(["delete 199", "update 0 b"])
     lake.capture(source, chunk_size=4)
     (after,) = lake.dumps()
     assert after["state"] == "done" and after["rows"] in (199, 200)
-    assert lake.state(T) == truth(backend, ITEMS)
+    assert lake.state(T) == source_rows(backend, ITEMS)
 
 
-def ops_of_a_dump_with_every_row_updated_in_every_window(
+def ops_of_dump_with_updates_in_every_window(
     backend: Backend, lake: Lake, schemas: list[TableSchema], size: int
 ) -> set[tuple[str, str]]:
-    """What events that leaves: a chunk row whose key does not read as in the log would stand beside its update."""
+    """Return the events' tables and operations.
+
+    A chunk row whose key differs from the log's form of it would remain beside its update.
+    """
     before = lake.reached.batch
     numbers = itertools.count()
 
-    def touch(table: str) -> None:
+    def touch(table: str) -> Callable[[], None]:
+        return lambda: update_rows(table)
+
+    def update_rows(table: str) -> None:
         with backend.begin() as transaction:
             # Another value each time: MySQL logs no update that changes nothing.
             transaction.update(table, {}, {"v": f"b{next(numbers)}"})
@@ -230,13 +240,14 @@ def ops_of_a_dump_with_every_row_updated_in_every_window(
     lake.dump(*(schema.table for schema in schemas))
     lake.capture(
         backend.source("public.*"), chunk_size=size,
-        steps={("every read", schema.table): lambda table=schema.table: touch(table) for schema in schemas},
+        steps={("every read", schema.table): touch(schema.table) for schema in schemas},
     )
     return {(event.table, event.op) for event in lake.reconciled()[0] if event.batch > before}
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_text_page_and_match_whatever_they_hold(backend: Backend, lake: Lake, size: int) -> None:
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parity
+def test_text_keys_page_and_match_log(backend: Backend, lake: Lake, size: int) -> None:
     one = TableSchema("public.one", (Column("k", "text", False, 1), Column("v", "text")))
     pair = TableSchema(
         "public.pair",
@@ -253,10 +264,10 @@ def test_keys_of_text_page_and_match_whatever_they_hold(backend: Backend, lake: 
     lake.dump(one.table, pair.table)
     lake.capture(source, chunk_size=size)
     for schema in (one, pair):
-        assert lake.state(schema.table) == truth(backend, schema)
+        assert lake.state(schema.table) == source_rows(backend, schema)
     assert {row.op for row in lake.reconciled()[0]} == {"r"}
 
-    assert ops_of_a_dump_with_every_row_updated_in_every_window(backend, lake, [one, pair], size) == {
+    assert ops_of_dump_with_updates_in_every_window(backend, lake, [one, pair], size) == {
         (one.table, "u"), (pair.table, "u"),
     }
 
@@ -313,8 +324,8 @@ OWN_TYPES = (
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-@pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake, size: int) -> None:
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_keys_of_every_type_page_and_match_log(backend: PostgresBackend, lake: Lake, size: int) -> None:
     schemas = [
         TableSchema(f"public.k{number}", (Column("k", type_, False, 1), Column("v", "text")))
         for number, type_ in enumerate(TYPES)
@@ -340,17 +351,17 @@ def test_keys_of_every_type_page_and_match(backend: PostgresBackend, lake: Lake,
     lake.dump(*(schema.table for schema in schemas))
     lake.capture(source, chunk_size=size)
     for schema in schemas:
-        there = truth(backend, schema)
-        assert (schema.table, lake.state(schema.table)) == (schema.table, there)
-        assert len(there) == len(TYPES[schema.columns[0].type]) if schema is not mixed else 8
+        rows = source_rows(backend, schema)
+        assert (schema.table, lake.state(schema.table)) == (schema.table, rows)
+        assert len(rows) == len(TYPES[schema.columns[0].type]) if schema is not mixed else 8
     assert {event.op for event in lake.reconciled()[0]} == {"r"}
-    assert ops_of_a_dump_with_every_row_updated_in_every_window(backend, lake, schemas, size) == {
+    assert ops_of_dump_with_updates_in_every_window(backend, lake, schemas, size) == {
         (schema.table, "u") for schema in schemas
     }
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(backend: PostgresBackend, lake: Lake) -> None:
+def test_key_of_extension_type_is_rejected_by_name(backend: PostgresBackend, lake: Lake) -> None:
     backend.run("CREATE EXTENSION vector")
     backend.create(TableSchema(T, (Column("k", "public.vector(2)", False, 1), Column("v", "text"))))
     source = backend.source("public.*")
@@ -360,13 +371,13 @@ def test_a_key_whose_type_has_an_order_of_its_own_is_refused_by_name(backend: Po
     lake.capture(source)
     (dump,) = lake.dumps()
     assert (dump["state"], dump["rows"]) == ("failed", 0)
-    assert dump["error"].startswith("table public.t: its key has column k, of a type that an extension brought")
+    assert dump["error"].startswith("table public.t: its key column k has a type from an extension")
     assert lake.state(T) == {("[1,2]",): {"k": "[1,2]", "v": "a"}}
 
 
 @pytest.mark.parametrize("backend", ["postgres", "mariadb"], indirect=True)
-def test_a_key_with_other_columns_than_the_dump_began_with_fails_the_dump_alone(backend: Backend, lake: Lake) -> None:
-    filled(backend, 3)
+def test_key_with_other_columns_fails_its_dump_only(backend: Backend, lake: Lake) -> None:
+    create_rows(backend, 3)
     source = backend.source("public.*")
     lake.dump(T, keys=[("1", "2")])
     lake.capture(source)

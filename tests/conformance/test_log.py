@@ -1,13 +1,14 @@
-"""The log: transactions in commit order, whole or cut over batches, of tables wanted and not."""
+"""The log: transactions in commit order, whole or split over batches, of captured and other tables."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dblake.capture import loop
+from dblake.capture import log_connection
 from dblake.capture.loop import Until
 from dblake.core.errors import LandingUnavailable, SourceError
 from dblake.core.position import ResumePoint
@@ -17,7 +18,7 @@ from dblake.landing.table import Landing, Reached
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.log import MemoryLogStream
 from dblake.source.memory.source import MemorySource
-from tests.conformance.script import said
+from tests.conformance.script import event_lines
 from tests.support.backends import Backend
 from tests.support.lake import Lake
 
@@ -34,11 +35,12 @@ def create(backend: Backend, *tables: str) -> None:
 
 
 def flags(lake: Lake) -> list[tuple[str, str, bool]]:
-    """Table, key and last_in_txn of every row, in order."""
+    """Return table, key and last_in_txn of every row, in order."""
     return [(row["table"], row["key"]["id"] if row["key"] else "", row["last_in_txn"]) for row in lake.decoded()]
 
 
-def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake: Lake) -> None:
+@pytest.mark.parity
+def test_transactions_are_in_commit_order(backend: Backend, lake: Lake) -> None:
     create(backend, T)
     source = backend.source("public.*")
     first, second = backend.begin(), backend.begin()
@@ -48,13 +50,15 @@ def test_transactions_come_in_the_order_of_their_commits(backend: Backend, lake:
     second.commit()
     first.commit()
     lake.capture(source)
-    assert said(lake.reconciled()[0], T) == ["c 2 of the first to commit", "c 1 of the first to begin", "c 3 None"]
+    assert event_lines(lake.reconciled()[0], T) == [
+        "c 2 of the first to commit", "c 1 of the first to begin", "c 3 None",
+    ]
     assert flags(lake) == [(T, "2", True), (T, "1", False), (T, "3", True)]
     txids = [row["txid"] for row in lake.decoded()]
     assert txids[0] > txids[1] == txids[2] if backend.has_txids else txids == [None] * 3
 
 
-def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend: Backend, lake: Lake) -> None:
+def test_last_in_txn_is_set_on_last_captured_row_only(backend: Backend, lake: Lake) -> None:
     create(backend, T, U, OTHER)
     backend.source("public.*")  # publishes all three
     source = backend.source("public.t", "public.u")
@@ -74,7 +78,7 @@ def test_only_a_transactions_last_captured_row_says_that_it_is_the_last(backend:
     ]
 
 
-def test_a_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> None:
+def test_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> None:
     create(backend, T, U)
     source = backend.source("public.*")
     with backend.begin() as transaction:
@@ -85,13 +89,13 @@ def test_a_truncate_of_two_tables_is_two_rows(backend: Backend, lake: Lake) -> N
         transaction.insert(U, {"id": "2", "v": "b"})
     lake.capture(source)
     events, _ = lake.reconciled()
-    assert (said(events, T), said(events, U)) == (["c 1 a", "t"], ["c 1 a", "t", "c 2 b"])
+    assert (event_lines(events, T), event_lines(events, U)) == (["c 1 a", "t"], ["c 1 a", "t", "c 2 b"])
     together = [False, False, True] if backend.truncates_together else [True, True, True]
     assert [last for _, _, last in flags(lake)] == [False, True, *together]
     assert (lake.state(T), lake.state(U)) == ({}, {("2",): {"id": "2", "v": "b"}})
 
 
-def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backend, lake: Lake) -> None:
+def test_table_without_key_is_captured_but_not_dumped(backend: Backend, lake: Lake) -> None:
     backend.create(TableSchema(T, (Column("id", "integer"), Column("v", "text"))))
     create(backend, U)
     source = backend.source("public.*")
@@ -111,7 +115,7 @@ def test_a_table_without_a_primary_key_is_followed_but_not_dumped(backend: Backe
     }
 
 
-def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backend, lake: Lake) -> None:
+def test_excluded_table_lands_no_rows_but_advances_log(backend: Backend, lake: Lake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.*", "!public.other")
@@ -124,7 +128,7 @@ def test_tables_left_out_leave_no_rows_but_the_resume_point_moves(backend: Backe
     assert lake.reached.resume.token != before
 
 
-def test_heartbeats_let_the_database_forget_what_others_write(keeping_backend: Backend, lake: Lake) -> None:
+def test_heartbeats_release_log_of_other_tables(keeping_backend: Backend, lake: Lake) -> None:
     backend = keeping_backend
     create(backend, T, OTHER)
     source = backend.source("public.t")
@@ -138,15 +142,15 @@ def test_heartbeats_let_the_database_forget_what_others_write(keeping_backend: B
 
 
 class FailingLanding(Landing):
-    """A landing table whose storage gives up after some commits."""
+    """A landing table whose storage fails after some commits."""
 
     def __init__(self, path: str, commits: int) -> None:
         super().__init__(path, "shop")
-        self._left = commits
+        self._commits_left = commits
 
     def commit(self, rows: pa.Table, reached: Reached) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._commits_left -= 1
+        if self._commits_left < 0:
             raise LandingUnavailable("storage is gone")
         super().commit(rows, reached)
 
@@ -154,9 +158,12 @@ class FailingLanding(Landing):
 ROWS = 1500
 
 
-@pytest.mark.parametrize("limit", [{"max_rows": 10}, {"max_bytes": 2000}], ids=str)
-def test_a_transaction_cut_over_batches_is_whole_also_when_resumed_inside(
-    backend: Backend, lake: Lake, limit: dict[str, int]
+@pytest.mark.parametrize("limit", [
+    {"max_rows": 10}, pytest.param({"max_bytes": 2000}, marks=pytest.mark.slow),
+], ids=["rows", "bytes"])
+@pytest.mark.parity
+def test_transaction_split_over_batches_resumes_inside(
+    backend: Backend, lake: Lake, limit: dict[str, Any]
 ) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
@@ -177,7 +184,7 @@ def test_a_transaction_cut_over_batches_is_whole_also_when_resumed_inside(
     assert lake.reached.batch > 3
 
 
-def test_a_transaction_cut_right_after_its_first_row_keeps_it(backend: Backend, lake: Lake) -> None:
+def test_transaction_split_after_first_row_keeps_it(backend: Backend, lake: Lake) -> None:
     create(backend, T, OTHER)
     backend.source("public.*")
     source = backend.source("public.t")
@@ -193,7 +200,7 @@ def test_a_transaction_cut_right_after_its_first_row_keeps_it(backend: Backend, 
 
 
 class FailingLog(MemorySource):
-    """Its log opens, and fails as soon as it is read."""
+    """A source whose log opens, and fails as soon as it is read."""
 
     opened = 0
 
@@ -208,8 +215,8 @@ class FailingLog(MemorySource):
         return stream
 
 
-def test_a_log_that_opens_and_then_fails_each_time_is_given_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_MOST_FAILURES", 3)
+def test_log_that_fails_after_every_open_ends_capture(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_connection, "_MAX_FAILURES", 3)
     database = MemoryDatabase()
     database.create_table(schema(T))
     database.make_slot("shop")

@@ -1,4 +1,4 @@
-"""Masked columns: in no file, whichever way rows come, and windows are resolved as if nothing were masked."""
+"""Masked columns: their values are in no file, and windows are resolved as if nothing were masked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import Source
-from dblake.mask.rules import Masks, Rule
+from dblake.mask.masks import Masks
+from dblake.mask.rules import Rule
 from dblake.mask.source import MaskedSource
 from tests.support.backends import Backend, Row
 from tests.support.lake import Lake
@@ -19,7 +20,7 @@ PEOPLE, LOGINS, OPEN = "public.people", "public.logins", "public.open"
 SECRET = "SECRET"
 LONG = "a long note " * 1000
 
-# What `openssl dgst -sha256 -hmac KEY` says of each.
+# The output of `openssl dgst -sha256 -hmac KEY` for each value.
 KEY = b"a key of 16 bytes or more"
 HASHED = {
     "one@SECRET": "05e23a919019cbc2420c23e93918c80f4e15984fa3a89ce799f5922fd23f06aa",
@@ -47,7 +48,7 @@ def person(number: str, email: str, name: str) -> Row:
     return {"id": number, "email": email, "phone": f"SECRET-{number}", "name": name, "age": "12", "note": LONG}
 
 
-def kept(number: str, email: str, name: str | None) -> Row:
+def landed(number: str, email: str, name: str | None) -> Row:
     return {"id": number, "email": HASHED[email], "name": name, "age": AGE_12, "note": LONG}
 
 
@@ -63,7 +64,8 @@ def create_people(backend: Backend) -> None:
         t.insert(PEOPLE, person("4", "four@SECRET", "🙂🙂SECRET"))
 
 
-def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parity
+def test_masked_values_are_in_no_file(backend: Backend, lake: Lake, tmp_path: Path) -> None:
     create_people(backend)
     backend.create(TableSchema(OPEN, (Column("id", "integer", False, 1), Column("v", "text"))))
     with backend.begin() as t:
@@ -84,13 +86,13 @@ def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backe
     lake.dump(PEOPLE, OPEN)
     lake.capture(source, steps={("low", PEOPLE): before_the_read, ("read", PEOPLE): after_the_read})
     assert lake.state(PEOPLE) == {
-        ("1",): kept("1", "uno@SECRET", "Än"), ("3",): kept("3", "three@SECRET", "x"),
-        ("40",): kept("40", "four@SECRET", "🙂🙂"), ("5",): kept("5", "five@SECRET", "Fi"),
+        ("1",): landed("1", "uno@SECRET", "Än"), ("3",): landed("3", "three@SECRET", "x"),
+        ("40",): landed("40", "four@SECRET", "🙂🙂"), ("5",): landed("5", "five@SECRET", "Fi"),
     }
-    told = [(e.op, e.key and e.key[0]) for e in lake.reconciled()[0] if e.table == PEOPLE]
-    # Only 3 is the chunk's: the log has a word about every other key.
-    assert sorted(told) == sorted([("u", "1"), ("d", "2"), ("c", "5"), ("d", "4"), ("c", "40"), ("r", "3"),
-                                   *[("f", "1")] * (("f", "1") in told)])
+    changes = [(e.op, e.key and e.key[0]) for e in lake.reconciled()[0] if e.table == PEOPLE]
+    # Only 3 comes from the chunk: the log has a change of every other key.
+    assert sorted(changes) == sorted([("u", "1"), ("d", "2"), ("c", "5"), ("d", "4"), ("c", "40"), ("r", "3"),
+                                   *[("f", "1")] * (("f", "1") in changes)])
     assert lake.state(OPEN) == {("1",): {"id": "1", "v": "open"}, ("2",): {"id": "2", "v": "beside"}}
 
     with backend.begin() as t:
@@ -99,15 +101,15 @@ def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backe
         t.delete(PEOPLE, {"id": "1"})
     lake.capture(masked(backend.source("public.*"), ON_PEOPLE))
     assert lake.state(PEOPLE) == {
-        ("3",): kept("3", "three@SECRET", None), ("40",): kept("40", "four@SECRET", "🙂🙂"),
-        ("5",): kept("5", "five@SECRET", "Fi"),
+        ("3",): landed("3", "three@SECRET", None), ("40",): landed("40", "four@SECRET", "🙂🙂"),
+        ("5",): landed("5", "five@SECRET", "Fi"),
     }
     with backend.begin() as t:
         t.truncate(PEOPLE)
     with backend.begin() as t:
         t.insert(PEOPLE, person("6", "two@SECRET", "S"))
     lake.capture(masked(backend.source("public.*"), ON_PEOPLE))
-    assert lake.state(PEOPLE) == {("6",): kept("6", "two@SECRET", "S")}
+    assert lake.state(PEOPLE) == {("6",): landed("6", "two@SECRET", "S")}
     schemas = [s for s in lake.schemas(lake.landing()).values() if s.table == PEOPLE]
     assert {c.name: (c.type, c.key) for s in schemas for c in s.columns if c.name in ("email", "phone", "name")} == {
         "email": ("text", None), "name": ("text", None),
@@ -115,7 +117,7 @@ def test_masked_columns_are_in_no_file_and_windows_are_as_without(backend: Backe
     assert leaks(tmp_path, SECRET) == []
 
 
-def test_a_column_that_was_not_sent_stays_so(backend: Backend, lake: Lake) -> None:
+def test_masked_column_not_sent_stays_missing(backend: Backend, lake: Lake) -> None:
     create_people(backend)
     source = masked(backend.source("public.*"), {"public.people": {"note": Rule("hash"), "phone": Rule("drop")}})
     with backend.begin() as t:
@@ -125,7 +127,7 @@ def test_a_column_that_was_not_sent_stays_so(backend: Backend, lake: Lake) -> No
     assert (change["partial"], sorted(change["after"])) == (True, ["age", "email", "id", "name"])
 
 
-def test_a_hashed_key_pages_dedupes_and_stands_nowhere(backend: Backend, lake: Lake, tmp_path: Path) -> None:
+def test_hashed_key_pages_and_is_in_no_file(backend: Backend, lake: Lake, tmp_path: Path) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     names = list(HASHED)
     with backend.begin() as t:
@@ -146,11 +148,11 @@ def test_a_hashed_key_pages_dedupes_and_stands_nowhere(backend: Backend, lake: L
     }
     [dump] = lake.dumps()
     assert (dump["state"], dump["rows"]) == ("done", 5)
-    assert dump["chunks"] > 2, "it was not paged"
+    assert dump["chunks"] > 2, "the table must be read in several chunks"
     assert leaks(tmp_path, SECRET) == []
 
 
-def test_rows_cannot_be_asked_for_by_a_masked_key(backend: Backend, lake: Lake) -> None:
+def test_rows_cannot_be_requested_by_masked_key(backend: Backend, lake: Lake) -> None:
     backend.create(TableSchema(LOGINS, (Column("login", "text", False, 1), Column("v", "text"))))
     with backend.begin() as t:
         t.insert(LOGINS, {"login": "one", "v": "old"})
@@ -158,36 +160,36 @@ def test_rows_cannot_be_asked_for_by_a_masked_key(backend: Backend, lake: Lake) 
     lake.capture(masked(backend.source("public.*"), ON_LOGINS))
     [dump] = lake.dumps()
     assert (dump["state"], dump["error"]) == (
-        "failed", "table public.logins: its key is masked, so rows cannot be asked for by key"
+        "failed", "table public.logins: its key is masked, so rows cannot be requested by key"
     )
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ({"public.people": {"mail": Rule("hash")}}, "table public.people has no column mail"),
         ({"public.people": {"Email": Rule("drop")}}, 'table public.people has no column "Email"'),
-        ({"public.nobody": {"email": Rule("drop")}}, "no captured table matches public.nobody"),
+        ({"public.missing": {"email": Rule("drop")}}, "no captured table matches public.missing"),
         ({"public.people": {"id": Rule("drop")}}, "public.people.id is of the primary key, which can be hashed only"),
         ({"public.*": {"id": Rule("truncate", 3)}}, "public.people.id is of the primary key, which can be hashed"),
         ({"public.*": {"name": Rule("drop")}, "*.people": {"name": Rule("hash")}},
          "two patterns differ about public.people.name"),
     ],
 )  # fmt: skip
-def test_rules_that_cannot_be_are_refused_by_preflight_and_before_anything_lands(
-    backend: Backend, lake: Lake, rules: dict[str, dict[str, Rule]], told: str
+def test_invalid_mask_rules_are_rejected_before_landing(
+    backend: Backend, lake: Lake, rules: dict[str, dict[str, Rule]], message: str
 ) -> None:
     create_people(backend)
     source = masked(backend.source("public.people"), rules)
     [check] = [check for check in source.preflight() if check.check == "masks"]
     assert (check.ok, check.fix) == (False, "correct `mask` in the configuration")
-    assert told in check.detail
+    assert message in check.detail
     with pytest.raises(PrerequisitesNotMet, match="masks: "):
         lake.capture(source)
     assert not Path(lake.paths.landing).exists() or lake.landing().num_rows == 0
 
 
-def test_a_column_may_come_after_its_rule_was_made_for_it(backend: Backend, lake: Lake) -> None:
+def test_rule_applies_to_column_added_later(backend: Backend, lake: Lake) -> None:
     create_people(backend)
     backend.source("public.*")
     with backend.begin() as t:

@@ -1,1 +1,1 @@
-"""The commands as a user types them, from the database to the answer."""
+"""Commands as a user runs them, from the database to the query result."""

@@ -1,4 +1,4 @@
-"""The DAGs in a real Airflow: one trial as a user starts it, looked at from outside, and what takes no scheduler."""
+"""The DAGs in a real Airflow: the trial as a user starts it, and what can be tested without a scheduler."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from tests.e2e.test_quickstart import HOME, submit
 T, U = "public.t", 'public."U"'
 _COUNTS = pa.map_(pa.string(), pa.int64())
 
-# The environment may have to be made first, and Spark starts nine times.
-pytestmark = pytest.mark.timeout(1500)
+# Airflow's environment may have to be installed first, and Spark starts nine times.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 _PATH = f"""
 import json, sys, threading
 sys.path += ["{HOME}", "{HOME}/lib"]
 """
-_LAYOUT = _PATH + """
+_DAGS = _PATH + """
 from pipelines.airflow.dags import dags_from
 import airflow.sdk
-made = dags_from(sys.argv[1], default_args={"append_env": True, "env": {"X": "1"}, "owner": "ann"})
-chosen = {"tables": ["public.t", "public.a b'; touch x"], "keys": "[1]"}
-start = made["dblake_shop_dump"].get_task("start")
-shell = made["dblake_shop_dump"].get_template_env()
+dags = dags_from(sys.argv[1], default_args={"append_env": True, "env": {"X": "1"}, "owner": "ann"})
+selection = {"tables": ["public.t", "public.a b'; touch x"], "keys": "[1]"}
+start = dags["dblake_shop_dump"].get_task("start")
+shell = dags["dblake_shop_dump"].get_template_env()
 print(json.dumps({
     "dags": {name: [str(getattr(dag.timetable, "expression", None)), dag.catchup, dag.max_active_runs]
-             for name, dag in made.items()},
-    "lines": [task.bash_command for task in made["dblake_shop"].topological_sort()],
+             for name, dag in dags.items()},
+    "lines": [task.bash_command for task in dags["dblake_shop"].topological_sort()],
     "task": [start.retries, start.retry_delay.total_seconds(), start.env, start.owner],
     "dump": [start.render_template(start.bash_command, {"params": params}, shell)
-             for params in ({"tables": [], "keys": ""}, chosen)],
-    "ours": sorted({"pyspark", "deltalake", "pyarrow", "psycopg2", "pymysql", "kazoo"} & set(sys.modules)),
+             for params in ({"tables": [], "keys": ""}, selection)],
+    "imported": sorted({"pyspark", "deltalake", "pyarrow", "psycopg2", "pymysql", "kazoo"} & set(sys.modules)),
 }))
 """
-_ENDINGS = _PATH + """
+_EXIT_CODES = _PATH + """
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from pipelines.airflow.operators import JobOperator
-found = {}
+results = {}
 for name, command in json.loads(sys.argv[1]).items():
     task = JobOperator(task_id="job", bash_command=command)
     if name == "stopped":
         threading.Timer(1, task.on_kill).start()
     try:
-        found[name] = task.execute({})
+        results[name] = task.execute({})
     except AirflowFailException:
-        found[name] = "final"
+        results[name] = "final"
     except AirflowException:
-        found[name] = "tried again"
-print(json.dumps(found))
+        results[name] = "retried"
+print(json.dumps(results))
 """
 _ANNOUNCING = _PATH + """
 from airflow.sdk import DAG
@@ -78,20 +78,20 @@ source: {name: shop, type: postgres, host: h, database: d, user: u, password: "$
 
 @pytest.fixture(scope="module")
 def venv() -> Path:
-    """Airflow's environment, made if it is not there: pip takes a minute."""
+    """Airflow's environment, installed if it is missing: pip takes a minute."""
     done = submit("setup", "--airflow")
     assert done.returncode == 0, done.stderr
     return Path(os.environ.get("DBLAKE_AIRFLOW_VENV", HOME / ".venv-airflow")).absolute()
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """An Airflow of its own, which finds our code only by what a DAG file says of it."""
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return kept | {"AIRFLOW_HOME": str(folder / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    """Environment variables of an Airflow that finds our code only through its DAG files."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return inherited | {"AIRFLOW_HOME": str(folder / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
 
 
-def in_airflow(venv: Path, folder: Path, code: str, argument: str) -> Any:
-    """What a piece of code prints as JSON, run by Airflow's Python."""
+def run_in_airflow(venv: Path, folder: Path, code: str, argument: str) -> Any:
+    """Run code in Airflow's Python and return the JSON it prints."""
     done = subprocess.run(
         [str(venv / "bin/python"), "-c", code, argument], env=environment(folder), cwd=folder, capture_output=True,
         text=True, timeout=240, check=False,
@@ -100,9 +100,9 @@ def in_airflow(venv: Path, folder: Path, code: str, argument: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_dags_of_a_configuration(venv: Path, tmp_path: Path) -> None:
+def test_dags_match_configuration(venv: Path, tmp_path: Path) -> None:
     conf, script = HOME / "conf" / "postgres.yaml", HOME / "spark-submit.sh"
-    assert in_airflow(venv, tmp_path, _LAYOUT, str(conf)) == {
+    assert run_in_airflow(venv, tmp_path, _DAGS, str(conf)) == {
         "dags": {"dblake_shop": ["*/15 * * * *", False, 1], "dblake_shop_dump": ["None", False, 1]},
         "lines": [
             f"{script} capture --until-caught-up --conf {conf}",
@@ -116,25 +116,25 @@ def test_the_dags_of_a_configuration(venv: Path, tmp_path: Path) -> None:
             f"{script} dump start --conf {conf} --all",
             f"{script} dump start --conf {conf} --table public.t --table 'public.a b'\"'\"'; touch x' --keys '[1]'",
         ],
-        "ours": [],
+        "imported": [],
     }
 
 
-def test_which_endings_are_tried_again(venv: Path, tmp_path: Path) -> None:
-    """Airflow takes 0 for success, also of a job that it has stopped, and 99 for something to be skipped."""
+def test_job_operator_retries_75_and_kills(venv: Path, tmp_path: Path) -> None:
+    """Airflow itself treats 0 as success, even of a job it stopped, and 99 as skipped."""
     commands = {
         "done": "echo first; echo last", "passing": "exit 75", "killed": "kill -9 $$", "killed in a shell": "exit 137",
         "stopped": "trap 'exit 0' TERM; sleep 30 & wait", "configuration": "exit 78", "bug": "exit 70",
-        "99": "exit 99", "not there": "/no/such/script",
+        "99": "exit 99", "missing": "/no/such/script",
     }
-    assert in_airflow(venv, tmp_path, _ENDINGS, json.dumps(commands)) == {
-        "done": "last", "passing": "tried again", "killed": "tried again", "killed in a shell": "tried again",
-        "stopped": "tried again", "configuration": "final", "bug": "final", "99": "final", "not there": "final",
+    assert run_in_airflow(venv, tmp_path, _EXIT_CODES, json.dumps(commands)) == {
+        "done": "last", "passing": "retried", "killed": "retried", "killed in a shell": "retried",
+        "stopped": "retried", "configuration": "final", "bug": "final", "99": "final", "missing": "final",
     }
 
 
-def test_only_tables_that_have_changed_are_announced(venv: Path, tmp_path: Path) -> None:
-    """Between the runs only what state says of its tables changes, and once nothing does."""
+def test_state_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> None:
+    """Between the runs only the versions in frontier change, and once nothing does."""
     (tmp_path / "shop.yaml").write_text(_CONF)
     file = tmp_path / "airflow" / "dags" / "announcing.py"
     file.parent.mkdir(parents=True)
@@ -146,15 +146,16 @@ def test_only_tables_that_have_changed_are_announced(venv: Path, tmp_path: Path)
         columns = {"at": [datetime(2026, 1, day, tzinfo=UTC)], "batch": [day],
                    "versions": pa.array([versions], _COUNTS), "behind": pa.array([{}], _COUNTS)}
         write_deltalake(str(tmp_path / "warehouse/shop/frontier"), pa.table(columns), mode="append")
-        assert "success" in in_airflow(venv, tmp_path, file.read_text(), str(day))
-        announced.append(noted(tmp_path, "SELECT uri, e.extra FROM asset_event e JOIN asset a ON a.id = asset_id"))
+        assert "success" in run_in_airflow(venv, tmp_path, file.read_text(), str(day))
+        statement = "SELECT uri, e.extra FROM asset_event e JOIN asset a ON a.id = asset_id"
+        announced.append(query_airflow(tmp_path, statement))
     first = {("dblake://shop/public/t", f'{{"table": "{T}", "version": 0}}'),
              ("dblake://shop/public/~55", f'{{"table": "{U.replace(chr(34), chr(92) + chr(34))}", "version": 0}}')}
     assert announced == [first, first, first | {("dblake://shop/public/t", f'{{"table": "{T}", "version": 1}}')}]
 
 
-def test_the_trial(venv: Path, tmp_path: Path) -> None:
-    """One command, with a scheduler: killed jobs healed, a mistake not tried again, the same interval once more."""
+def test_trial_meets_all_expectations(venv: Path, tmp_path: Path) -> None:
+    """One command, with a scheduler: killed jobs retried, a fault not retried, an interval repeated."""
     folder = tmp_path / "trial"
     done = submit("airflow", "--folder", str(folder), seconds=1400)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -163,7 +164,7 @@ def test_the_trial(venv: Path, tmp_path: Path) -> None:
     orders, customers = (rows(folder, table) for table in ("orders", "customers"))
     assert (len(orders), len(customers)) == (1000, 190)
     assert sorted(row["id"] for row in orders if row["item"] == "changed") == list(range(1, 11))
-    tries = noted(
+    tries = query_airflow(
         folder, "SELECT dag_id, task_id, state, try_number FROM task_instance"
         " WHERE dag_id IN ('dblake_broken', 'dblake_shop_dump') AND state != 'upstream_failed'",
     )
@@ -174,12 +175,12 @@ def test_the_trial(venv: Path, tmp_path: Path) -> None:
 
 
 def rows(folder: Path, table: str) -> list[dict[str, Any]]:
-    """What the state of a table holds."""
+    """Return the live rows of a state table."""
     state = DeltaTable(str(folder / "warehouse/shop/state/public" / table))
     return [row for row in state.to_pyarrow_dataset().to_table().to_pylist() if not row["_deleted"]]
 
 
-def noted(folder: Path, question: str) -> set[tuple[Any, ...]]:
-    """What Airflow's own database answers."""
-    with closing(sqlite3.connect(folder / "airflow" / "airflow.db")) as notes:
-        return set(notes.execute(question))
+def query_airflow(folder: Path, statement: str) -> set[tuple[Any, ...]]:
+    """Return the rows of a query on Airflow's metadata database."""
+    with closing(sqlite3.connect(folder / "airflow" / "airflow.db")) as database:
+        return set(database.execute(statement))

@@ -1,4 +1,4 @@
-"""What a user gets wrong: one line that says what, where and the next step, and the right exit code. No traceback."""
+"""User errors: one line with cause, place and next step, and the right exit code; no traceback."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ source:
 
 @dataclass
 class Bench:
-    """A database prepared for capture, and a configuration of it that a case spoils."""
+    """A database prepared for capture, with a configuration that each case breaks."""
 
     database: Database
     folder: Path
     keys: dict[str, str] = field(default_factory=dict)
 
     def write(self, **keys: str) -> None:
-        """Writes the configuration anew with some keys changed."""
+        """Rewrite the configuration with some keys changed."""
         self.keys |= keys
         (self.folder / "shop.yaml").write_text(_CONF.format(**self.keys))
 
     def sql(self, statement: str) -> None:
-        """Runs a statement as superuser."""
+        """Run a statement as superuser."""
         self.database.run(statement)
 
 
@@ -56,14 +56,14 @@ def bench(tmp_path: Path, database: Database) -> Bench:
     )
     run_init(settings, database.server.user, database.server.password)
     (tmp_path / "password").write_text("right")
-    made = Bench(database, tmp_path)
+    bench = Bench(database, tmp_path)
     port = str(database.server.port)
-    made.write(warehouse="./warehouse", port=port, database=database.name, user=user, tls="disable")
-    return made
+    bench.write(warehouse="./warehouse", port=port, database=database.name, user=user, tls="disable")
+    return bench
 
 
-def _nothing(bench: Bench) -> None:
-    """The command itself is wrong."""
+def _leave(bench: Bench) -> None:
+    """Change nothing: the command itself is wrong."""
 
 
 def _password(bench: Bench) -> None:
@@ -93,10 +93,10 @@ def _yaml(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "command", "code", "said"),
+    ("break_setup", "command", "code", "words"),
     [
-        (_nothing, ["frobnicate"], 64, ["frobnicate", "capture"]),
-        (_nothing, ["capture", "--until"], 64, ["--until"]),
+        (_leave, ["frobnicate"], 64, ["frobnicate", "capture"]),
+        (_leave, ["capture", "--until"], 64, ["--until"]),
         (_yaml, ["capture"], 78, ["shop.yaml:", "YAML"]),
         (_password, ["capture"], 78, ["wrong password", "source.password"]),
         (lambda b: b.write(database="nowhere"), ["capture"], 78, ["database", "source.database"]),
@@ -106,20 +106,20 @@ def _yaml(bench: Bench) -> None:
         (_slot_gone, ["capture"], 78, ["slot dblake_shop does not exist", "preflight --init"]),
         (_slot_lost, ["capture"], 78, ["gap", "--accept-gap"]),
         (_unpublished, ["capture"], 78, ["publication_tables", "public.t", "preflight"]),
-        (_nothing, ["dump", "start", "--table", "public.tt"], 78, ["public.tt", "public.t"]),
-        (_nothing, ["dump", "start", "--table", "public.keyless"], 78, ["public.keyless", "primary key"]),
+        (_leave, ["dump", "start", "--table", "public.tt"], 78, ["public.tt", "public.t"]),
+        (_leave, ["dump", "start", "--table", "public.keyless"], 78, ["public.keyless", "primary key"]),
     ],
 )
-def test_one_line_and_the_right_exit_code(
-    bench: Bench, spoil: Callable[[Bench], object], command: list[str], code: int, said: list[str]
+def test_user_error_prints_one_line_and_code(
+    bench: Bench, break_setup: Callable[[Bench], object], command: list[str], code: int, words: list[str]
 ) -> None:
-    spoil(bench)
+    break_setup(bench)
     job, *rest = command
     conf = [] if job == "frobnicate" else ["--conf", str(bench.folder / "shop.yaml")]
     at = 1 if job == "dump" else 0
     done = submit(job, *rest[:at], *conf, *rest[at:])
     message = done.stdout + done.stderr
     assert done.returncode == code, message
-    assert all(words in message for words in said), message
+    assert all(word in message for word in words), message
     assert "Traceback" not in message
     assert "right" not in message.split()

@@ -1,7 +1,7 @@
-"""Values and passwords that may stand nowhere: provoked into errors of every kind, looked for in all that is left.
+"""Canary values and passwords: provoke errors of every kind and search all output and files for them.
 
-Rows hold two: one in a column that is landed as it is, which may be in the warehouse's rows but in no message, no note
-of capture's and no commit; and one in columns that are masked, which may be in no file. Passwords may be nowhere.
+Rows hold two canaries. One is in an unmasked column: it may be in the warehouse's rows but in no message, progress
+document or commit. The other is in masked columns and may be in no file. Passwords may be nowhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROWS = 3000
 
 
 class Bench:
-    """A prepared source behind a proxy, the configuration of it, and all that jobs have said.
+    """A prepared source behind a proxy, its configuration, and all output of jobs.
 
     ``sql`` runs statements as administrator.
     """
@@ -52,12 +52,12 @@ class Bench:
     ) -> None:
         self.folder, self.proxy, self.sql = folder, proxy, sql
         self.lake = folder / "lake"
-        self.said: list[str] = []
+        self.outputs: list[str] = []
         self._source, self.kind = source, source["type"]
         self.write()
 
     def write(self, progress: str = "file:./lake/progress", **source: object) -> None:
-        """Writes the configuration, with some of the source's keys changed."""
+        """Write the configuration, with some of the source's keys changed."""
         (self.folder / "shop.yaml").write_text(json.dumps({
             "warehouse": "./lake/warehouse", "progress": progress,
             "source": {
@@ -71,7 +71,7 @@ class Bench:
         }), encoding="utf-8")
 
     def run(self, job: str, *arguments: str, code: int = 0, password: str = PASSWORD, **environment: str) -> str:
-        """A job to its end, which must be this one; returns what it said."""
+        """Run a job, require its exit code, and return its output."""
         done = subprocess.run(
             [sys.executable, str(HOME / f"jobs/{job}.py"), *arguments], capture_output=True, text=True, timeout=280,
             check=False, env=os.environ | {
@@ -79,23 +79,23 @@ class Bench:
                 "DBLAKE_CONF": str(self.folder / "shop.yaml"), **environment,
             },
         )
-        said = done.stdout + done.stderr
-        assert done.returncode == code, said
-        self.said.append(said)
-        return said
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        self.outputs.append(output)
+        return output
 
-    def require_silence(self) -> None:
-        """No output and no note holds a canary, no file a masked value or a password."""
+    def require_no_leak(self) -> None:
+        """Require that no output or progress document holds a canary, and no file a masked value or password."""
         secrets = (MASKED, PASSWORD, WRONG, MASK_KEY)
-        (self.folder / "said").mkdir(exist_ok=True)
-        (self.folder / "said" / "output").write_text("\n".join(self.said), encoding="utf-8")
-        assert leaks(self.folder / "said", ROW, *secrets) == []
+        (self.folder / "output").mkdir(exist_ok=True)
+        (self.folder / "output" / "all").write_text("\n".join(self.outputs), encoding="utf-8")
+        assert leaks(self.folder / "output", ROW, *secrets) == []
         assert leaks(self.lake, *secrets) == []
         assert leaks(self.lake / "progress", ROW) == []
 
 
 def people(numbers: str) -> list[str]:
-    """The table, with a canary in every row."""
+    """Return the statements that create the table, with a canary in every row."""
     name, row = f"concat('{MASKED[:3]}', '{MASKED}', n)", f"concat('{ROW}-', n)"
     return [
         f"CREATE TABLE {TABLE} (id int PRIMARY KEY, note varchar(200), email varchar(200), phone varchar(200),"
@@ -128,8 +128,8 @@ def on_mariadb(server: MysqlServer, folder: Path) -> Iterator[Bench]:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    made = {"postgres": on_postgres, "mariadb": on_mariadb}[request.param]
-    with made(request.getfixturevalue(request.param), tmp_path) as bench:
+    prepare = {"postgres": on_postgres, "mariadb": on_mariadb}[request.param]
+    with prepare(request.getfixturevalue(request.param), tmp_path) as bench:
         yield bench
 
 
@@ -139,11 +139,11 @@ def postgres_bench(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Bench
         yield bench
 
 
-def test_no_message_tells_a_canary(bench: Bench) -> None:
+def test_capture_side_leaks_no_canary(bench: Bench) -> None:
     bench.run("preflight")
     bench.run("capture", "--until-caught-up", "--verbose")
 
-    # What is wrong before anything begins.
+    # Faults before the start.
     assert "wrong password" in bench.run("capture", "--verbose", code=78, password=WRONG)
     bench.write(password=PASSWORD)
     assert "source.password" in bench.run("capture", code=78)
@@ -153,7 +153,7 @@ def test_no_message_tells_a_canary(bench: Bench) -> None:
     bench.run("dump", "status", code=75)
     bench.write()
 
-    # The server goes away in the middle of a chunk; then the process does.
+    # The connection is cut inside a chunk; then the process is killed.
     bench.run("dump", "start", "--table", TABLE)
     bench.proxy.cut_after(150_000, 60_000)
     bench.run("capture", "--until-caught-up")
@@ -162,7 +162,7 @@ def test_no_message_tells_a_canary(bench: Bench) -> None:
     bench.run("capture", "--until-caught-up", code=-9, DBLAKE_FAILPOINT="dump.chunk_read:2")
     bench.run("capture", "--until-caught-up")
 
-    # Keys that are none, changes of every kind, of the table's shape as well.
+    # Invalid keys, changes of every kind, a schema change.
     bench.run("dump", "start", "--table", TABLE, "--keys", f'["{ROW}"]')
     bench.run("status", "--prometheus", str(bench.lake / "progress/figures.prom"))
     bench.sql(
@@ -172,19 +172,19 @@ def test_no_message_tells_a_canary(bench: Bench) -> None:
     )
     bench.run("capture", "--until-caught-up")
     bench.run("status", "--json", "--prometheus", str(bench.lake / "progress/figures.prom"))
-    told = json.loads(bench.run("dump", "status", "--json"))
-    assert {"done"} <= {dump["state"] for dump in told} <= {"done", "failed"}
-    bench.require_silence()
+    dumps = json.loads(bench.run("dump", "status", "--json"))
+    assert {"done"} <= {dump["state"] for dump in dumps} <= {"done", "failed"}
+    bench.require_no_leak()
 
     if bench.kind == "mariadb":
         bench.sql("SET SESSION binlog_format = 'STATEMENT'",
                   f"UPDATE {TABLE} SET note = '{ROW}', phone = '{MASKED}' WHERE id = 5")
         assert "was logged as a statement" in bench.run("capture", "--until-caught-up", code=78)
-        bench.require_silence()
+        bench.require_no_leak()
 
 
 @pytest.mark.timeout(900)
-def test_nothing_of_the_lake_tells_a_canary_but_its_rows(
+def test_spark_side_leaks_no_canary(
     postgres_bench: Bench, request: pytest.FixtureRequest
 ) -> None:
     bench = postgres_bench
@@ -199,30 +199,30 @@ def test_nothing_of_the_lake_tells_a_canary_but_its_rows(
     spark = request.getfixturevalue("spark")
     reconcile_once(spark, paths)
     run_state(spark, paths)
-    bench.require_silence()
-    assert leaks(Path(paths.states), ROW), "the canary has not come as far as state"
+    bench.require_no_leak()
+    assert leaks(Path(paths.states), ROW), "the canary did not reach state"
     columns = [field.name for field in DeltaTable(paths.state("shop", "people")).schema().fields]
     assert [name for name in columns if not name.startswith("_")] == ["id", "note", "email", "name"]
     for table in (paths.landing, paths.events, paths.windows, paths.schemas, paths.frontier):
         assert leaks(Path(table) / "_delta_log", ROW) == []
     assert ROW not in "".join(commits(Path(paths.states)))
-    spoil(paths.landing)
+    land_undecodable_row(paths.landing)
     assert "the message is no Insert, Update or Delete" in bench.run("reconcile", "--once", code=70)
-    bench.require_silence()
+    bench.require_no_leak()
 
 
-def spoil(landing: str) -> None:
-    """Lands a row that cannot be decoded, with a canary in it."""
+def land_undecodable_row(landing: str) -> None:
+    """Land a row that contains a canary and cannot be decoded."""
     table = Landing(landing, "shop")
     reached = table.reached
     assert reached is not None
-    known = table._table.to_pyarrow_table(filters=[("kind", "=", "row")]).slice(0, 1).to_pylist()[0]
-    wrong = known | {"batch": reached.batch + 1, "lsn": known["lsn"] + (1 << 40), "payload": f"I{ROW}".encode()}
+    row = table._table.to_pyarrow_table(filters=[("kind", "=", "row")]).slice(0, 1).to_pylist()[0]
+    wrong = row | {"batch": reached.batch + 1, "lsn": row["lsn"] + (1 << 40), "payload": f"I{ROW}".encode()}
     table.commit(pa.Table.from_pylist([wrong], schema=LANDING), replace(reached, batch=reached.batch + 1))
 
 
 def commits(folder: Path) -> Iterator[str]:
-    """What commits say, apart from the statistics of columns, which are rows' values."""
+    """Yield all commit actions without column statistics, which hold row values."""
     for file in folder.rglob("_delta_log/*.json"):
         for line in file.read_text(encoding="utf-8").splitlines():
             action = json.loads(line)

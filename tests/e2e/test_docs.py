@@ -1,4 +1,4 @@
-"""The commands in the documentation: those of the README's "Use it" are run, the others understood by the jobs."""
+"""Commands in the documentation: the README's own-database block is run, the others must parse."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NOT_JOBS = {"setup", "tests", "stress", "benchmark", "airflow"}
 
 
 def blocks(page: Path) -> list[str]:
-    """The shell blocks of a page, long lines joined."""
-    found = re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [block.replace("\\\n", " ") for block in found]
+    """Return the shell blocks of a page, with continued lines joined."""
+    texts = re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block.replace("\\\n", " ") for block in texts]
 
 
 COMMANDS = sorted({
@@ -35,18 +35,18 @@ COMMANDS = sorted({
 })
 
 
-def test_there_are_commands_to_look_at() -> None:
+def test_docs_contain_commands() -> None:
     assert len(COMMANDS) > 10
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_one_the_job_understands(command: str) -> None:
+def test_docs_command_parses(command: str) -> None:
     _, name, *arguments = shlex.split(command)
     if name in _NOT_JOBS:
         return
-    # The script's own.
-    kept = iter(arguments)
-    arguments = [word for word in kept if word not in ("--master", "--spark-conf") or not next(kept)]
+    # Options of the script itself.
+    words = iter(arguments)
+    arguments = [word for word in words if word not in ("--master", "--spark-conf") or not next(words)]
     job: click.Command = getattr(importlib.import_module(f"jobs.{name}"), name)
     context = job.make_context(name, arguments)
     while isinstance(context.command, click.Group):
@@ -56,8 +56,9 @@ def test_a_command_is_one_the_job_understands(command: str) -> None:
         context = inner.make_context(part or "", rest, parent=context)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_readmes_own_database(database: Database, tmp_path: Path) -> None:
+def test_readme_commands_replicate_database(database: Database, tmp_path: Path) -> None:
     (block,) = [block for block in blocks(HOME / "README.md") if "preflight --init" in block]
     database.run(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
@@ -66,31 +67,31 @@ def test_the_readmes_own_database(database: Database, tmp_path: Path) -> None:
     (tmp_path / "spark-submit.sh").symlink_to(HOME / "spark-submit.sh")
     shutil.copytree(HOME / "conf", tmp_path / "conf")
     settings = tmp_path / "conf" / "postgres.yaml"
-    here = {
+    values = {
         "port": database.server.port, "database": database.name, "user": f"readme_{database.name}", "tls": "disable",
         "slot": f"readme_{database.name}", "trigger_seconds": 1.0, "interval_seconds": 1.0,
     }
-    for key, value in here.items():
+    for key, value in values.items():
         changed = re.sub(rf"^  {key}: \S+", f"  {key}: {value}", settings.read_text(), count=1, flags=re.MULTILINE)
         settings.write_text(changed)
-    # What runs on in the background outlives the shell, and is ended with its group.
-    with (tmp_path / "said").open("wb") as said:
+    # Background jobs outlive the shell and are ended with its process group.
+    with (tmp_path / "stderr").open("wb") as stderr:
         shell = subprocess.Popen(
-            ["bash", "-uc", block.replace("…", "secret")], cwd=tmp_path, stdout=subprocess.PIPE, stderr=said,
+            ["bash", "-uc", block.replace("…", "secret")], cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr,
             env=os.environ | {"PGPASSWORD": database.server.password}, start_new_session=True,
         )
         try:
-            # Its last line, which asks for rows, comes before there are any.
+            # The block's query runs before the rows have arrived.
             shell.wait(300)
             conf = ["--conf", str(tmp_path / "conf" / "shop.yaml")]
-            assert counted(tmp_path, conf) == 1000, (tmp_path / "said").read_text()
+            assert wait_for_rows(tmp_path, conf) == 1000, (tmp_path / "stderr").read_text()
         finally:
             os.killpg(shell.pid, signal.SIGTERM)
             time.sleep(1)
 
 
-def counted(folder: Path, conf: list[str]) -> int:
-    """What ``sql`` counts once the dump has come through."""
+def wait_for_rows(folder: Path, conf: list[str]) -> int:
+    """Poll ``sql`` until it counts rows and return the count."""
     deadline = time.monotonic() + 300
     while True:
         done = subprocess.run(

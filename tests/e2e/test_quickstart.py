@@ -1,4 +1,4 @@
-"""The README's first command to its proof, and what can be asked of the lake it leaves behind."""
+"""The README's first command up to its verification, and queries on the tables it leaves behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 
 HOME = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1500)
@@ -35,7 +35,7 @@ dump: {{chunk_size: 3000}}
 
 
 def submit(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[str]:
-    """Runs a job as a user does; its output is text."""
+    """Run a job as a user does, with text output."""
     return subprocess.run(
         [str(HOME / "spark-submit.sh"), *arguments], capture_output=True, text=True, timeout=seconds, check=False
     )
@@ -66,31 +66,31 @@ def processes_below(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A configuration with which the quickstart has run, and what it printed beside it."""
+    """The configuration of a completed quickstart, with its output in a file beside it."""
     folder = tmp_path_factory.mktemp("quickstart")
     conf = folder / "quickstart.yaml"
     conf.write_text(_CONF.format(port=free_port()))
     done = submit_in_background("quickstart", "--conf", str(conf), "--scale", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "said").write_text(done.stdout)
-    (folder / "left").write_text("\n".join(processes_below(folder)))
+    (folder / "output").write_text(done.stdout)
+    (folder / "remaining").write_text("\n".join(processes_below(folder)))
     yield conf
 
 
-def test_proof_is_given_for_every_table(conf: Path) -> None:
-    said = (conf.parent / "said").read_text()
+def test_quickstart_verifies_every_table(conf: Path) -> None:
+    output = (conf.parent / "output").read_text()
     for table in ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers"):
-        assert any(table in line and "equal" in line for line in said.splitlines()), said
-    assert "DIFFERENT" not in said
+        assert any(table in line and "equal" in line for line in output.splitlines()), output
+    assert "DIFFERENT" not in output
 
 
 def test_quickstart_in_background_leaves_no_process(conf: Path) -> None:
-    assert (conf.parent / "left").read_text() == ""
+    assert (conf.parent / "remaining").read_text() == ""
 
 
-def test_sql_answers_over_state_live_history_and_events(conf: Path) -> None:
-    """Sums agree however they are asked for: pgbench adds each delta to an account, a teller and a branch."""
-    question = """
+def test_sql_sums_agree_over_all_views(conf: Path) -> None:
+    """pgbench adds each delta to an account, a teller and a branch, so all sums agree."""
+    statement = """
         SELECT (SELECT count(*) FROM public.pgbench_accounts) AS accounts,
                (SELECT sum(abalance) FROM pgbench_accounts) AS account_money,
                (SELECT sum(tbalance) FROM pgbench_tellers_live) AS teller_money,
@@ -98,7 +98,7 @@ def test_sql_answers_over_state_live_history_and_events(conf: Path) -> None:
                (SELECT sum(bbalance) FROM pgbench_branches_history WHERE _valid_to IS NULL) AS branch_money,
                (SELECT count(*) FROM dblake.events WHERE table = 'public.pgbench_history') AS payments
     """
-    done = submit("sql", "--conf", str(conf), "--json", question)
+    done = submit("sql", "--conf", str(conf), "--json", statement)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert row["accounts"] == 100_000
@@ -106,7 +106,7 @@ def test_sql_answers_over_state_live_history_and_events(conf: Path) -> None:
     assert row["account_money"] == row["teller_money"] == row["paid"] == row["branch_money"]
 
 
-def test_status_shows_all_stages_at_the_same_position(conf: Path) -> None:
+def test_status_shows_stages_at_same_position(conf: Path) -> None:
     done = submit("status", "--conf", str(conf), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -117,23 +117,23 @@ def test_status_shows_all_stages_at_the_same_position(conf: Path) -> None:
     }
 
 
-def test_readers_without_spark_see_the_same_rows(conf: Path) -> None:
+def test_readers_without_spark_read_all_rows(conf: Path) -> None:
     """docs/readers.md: DuckDB over delta-rs, and delta-rs alone."""
     table = DeltaTable(str(conf.parent / "lake/warehouse/shop/state/public/pgbench_accounts"))
     accounts = table.to_pyarrow_dataset()
     connection = duckdb.connect()
     connection.register("accounts", accounts)
-    answer = connection.sql("SELECT count(*), min(aid), max(aid) FROM accounts WHERE NOT _deleted").fetchall()
-    assert answer == [(100_000, 1, 100_000)]
+    result = connection.sql("SELECT count(*), min(aid), max(aid) FROM accounts WHERE NOT _deleted").fetchall()
+    assert result == [(100_000, 1, 100_000)]
     assert accounts.count_rows() == 100_000
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_quickstart_foreign_folder_rejected(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "thesis.txt").write_text("years of work")
     conf = tmp_path / "quickstart.yaml"
     conf.write_text(_CONF.format(port=1))
     done = submit("quickstart", "--conf", str(conf))
     assert done.returncode == 78
-    assert "did not make" in done.stderr
+    assert "did not create" in done.stderr
     assert (tmp_path / "lake" / "thesis.txt").read_text() == "years of work"

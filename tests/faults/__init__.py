@@ -1,1 +1,1 @@
-"""Processes that die where it hurts, and what is left of their work."""
+"""Fault injection: processes, servers, connections and disks that fail while applications write."""

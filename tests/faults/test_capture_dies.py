@@ -1,9 +1,10 @@
-"""Capture as a process that is killed: at every failpoint, at random moments, and asked to end.
+"""Capture as a process that is killed, at every failpoint and at random moments, and one that is stopped.
 
-While it dies and comes back, applications write. Each row counts its own changes, so that one lost or told twice
-shows as a step that is not one. ``DBLAKE_FAULT_SECONDS`` lengthens the random part, ``DBLAKE_SEED`` repeats one.
-PostgreSQL goes through all of it, MariaDB and MySQL through what is different there: a log that nobody keeps for
-capture, and rows of which many come in one event.
+Applications write all the time. Each row counts its own changes, so a change that is lost or repeated shows as a wrong
+step. ``DBLAKE_FAULT_SECONDS`` lengthens the random part, ``DBLAKE_SEED`` repeats one. PostgreSQL runs all tests,
+MariaDB and MySQL those of what differs there: a log that is not retained for capture, and events of many rows.
+
+The short suite kills at ``landing.committed`` on PostgreSQL and at ``dump.low_written`` on MariaDB.
 """
 
 from __future__ import annotations
@@ -30,14 +31,21 @@ FAILPOINTS = sorted(
 )
 
 
-@pytest.fixture(scope="module", params=["postgres", "mariadb"])
+_SHORT = {("postgres", "landing.committed"), ("mariadb", "dump.low_written")}
+_KILLS = [
+    *(("postgres", name) for name in FAILPOINTS),
+    *(("mariadb", name) for name in ("capture.before_acknowledge", "dump.low_written", "landing.committed")),
+]
+
+
+@pytest.fixture(scope="module", params=["postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One for all tests of this page: each goes on where the one before it left off."""
+    """One rig for all tests of the module: each test starts where the one before it ended."""
     with rig_on(request.param, request, tmp_path_factory.mktemp("dies")) as rig:
         yield rig
 
 
-def test_the_failpoints_are_those_that_capture_has() -> None:
+def test_failpoints_are_found_in_capture() -> None:
     assert FAILPOINTS == [
         "capture.acknowledged", "capture.before_acknowledge", "dump.before_progress", "dump.chunk_read",
         "dump.high_written", "dump.low_written", "dump.progress_saved", "landing.before_commit", "landing.committed",
@@ -45,21 +53,21 @@ def test_the_failpoints_are_those_that_capture_has() -> None:
 
 
 @pytest.mark.parametrize(("rig", "failpoint"), [
-    *(("postgres", name) for name in FAILPOINTS),
-    *(("mariadb", name) for name in ("capture.before_acknowledge", "dump.low_written", "landing.committed")),
+    pytest.param(*kill, marks=() if kill in _SHORT else pytest.mark.slow) for kill in _KILLS
 ], indirect=["rig"])
-def test_killed_at_a_failpoint_it_goes_on_as_if_nothing_had_been(rig: Rig, failpoint: str) -> None:
+def test_capture_killed_at_failpoint_resumes_exactly(rig: Rig, failpoint: str) -> None:
     rig.lake.dump(T)
     with rig.load(seed=FAILPOINTS.index(failpoint)):
         dying = rig.start(failpoint=f"{failpoint}:3")
-        _, said = dying.communicate(timeout=60)
-        assert dying.returncode == -signal.SIGKILL, said
+        _, log = dying.communicate(timeout=60)
+        assert dying.returncode == -signal.SIGKILL, log
     rig.catch_up()
     assert {dump["state"] for dump in rig.lake.dumps()} == {"done"}
     rig.verify()
 
 
-def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(rig: Rig) -> None:
+@pytest.mark.slow
+def test_capture_killed_at_random_resumes_exactly(rig: Rig) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
     print(f"DBLAKE_SEED={seed}")
     dice = random.Random(seed)
@@ -77,7 +85,7 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(rig: Rig)
     rig.verify()
 
 
-def test_asked_to_end_it_ends_at_a_transactions_end(rig: Rig) -> None:
+def test_stopped_capture_ends_at_transaction_end(rig: Rig) -> None:
     rig.lake.dump(T)
     with rig.load(seed=1):
         before = rig.lake.open_landing().reached
@@ -87,19 +95,19 @@ def test_asked_to_end_it_ends_at_a_transactions_end(rig: Rig) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 0, said
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log
     assert rig.lake.reached.resume.landed is None
     assert [row["last_in_txn"] for row in rig.lake.decoded() if row["op"] in "cud"][-1]
     rig.catch_up()
     rig.verify()
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
-def test_killed_in_the_middle_of_a_transaction_of_20000_rows_it_goes_on_there(
+@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
+def test_capture_killed_inside_large_transaction_resumes(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    # Some hundred rows come in one event, two events are one batch.
+    # One event has some hundred rows; a batch has two events.
     with rig_on(kind, request, tmp_path, max_rows=2) as rig:
         connection = rig.connect()
         with connection.cursor() as cursor:
@@ -114,9 +122,9 @@ def test_killed_in_the_middle_of_a_transaction_of_20000_rows_it_goes_on_there(
         landed = []
         for failpoint in ("landing.committed:4", "landing.before_commit:7", "capture.before_acknowledge:5"):
             dying = rig.start(failpoint=failpoint)
-            _, said = dying.communicate(timeout=60)
-            assert dying.returncode == -signal.SIGKILL, said
-            assert rig.lake.reached.resume.landed is not None, "the transaction had landed whole"
+            _, log = dying.communicate(timeout=60)
+            assert dying.returncode == -signal.SIGKILL, log
+            assert rig.lake.reached.resume.landed is not None, "the transaction has landed whole"
             landed.append(sum(op in "cu" for op in (row["op"] for row in rig.lake.decoded())))
         assert 0 < landed[0] < landed[1] < landed[2] < 20_000
         rig.catch_up()

@@ -1,7 +1,7 @@
-"""Connections that break where it hurts or go quiet, and servers that are restarted, while capture goes on.
+"""Connections that break or stall on the wire, and servers that restart, while capture runs.
 
-Where a connection ends between two statements is the conformance suite's; here it ends within a COPY, a result, a
-message of the log or a packet of the binlog, on the wire.
+The conformance suite breaks connections between two statements; here they break within a COPY, a result, a message of
+the log or a packet of the binlog.
 """
 
 from __future__ import annotations
@@ -33,49 +33,50 @@ def backend(request: pytest.FixtureRequest) -> Iterator[SqlBackend]:
     with ExitStack() as stack:
         server = request.getfixturevalue(request.param)
         if request.param == "postgres":
-            backend: SqlBackend = PostgresBackend(stack.enter_context(fresh_database(server)))
-            stack.callback(backend.close)
+            postgres = PostgresBackend(stack.enter_context(fresh_database(server)))
+            stack.callback(postgres.close)
+            backend: SqlBackend = postgres
         else:
             backend = stack.enter_context(mysql_backend(server))
         yield backend
 
 
 @pytest.fixture
-def way(backend: SqlBackend) -> Iterator[Proxy]:
-    """The only way to the database for what is captured from now on; it has one table, without rows."""
+def proxy(backend: SqlBackend) -> Iterator[Proxy]:
+    """The proxy that sources opened from now on connect through; the database has one table without rows."""
     backend.create(TABLE, toasted=["v"])
     backend.source("public.*")
     assert backend.settings is not None
     direct = backend.settings
-    with Proxy(direct.port) as way:
-        backend.settings = replace(direct, port=way.port)
-        yield way
+    with Proxy(direct.port) as proxy:
+        backend.settings = replace(direct, port=proxy.port)
+        yield proxy
         backend.settings = direct
 
 
 def fill(backend: SqlBackend, rows: int, wide: int) -> None:
-    """So many rows, in one transaction."""
+    """Insert rows of ``wide`` bytes in one transaction."""
     with backend.begin() as transaction:
         for number in range(1, rows + 1):
             transaction.insert(T, {"id": str(number), "v": f"{number:09}" * (wide // 9)})
 
 
-def test_cut_in_the_middle_of_a_chunk_it_is_read_again(backend: SqlBackend, way: Proxy, tmp_path: Path) -> None:
+def test_connection_cut_inside_chunk_rereads_it(backend: SqlBackend, proxy: Proxy, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     fill(backend, 1500, 900)
     source = backend.source("public.*")
     lake.capture(source)
     lake.dump(T)
-    lows = []
+    lows: list[int] = []
 
-    def cut_the_next_read() -> None:
+    def cut_the_first_read() -> None:
         lows.append(len(lows))
         if len(lows) == 1:
-            way.cut_after(400_000)
+            proxy.cut_after(400_000)
 
-    # The first chunk has 1000 rows, so it is cut at about its half.
-    lake.capture(source, steps={("every low", T): cut_the_next_read}, reconnect_seconds=20)
-    assert way.cuts_left == 0
+    # The first chunk has 1000 rows, so it is cut at about half of it.
+    lake.capture(source, steps={("every low", T): cut_the_first_read}, reconnect_seconds=20)
+    assert proxy.cuts_left == 0
     assert len(lows) == 4, "two chunks, one of them twice, and the end of the dump"
     events, ledger = lake.reconciled()
     assert [event.op for event in events] == ["c"] * 1500 + ["r"] * 1500
@@ -83,55 +84,57 @@ def test_cut_in_the_middle_of_a_chunk_it_is_read_again(backend: SqlBackend, way:
     assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
 
 
-def test_cut_in_the_middle_of_a_row_of_the_log_it_goes_on_there(
-    backend: SqlBackend, way: Proxy, tmp_path: Path
+def test_connection_cut_inside_log_row_resumes(
+    backend: SqlBackend, proxy: Proxy, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)
-    # 3.6 MB in one transaction, of which less than a quarter lands at once: the cuts are within its third row, its
-    # seventh, and, after it was streamed from its beginning again, far behind what had landed.
+    # 3.6 MB in one transaction, less than a quarter of which lands at once: the cuts are inside its third row, its
+    # seventh, and, after it was streamed again from its start, far behind what has landed.
     fill(backend, 18, 200_000)
-    way.cut_after(500_000, 1_300_000, 3_000_000)
+    proxy.cut_after(500_000, 1_300_000, 3_000_000)
     lake.capture(backend.source("public.*"), max_bytes=800_000, reconnect_seconds=20)
-    assert way.cuts_left == 0
+    assert proxy.cuts_left == 0
     assert [event.op for event in lake.reconciled()[0]] == ["c"] * 18
     assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_stalled_for_longer_than_a_heartbeat_it_goes_on(
+def test_connection_stalled_beyond_heartbeat_recovers(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    with rig_on(kind, request, tmp_path) as rig, Proxy(port_of(rig)) as way:
+    with rig_on(kind, request, tmp_path) as rig, Proxy(port_of(rig)) as proxy:
         if isinstance(rig.backend, PostgresBackend):
-            # It gives the connection up before it flows again.
+            # The server drops the connection before the stall ends.
             assert rig.backend.settings is not None
             rig.backend.run(f"ALTER ROLE {rig.backend.settings.user} SET wal_sender_timeout = '2s'")
-        rig.configure(port=way.port)
+        rig.configure(port=proxy.port)
         rig.lake.dump(T)
         process = rig.start()
         with rig.load(seed=5):
             rig.moves_on(5, by=process)
-            way.stall()
-            # What had come before may still land.
+            proxy.stall()
+            # Rows that were received before the stall may still land.
             time.sleep(1.0)
-            stood = rig.batch()
+            stalled = rig.batch()
             time.sleep(4.0)
-            assert rig.batch() == stood
-            way.flow()
+            assert rig.batch() == stalled
+            proxy.flow()
             rig.moves_on(5, by=process)
             rig.lake.dump(T)
-            way.cut()
+            proxy.cut()
             rig.moves_on(5, by=process)
-        ended(process)
+        stop(process)
         rig.configure()
         rig.catch_up()
         rig.verify()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 @pytest.mark.timeout(600)
-def test_a_server_restarted_and_crashed_is_waited_for(kind: str, tmp_path: Path) -> None:
-    # What is acknowledged to a client must outlive the crash, or there is nothing to compare with.
+def test_capture_reconnects_after_server_restart_and_crash(kind: str, tmp_path: Path) -> None:
+    # Commits acknowledged to a client must survive the crash, or there is nothing to compare with.
     durable = ("--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1")
     data = tmp_path / "server"
     server = EmbeddedPostgres(data) if kind == "postgres" else MysqlServer("mariadb", data, *durable)
@@ -143,7 +146,7 @@ def test_a_server_restarted_and_crashed_is_waited_for(kind: str, tmp_path: Path)
                 rig.moves_on(5, by=process)
                 server.restart(crash=crash)
                 rig.moves_on(5, by=process)
-        ended(process)
+        stop(process)
         rig.catch_up()
         assert [dump["state"] for dump in rig.lake.dumps()] == ["done", "done"]
         rig.verify()
@@ -154,8 +157,8 @@ def port_of(rig: Rig) -> int:
     return rig.backend.settings.port
 
 
-def ended(process: Job) -> None:
-    """Asks capture to end, which it must do well."""
+def stop(process: Job) -> None:
+    """Stop capture and require that it ends with 0."""
     process.terminate()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log

@@ -1,7 +1,7 @@
-"""Captures that stand by for one another: the leader frozen and thawed, ZooKeeper restarted and gone, its nodes lost.
+"""Failover between captures: the leader frozen, killed or cut off, ZooKeeper restarted or down, its nodes lost.
 
-Real ZooKeeper, real PostgreSQL, and applications that write all the while, with dumps one after another. Each row
-counts its own updates, so a change lost or told twice shows as a step that is not one.
+Real ZooKeeper, real PostgreSQL, and applications that write all the time, with one dump after another. Each row counts
+its own updates, so a change that is lost or repeated shows as a wrong step.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from tests.support.proxy import Proxy
 from tests.support.rig import Rig, T
 from tests.support.zookeeper import ZookeeperServer
 
-SESSION = 4.0
 
-
-class Watched:
-    """A capture and what it has said."""
+class CaptureProcess:
+    """A capture process and its log."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -42,26 +40,27 @@ class Watched:
         self._lines.extend(iter(self.process.stderr.readline, ""))
 
     @property
-    def said(self) -> str:
+    def log(self) -> str:
+        """What the process has logged."""
         return "".join(self._lines)
 
-    def says(self, words: str) -> None:
-        """Waits until it does."""
+    def wait_for_log(self, pattern: str) -> None:
+        """Wait until the log has a match."""
         deadline = time.monotonic() + 60
-        while not re.search(words, self.said):
-            assert time.monotonic() < deadline and self.process.poll() is None, self.said
+        while not re.search(pattern, self.log):
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log
             time.sleep(0.05)
 
-    def ends(self) -> int:
-        """Waits until it does; its exit code."""
+    def wait_for_exit(self) -> int:
+        """Wait until the process ends; return its exit code."""
         code = self.process.wait(timeout=60)
         self._reader.join(timeout=10)
         return code
 
-    def end(self) -> None:
-        """Asks it to, as an operator does."""
+    def stop(self) -> None:
+        """Send SIGTERM and require that the process ends with 0."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.ends() == 0, self.said
+        assert self.wait_for_exit() == 0, self.log
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -80,29 +79,30 @@ class Cluster(Rig):
 
     def __init__(self, backend: PostgresBackend, folder: Path, url: str) -> None:
         super().__init__(backend, folder)
-        self.shares(url)
+        self.set_progress(url)
         self.lake.store = open_progress(url, "shop")
-        self._captures: list[Watched] = []
+        self._captures: list[CaptureProcess] = []
 
-    def shares(self, url: str) -> None:
-        """What the captures started from now on share."""
+    def set_progress(self, url: str) -> None:
+        """Set the ``progress`` URL of the captures started from now on."""
         file = self._folder / "shop.yaml"
         text = re.sub(r'"progress": "[^"]*"', f'"progress": "{url}"', file.read_text(encoding="utf-8"))
         file.write_text(text, encoding="utf-8")
 
-    def capture(self, *arguments: str, failpoint: str = "") -> Watched:
-        watched = Watched(self.start(*arguments, failpoint=failpoint))
-        self._captures.append(watched)
-        return watched
+    def capture(self, *arguments: str, failpoint: str = "") -> CaptureProcess:
+        """Start a capture process."""
+        capture = CaptureProcess(self.start(*arguments, failpoint=failpoint))
+        self._captures.append(capture)
+        return capture
 
     def kill(self) -> None:
-        for watched in self._captures:
-            watched.process.kill()
-            watched.process.wait()
+        for capture in self._captures:
+            capture.process.kill()
+            capture.process.wait()
 
     @contextmanager
-    def busy(self, seed: int) -> Iterator[None]:
-        """Writes, and a dump whenever there is none, for as long as the block lasts."""
+    def load_and_dumps(self, seed: int) -> Iterator[None]:
+        """Write, and queue a dump whenever there is none, inside the block."""
         stop = threading.Event()
 
         def dump() -> None:
@@ -119,15 +119,15 @@ class Cluster(Rig):
             stop.set()
             dumper.join()
 
-    def lands(self, batches: int, by: Watched) -> None:
-        """Waits until so many more have landed."""
-        wanted, deadline = self.batch() + batches, time.monotonic() + 60
-        while self.batch() < wanted:
-            assert time.monotonic() < deadline and by.process.poll() is None, by.said
+    def wait_for_landed(self, batches: int, by: CaptureProcess) -> None:
+        """Wait until so many more batches have landed."""
+        target, deadline = self.batch() + batches, time.monotonic() + 60
+        while self.batch() < target:
+            assert time.monotonic() < deadline and by.process.poll() is None, by.log
             time.sleep(0.1)
 
     def epochs(self) -> list[int]:
-        """The lease epochs in landing, in the order of its batches; each must have come to its end for good."""
+        """Return the lease epochs in landing; in the order of batches no epoch may follow a later one."""
         table = self.lake.landing()
         epochs = [epoch for _, epoch in sorted({*zip(
             table["batch"].to_pylist(), table["lease_epoch"].to_pylist(), strict=True)})]
@@ -135,7 +135,7 @@ class Cluster(Rig):
         return sorted(set(epochs))
 
     def verify(self) -> None:
-        """Besides what a Rig looks at: of each chunk one window counts, and all of it is of one lease epoch."""
+        """Verify as Rig does, and that each chunk has one closed window, all of one lease epoch."""
         super().verify()
         _, ledger = self.lake.reconciled()
         counted = [line.chunk_id for line in ledger if line.status == "closed"]
@@ -163,103 +163,104 @@ def cluster_at(postgres: EmbeddedPostgres, url: str, folder: Path) -> Iterator[C
             backend.close()
 
 
-def test_a_leader_frozen_past_its_session_is_followed_and_ends_by_itself(cluster: Cluster) -> None:
-    with cluster.busy(seed=1):
+def test_leader_frozen_past_session_is_replaced_and_exits(cluster: Cluster) -> None:
+    with cluster.load_and_dumps(seed=1):
         first = cluster.capture()
-        first.says("capture of shop leads")
+        first.wait_for_log("capture of shop leads")
         second = cluster.capture()
-        second.says(rf"capture of shop stands by: process {first.process.pid} on \S+ leads")
-        cluster.lands(5, by=first)
+        second.wait_for_log(rf"capture of shop is on standby: process {first.process.pid} on \S+ leads")
+        cluster.wait_for_landed(5, by=first)
         first.freeze()
-        time.sleep(2 * SESSION)
-        second.says("capture of shop leads")
-        second.says("ended another connection's hold of the slot")
-        cluster.lands(5, by=second)
+        second.wait_for_log("capture of shop leads")
+        second.wait_for_log("terminated another connection that held slot")
+        cluster.wait_for_landed(5, by=second)
         assert first.frozen
         first.thaw()
-        assert first.ends() == 75, first.said
-        ended = "leads no more|not written, for the lease was lost|was refused: another capture has landed"
-        assert re.search(f"dblake capture: .*({ended})", first.said)
-        cluster.lands(5, by=second)
-        second.end()
+        assert first.wait_for_exit() == 75, first.log
+        ended = "lost its lease|not written, because the lease was lost|was rejected: another capture has landed"
+        assert re.search(f"dblake capture: .*({ended})", first.log)
+        cluster.wait_for_landed(5, by=second)
+        second.stop()
     cluster.catch_up()
     assert cluster.epochs() == [1, 2, 3]
     cluster.verify()
 
 
-def test_a_leader_frozen_after_it_looked_at_its_lease_is_refused_by_landing(cluster: Cluster) -> None:
-    with cluster.busy(seed=2):
+def test_leader_frozen_after_lease_check_is_fenced_by_landing(cluster: Cluster) -> None:
+    with cluster.load_and_dumps(seed=2):
         first = cluster.capture(failpoint="landing.before_commit:40:freeze")
-        first.says("capture of shop leads")
+        first.wait_for_log("capture of shop leads")
         second = cluster.capture()
-        second.says("capture of shop leads")
-        cluster.lands(5, by=second)
+        second.wait_for_log("capture of shop leads")
+        cluster.wait_for_landed(5, by=second)
         assert first.frozen
         first.thaw()
-        assert first.ends() == 75, first.said
-        assert "batch 40 was refused: another capture has landed since" in first.said, first.said
-        cluster.lands(5, by=second)
-        second.end()
+        assert first.wait_for_exit() == 75, first.log
+        assert "batch 40 was rejected: another capture has landed a batch since" in first.log, first.log
+        cluster.wait_for_landed(5, by=second)
+        second.stop()
     cluster.catch_up()
     assert cluster.epochs() == [1, 2, 3]
     cluster.verify()
 
 
-def test_a_leader_cut_off_from_zookeeper_stops_before_another_leads(
+@pytest.mark.slow
+def test_leader_cut_off_from_zookeeper_stops_before_successor(
     cluster: Cluster, zookeeper: ZookeeperServer, place: str
 ) -> None:
-    with Proxy(zookeeper.port) as way, cluster.load(seed=8):
+    with Proxy(zookeeper.port) as proxy, cluster.load(seed=8):
         cluster.lake.dump(T)
-        cluster.shares(place.replace(str(zookeeper.port), str(way.port)))
+        cluster.set_progress(place.replace(str(zookeeper.port), str(proxy.port)))
         first = cluster.capture()
-        first.says("capture of shop leads")
-        cluster.shares(place)
+        first.wait_for_log("capture of shop leads")
+        cluster.set_progress(place)
         second = cluster.capture()
-        second.says("stands by")
-        cluster.lands(5, by=first)
-        way.stall()
-        second.says("capture of shop leads")
-        cluster.lands(5, by=second)
-        way.flow()
-        assert first.ends() == 75, first.said
-        assert "was refused" not in first.said
-        second.end()
+        second.wait_for_log("is on standby")
+        cluster.wait_for_landed(5, by=first)
+        proxy.stall()
+        second.wait_for_log("capture of shop leads")
+        cluster.wait_for_landed(5, by=second)
+        proxy.flow()
+        assert first.wait_for_exit() == 75, first.log
+        assert "was rejected" not in first.log
+        second.stop()
     cluster.catch_up()
     assert cluster.epochs() == [1, 2, 3]
     cluster.verify()
 
 
-def test_a_leader_that_is_killed_is_followed(cluster: Cluster) -> None:
-    with cluster.busy(seed=3):
+def test_killed_leader_is_replaced(cluster: Cluster) -> None:
+    with cluster.load_and_dumps(seed=3):
         first = cluster.capture()
-        first.says("capture of shop leads")
+        first.wait_for_log("capture of shop leads")
         second = cluster.capture()
-        second.says("stands by")
-        cluster.lands(5, by=first)
+        second.wait_for_log("is on standby")
+        cluster.wait_for_landed(5, by=first)
         first.process.kill()
-        second.says("capture of shop leads")
-        cluster.lands(5, by=second)
-        second.end()
+        second.wait_for_log("capture of shop leads")
+        cluster.wait_for_landed(5, by=second)
+        second.stop()
     cluster.catch_up()
     cluster.verify()
 
 
-def test_who_stands_by_ends_with_0_and_scheduled_runs_are_told_who_leads(cluster: Cluster) -> None:
+def test_standby_exits_0_and_scheduled_run_names_leader(cluster: Cluster) -> None:
     leader = cluster.capture()
-    leader.says("capture of shop leads")
+    leader.wait_for_log("capture of shop leads")
     standby = cluster.capture()
     scheduled = [cluster.capture("--until-caught-up"), cluster.capture("--seconds", "1")]
-    standby.says("stands by")
-    standby.end()
+    standby.wait_for_log("is on standby")
+    standby.stop()
     for run in scheduled:
-        assert run.ends() == 75, run.said
-        told = rf"source shop: another capture leads \(process {leader.process.pid} on \S+\)\. Next: let it do the work"
-        assert re.search(told, run.said)
-    leader.end()
+        assert run.wait_for_exit() == 75, run.log
+        leads = rf"another capture leads \(process {leader.process.pid} on \S+\)"
+        assert re.search(rf"source shop: {leads}\. Next: leave the source to it", run.log)
+    leader.stop()
     cluster.catch_up()
 
 
-def test_zookeeper_restarted_or_away_for_longer_than_a_session(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_leader_survives_zookeeper_restart_and_outage(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     session = 8.0
     with ZookeeperServer(tmp_path / "zookeeper") as server, cluster_at(
         postgres, f"zookeeper://{server.hosts}/dblake?session_timeout={session}", tmp_path
@@ -267,32 +268,33 @@ def test_zookeeper_restarted_or_away_for_longer_than_a_session(postgres: Embedde
         with cluster.load(seed=4):
             cluster.lake.dump(T)
             leader = cluster.capture()
-            leader.says("capture of shop leads")
-            cluster.lands(5, by=leader)
+            leader.wait_for_log("capture of shop leads")
+            cluster.wait_for_landed(5, by=leader)
             server.stop()
             server.start()
-            cluster.lands(10, by=leader)
+            cluster.wait_for_landed(10, by=leader)
             server.stop()
             time.sleep(session)
             written = cluster.batch()
             time.sleep(2)
             assert cluster.batch() == written
             server.start()
-            # ZooKeeper begins to count anew when it is back: who is there in time keeps the session, and so leads on.
+            # A restarted ZooKeeper restarts all session time-outs: a client that reconnects in time keeps its session.
             deadline = time.monotonic() + 2 * session
             while cluster.batch() == written and leader.process.poll() is None:
-                assert time.monotonic() < deadline, leader.said
+                assert time.monotonic() < deadline, leader.log
                 time.sleep(0.1)
             if leader.process.poll() is None:
-                leader.end()
+                leader.stop()
             else:
-                assert leader.ends() == 75, leader.said
+                assert leader.wait_for_exit() == 75, leader.log
         cluster.catch_up()
         assert cluster.epochs() == [1, 2]
         cluster.verify()
 
 
-def test_without_zookeeper_for_long_the_leader_writes_nothing_more_and_ends(
+@pytest.mark.slow
+def test_leader_without_zookeeper_stops_writing_and_exits(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     with ZookeeperServer(tmp_path / "zookeeper") as server, cluster_at(
@@ -301,12 +303,12 @@ def test_without_zookeeper_for_long_the_leader_writes_nothing_more_and_ends(
         with cluster.load(seed=9):
             cluster.lake.dump(T)
             leader = cluster.capture()
-            cluster.lands(5, by=leader)
+            cluster.wait_for_landed(5, by=leader)
             server.stop()
             time.sleep(2)
             written = cluster.batch()
-            assert leader.ends() == 75, leader.said
-            assert re.search("dblake capture: .*(leads no more: ZooKeeper has not|does not) answer", leader.said)
+            assert leader.wait_for_exit() == 75, leader.log
+            assert re.search("dblake capture: .*(lost its lease: ZooKeeper has not|does not) answer", leader.log)
             assert cluster.batch() == written
             server.start()
         cluster.catch_up()
@@ -314,8 +316,8 @@ def test_without_zookeeper_for_long_the_leader_writes_nothing_more_and_ends(
         cluster.verify()
 
 
-@pytest.mark.parametrize("kind", ["file", "zookeeper"])
-def test_documents_lost_while_dumps_are_queued_cost_the_dumps_and_nothing_else(
+@pytest.mark.parametrize("kind", ["file", pytest.param("zookeeper", marks=pytest.mark.slow)])
+def test_lost_documents_cost_queued_dumps_only(
     postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, place: str, tmp_path: Path, kind: str
 ) -> None:
     url = {"file": f"file:{tmp_path}/progress", "zookeeper": place}[kind]
@@ -323,50 +325,51 @@ def test_documents_lost_while_dumps_are_queued_cost_the_dumps_and_nothing_else(
         with cluster.load(seed=5):
             lost = [cluster.lake.dump(T) for _ in range(5)]
             leader = cluster.capture()
-            cluster.lands(5, by=leader)
+            cluster.wait_for_landed(5, by=leader)
             if kind == "file":
                 (tmp_path / "progress/shop").rename(tmp_path / "lost")
             else:
                 client = zookeeper.client()
                 client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
                 client.stop()
-            cluster.lands(5, by=leader)
+            cluster.wait_for_landed(5, by=leader)
             assert not {entry["id"] for entry in cluster.lake.dumps() if entry["state"] != "cancelled"} & set(lost)
-            again = cluster.lake.dump(T)
-            cluster.lands(5, by=leader)
-            leader.end()
+            queued = cluster.lake.dump(T)
+            cluster.wait_for_landed(5, by=leader)
+            leader.stop()
         cluster.catch_up()
-        assert {entry["id"] for entry in cluster.lake.dumps() if entry["state"] == "done"} == {again}
+        assert {entry["id"] for entry in cluster.lake.dumps() if entry["state"] == "done"} == {queued}
         cluster.verify()
 
 
-def test_all_nodes_lost_the_leader_ends_and_the_next_goes_on_from_landing(
+@pytest.mark.slow
+def test_leader_exits_when_all_nodes_are_lost_and_next_resumes(
     cluster: Cluster, zookeeper: ZookeeperServer, place: str
 ) -> None:
     with cluster.load(seed=6):
         cluster.lake.dump(T)
         leader = cluster.capture()
-        cluster.lands(5, by=leader)
+        cluster.wait_for_landed(5, by=leader)
         client = zookeeper.client()
         client.delete(f"/{place.partition('?')[0].rpartition('/')[2]}", recursive=True)
         client.stop()
-        assert leader.ends() == 75, leader.said
+        assert leader.wait_for_exit() == 75, leader.log
         cluster.lake.dump(T)
     cluster.catch_up()
     assert cluster.epochs() == [1, 2]
     cluster.verify()
 
 
-def test_without_zookeeper_nobody_ends_anothers_hold_of_the_slot(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+def test_capture_without_zookeeper_leaves_slot_to_its_reader(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     with cluster_at(postgres, f"file:{tmp_path}/progress", tmp_path) as cluster, cluster.load(seed=7):
         first = cluster.capture()
-        cluster.lands(2, by=first)
+        cluster.wait_for_landed(2, by=first)
         here = cluster.capture()
-        assert here.ends() == 75
-        assert f"another capture holds the lease (process {first.process.pid})" in here.said
-        cluster.shares(f"file:{tmp_path}/elsewhere")
+        assert here.wait_for_exit() == 75
+        assert f"another capture holds the lease (process {first.process.pid})" in here.log
+        cluster.set_progress(f"file:{tmp_path}/elsewhere")
         elsewhere = cluster.capture()
-        assert elsewhere.ends() == 75
-        assert "is taken by server process" in elsewhere.said
-        cluster.lands(2, by=first)
-        first.end()
+        assert elsewhere.wait_for_exit() == 75
+        assert "is in use by server process" in elsewhere.log
+        cluster.wait_for_landed(2, by=first)
+        first.stop()

@@ -1,6 +1,6 @@
-"""Much at once, in their light forms: a transaction of 150 MB, many tables, a busy table beside a quiet captured one.
+"""Large inputs in reduced size: a transaction of 150 MB, many tables, a busy table beside an idle captured one.
 
-The memory that capture takes for a million rows, or a thousand tables, is the benchmark's to tell.
+The benchmarks measure capture's memory for a million rows and for a thousand tables.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ INSERT INTO t SELECT 1000 + seq, 0, repeat(char(97 + seq %% 26), {WIDE}) FROM se
 """
 
 
-def caught_up(rig: Rig) -> tuple[Ran, dict[str, int]]:
-    """Capture as a process until it has caught up, and what it said of what it landed."""
+def capture_until_caught_up(rig: Rig) -> tuple[Ran, dict[str, int]]:
+    """Run capture as a process until it has caught up; return the run and its JSON output."""
     command = [sys.executable, str(HOME / "jobs/capture.py"), "--conf", str(rig.conf), "--until-caught-up", "--json"]
     ran = run(command, rig.environment)
     return ran, json.loads(ran.output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_transaction_of_150_mb_is_cut_into_batches_and_never_held(
+def test_transaction_of_150_mb_lands_in_bounded_memory(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with rig_on(kind, request, tmp_path, max_bytes=4 << 20) as rig:
@@ -50,12 +51,12 @@ def test_a_transaction_of_150_mb_is_cut_into_batches_and_never_held(
             cursor.execute(_MANY if kind == "postgres" else _MANY_OF_MYSQL, ())
         connection.commit()
         connection.close()
-        ran, landed = caught_up(rig)
+        ran, landed = capture_until_caught_up(rig)
         assert rig.batch() - before >= 25
         assert landed["bytes"] > ROWS * WIDE
-        # Python and its libraries take about half of it.
+        # Python and its libraries take about half of that.
         assert ran.peak_mb < 300, f"{ran.peak_mb:.0f} MB"
-        # A file promises no order of its rows; positions have it.
+        # Rows of a file are in no order; positions order them.
         rows = rig.lake.landing().select(["kind", "lsn", "seq", "last_in_txn"]).sort_by("seq").to_pylist()
         changes = [row for row in rows if row["kind"] == "row"]
         assert len({row["lsn"] for row in changes}) == 1
@@ -64,7 +65,7 @@ def test_a_transaction_of_150_mb_is_cut_into_batches_and_never_held(
             assert len(changes) == ROWS
 
 
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
 def test_many_tables_are_captured_and_dumped(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     tables = [
         statement for number in range(1, TABLES + 1) for statement in (
@@ -81,16 +82,16 @@ def test_many_tables_are_captured_and_dumped(kind: str, request: pytest.FixtureR
         write.commit()
         write.close()
         rig.lake.dump(*(f"public.many_{number}" for number in range(1, TABLES + 1)))
-        ran, _ = caught_up(rig)
+        ran, _ = capture_until_caught_up(rig)
         assert {dump["state"] for dump in rig.lake.dumps()} == {"done"}
         assert sum(dump["rows"] for dump in rig.lake.dumps()) == 3 * TABLES
         assert ran.peak_mb < 300, f"{ran.peak_mb:.0f} MB"
         decoded = [(row["table"], row["op"], row["key"]["id"]) for row in rig.lake.decoded()]
-        wanted = [("c", "3"), ("r", "1"), ("r", "2"), ("r", "3")]
-        assert sorted(decoded) == sorted((f"public.many_{n}", *row) for n in range(1, TABLES + 1) for row in wanted)
+        expected = [("c", "3"), ("r", "1"), ("r", "2"), ("r", "3")]
+        assert sorted(decoded) == sorted((f"public.many_{n}", *row) for n in range(1, TABLES + 1) for row in expected)
 
 
-def test_a_quiet_table_beside_a_busy_one_that_is_not_captured_lets_the_log_go(
+def test_idle_captured_table_releases_log_of_busy_one(
     database: Database, tmp_path: Path
 ) -> None:
     backend = PostgresBackend(database)
@@ -110,9 +111,9 @@ def test_a_quiet_table_beside_a_busy_one_that_is_not_captured_lets_the_log_go(
             )
         end = backend.log_end()
         assert end - began > 30_000_000
-        # Both where reading may begin and what the server has to keep for it.
-        within(30, lambda: backend.confirmed() >= end)
-        within(30, lambda: kept(backend) < (end - began) / 2)
+        # Both the confirmed position and the log that the server retains for the slot.
+        wait_until(30, lambda: backend.confirmed() >= end)
+        wait_until(30, lambda: retained_bytes(backend) < (end - began) / 2)
     finally:
         stop.set()
         capturing.join()
@@ -120,16 +121,16 @@ def test_a_quiet_table_beside_a_busy_one_that_is_not_captured_lets_the_log_go(
     assert {row["kind"] for row in lake.landing().to_pylist()} <= {"heartbeat", "schema"}
 
 
-def kept(backend: PostgresBackend) -> int:
-    """How many bytes of log the server keeps for the slot."""
+def retained_bytes(backend: PostgresBackend) -> int:
+    """Return how many bytes of log the server retains for the slot."""
     assert backend.settings is not None
     backend.run("CHECKPOINT")
     query = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
     return int(backend.value(query, backend.settings.slot))
 
 
-def within(seconds: float, true: Callable[[], bool]) -> None:
+def wait_until(seconds: float, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The stress oracle in its short form, and that it is one: it tells every way in which a step may go wrong.
+"""The stress oracle in its short form, and tests that the oracle detects every kind of wrong step.
 
 The long form is ``./spark-submit.sh stress``. ``DBLAKE_FAULT_SECONDS`` lengthens this one, ``DBLAKE_SEED`` repeats one.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,18 +20,18 @@ SECONDS = float(os.environ.get("DBLAKE_FAULT_SECONDS", "14"))
 
 # One key: updated, deleted, inserted again, updated.
 WRITTEN = {"7": [Step("u", 1), Step("u", 2), Step("d", 2), Step("c", 3), Step("u", 4)]}
-TOLD = ["u 1", "u 2", "d", "c 3", "u 4"]
+OBSERVED = ["u 1", "u 2", "d", "c 3", "u 4"]
 
 
-def events(said: list[str]) -> list[Told]:
-    """``u 1`` and so on, each an event of key 7, at its place in the list."""
-    words = [line.split() for line in said]
+def events(lines: list[str]) -> list[Told]:
+    """``u 1`` and so on, each an event of key 7, at its index in the list."""
+    words = [line.split() for line in lines]
     return [Told("7", op, int(n[0]) if n else None, place) for place, (op, *n) in enumerate(words)]
 
 
-@pytest.mark.parametrize(("said", "wrong"), [
-    (TOLD, []),
-    (["r 0", *TOLD, "r 4"], []),
+@pytest.mark.parametrize(("lines", "wrong"), [
+    (OBSERVED, []),
+    (["r 0", *OBSERVED, "r 4"], []),
     (["u 1", "r 1", "u 2", "r 2", "r 2", "d", "c 3", "u 4"], []),
     (["u 1", "d", "c 3", "u 4"], ["d None of key 7 at 1: 1 steps after u 1 are missing"]),
     (["u 1", "u 2", "c 3", "u 4"], ["c 3 of key 7 at 2: 1 steps after u 2 are missing"]),
@@ -43,30 +44,34 @@ def events(said: list[str]) -> list[Told]:
     ]),
     (["u 1", "u 2", "r 1", "d", "c 3", "u 4"], ["r 1 of key 7 at 2: dumped, though the log had come to u 2"]),
     (["u 1", "u 2", "d", "r 2", "c 3", "u 4"], ["r 2 of key 7 at 3: dumped, though the log had come to d 2"]),
-    ([*TOLD, "phantom"], ["phantom None of key 7 at 5: after u 4 again or never written"]),
-    ([*TOLD, "f 4"], ["f 4 of key 7 at 5: after u 4 again or never written"]),
+    ([*OBSERVED, "phantom"], ["phantom None of key 7 at 5: after u 4 again or never written"]),
+    ([*OBSERVED, "f 4"], ["f 4 of key 7 at 5: after u 4 again or never written"]),
 ])
-def test_what_the_oracle_says(said: list[str], wrong: list[str]) -> None:
-    assert wrong_steps(events(said), WRITTEN) == wrong
+def test_oracle_detects_wrong_steps(lines: list[str], wrong: list[str]) -> None:
+    assert wrong_steps(events(lines), WRITTEN) == wrong
 
 
-def test_a_key_that_nobody_wrote_is_told() -> None:
+def test_oracle_detects_key_never_written() -> None:
     assert wrong_steps([Told("8", "c", 1, 0)], {}) == ["c 1 of key 8 at 0: after r 0 again or never written"]
 
 
-def test_the_rows_that_steps_leave() -> None:
+def test_oracle_returns_remaining_rows() -> None:
     assert left({"1": [], **WRITTEN, "9": [Step("u", 1), Step("d", 1)]}) == {"1": 0, "7": 4}
 
 
-# One of the two through Spark, whose jobs are killed too; the other through the specification, which takes no time.
-@pytest.mark.parametrize(("kind", "jobs"), [("postgres", ("reconcile", "state")), ("mariadb", ())])
+# One through Spark, whose jobs are killed too; one through the specification in plain Python, which takes no time.
+@pytest.mark.parametrize(("kind", "jobs"), [
+    pytest.param("postgres", ("reconcile", "state"), marks=pytest.mark.slow, id="postgres with Spark"),
+    pytest.param("mariadb", (), id="mariadb"),
+])
 @pytest.mark.timeout(900)
-def test_every_step_is_there_once_whatever_dies(
+def test_every_step_lands_once_while_jobs_are_killed(
     kind: str, jobs: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
     print(f"DBLAKE_SEED={seed}")
-    with rig_on(kind, request, tmp_path, **(PACE if jobs else {})) as rig:
+    pace: dict[str, Any] = PACE if jobs else {}
+    with rig_on(kind, request, tmp_path, **pace) as rig:
         stress = Stress(rig, seed=seed, seconds=SECONDS, kill_every=3.0, jobs=jobs)
         seconds, writers = stress.run()
         if jobs:

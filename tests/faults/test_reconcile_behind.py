@@ -1,4 +1,4 @@
-"""reconcile stopped for long, while landing got hundreds of batches: it catches up in steps of a bounded size."""
+"""Reconcile after a long stop, with hundreds of batches in landing: it catches up in micro-batches of bounded size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tests.support.lake import Lake
 T = "public.t"
 BATCHES = 300
 _STEP = "600k"
-_MOST = 150
-"""A batch of one row is a file of some 4.7 kB, so a step is about 130 of them."""
+_MAX_BATCHES = 150
+"""Per micro-batch: a landing batch of one row is a file of about 4.7 kB, so ``_STEP`` is about 130 of them."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_path: Path) -> None:
+def test_reconcile_catches_up_300_batches_in_bounded_steps(spark: SparkSession, tmp_path: Path) -> None:
     database, lake = MemoryDatabase(), Lake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
     database.make_slot("shop")
@@ -35,12 +36,12 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
                 transaction.insert(T, {"id": str(number), "v": "a"})
 
     def land() -> None:
-        # Every row is a batch of its own.
+        # One row per batch.
         lake.capture(source, max_rows=1, commits_per_second=10_000)
 
     write(0, 10)
     land()
-    # It did run, before it stopped.
+    # Reconcile ran before it was stopped.
     reconcile_once(spark, lake.paths, max_bytes_per_trigger=_STEP)
     before = DeltaTable(lake.paths.events).version()
     stopped_at = lake.reached.batch
@@ -56,16 +57,16 @@ def test_300_batches_are_caught_up_in_bounded_steps(spark: SparkSession, tmp_pat
 
     table = DeltaTable(lake.paths.events)
     steps = table.version() - before
-    assert missed / _MOST <= steps <= 6
+    assert missed / _MAX_BATCHES <= steps <= 6
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    assert max(file["max.batch"] - file["min.batch"] for file in files) <= _MOST
+    assert max(file["max.batch"] - file["min.batch"] for file in files) <= _MAX_BATCHES
     events = sorted(
         table.to_pyarrow_table(columns=["incarnation", "lsn", "seq", "op", "key", "after", "batch"]).to_pylist(),
         key=lambda row: (row["incarnation"], row["lsn"], row["seq"]),
     )
-    said = [(row["op"], tuple(dict(row["key"]).values()), dict(row["after"] or {}), row["batch"]) for row in events]
-    assert said == [
+    changes = [(row["op"], tuple(dict(row["key"]).values()), dict(row["after"] or {}), row["batch"]) for row in events]
+    assert changes == [
         (event.op, event.key, dict(event.after or {}), event.batch) for event in lake.reconciled()[0]
     ]
-    assert [op for op, *_ in said].count("c") == 10 + BATCHES
-    assert [op for op, *_ in said].count("r") == 10 + BATCHES // 2
+    assert [op for op, *_ in changes].count("c") == 10 + BATCHES
+    assert [op for op, *_ in changes].count("r") == 10 + BATCHES // 2

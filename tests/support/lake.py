@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from dblake.capture.context import CaptureContext
+from dblake.capture.dump_queue import dump_status, queue_dump
+from dblake.capture.dump_task import Key
 from dblake.capture.lease import LocalLease
 from dblake.capture.loop import Landed, Until
 from dblake.capture.progress import FileProgress, ProgressStore
-from dblake.capture.requests import Key, queue_dump, status
 from dblake.capture.run import Capture
 from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.config import CaptureConfig, DumpConfig
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import Source
@@ -43,7 +46,7 @@ class Lake:
 
     def dumps(self) -> list[dict[str, Any]]:
         """How the dumps stand."""
-        return status(self.store)
+        return dump_status(self.store)
 
     def capture(
         self, source: Source, *, steps: Steps | None = None, until: Until = Until(caught_up=True),  # noqa: B008
@@ -53,13 +56,12 @@ class Lake:
     ) -> Landed:
         """Runs capture to its end. ``steps`` happen around chunk reads, every one of them, or it is an error."""
         stepped = Stepped(source, steps or {})
-        quick = {"commits_per_second": 50.0, "heartbeat_seconds": 5.0, "reconnect_seconds": 5.0}
-        capture = Capture(
-            stepped, open_landing or self.open_landing, self.store, LocalLease(lease or self.progress, self._source),
-            CaptureSettings(**{**quick, **settings}), DumpSettings(chunk_size, readers=readers),
-            stop or threading.Event(), accept_gap=accept_gap,
+        context = CaptureContext(
+            stepped, self.store, LocalLease(lease or self.progress, self._source), _quick_settings(settings),
+            DumpSettings(**DumpConfig(chunk_size=chunk_size, readers=readers).model_dump()),
+            stop or threading.Event(),
         )
-        landed = capture.run(until)
+        landed = Capture(context, open_landing or self.open_landing, accept_gap=accept_gap).run(until)
         stepped.require_all_taken()
         return landed
 
@@ -121,6 +123,15 @@ class Lake:
     def state(self, table: str) -> dict[Key, dict[str, str | None]]:
         """The rows of a table that the events leave."""
         return {key: row for (name, key), row in fold(self.reconciled()[0]).items() if name == table}
+
+
+def _quick_settings(settings: Mapping[str, Any]) -> CaptureSettings:
+    """The configuration's defaults, but for many commits and short waits."""
+    defaults = CaptureConfig()
+    return CaptureSettings(**{
+        "max_bytes": defaults.max_bytes, "max_rows": defaults.max_rows, "redump": defaults.redump == "auto",
+        "commits_per_second": 50.0, "heartbeat_seconds": 5.0, "reconnect_seconds": 5.0, **settings,
+    })
 
 
 def _mark(row: dict[str, Any]) -> Low | High:

@@ -11,7 +11,8 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from pymysqlreplication.table import Table
 
 from dblake.core.schema import TableSchema
-from dblake.formats.mysql_types import parse, wire
+from dblake.formats.mysql_types import parse
+from dblake.source.mysql.column_types import log_encoding
 from tests.support.binlog_encode import TABLE_ID
 
 _EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
@@ -46,7 +47,7 @@ def their_table(schema: TableSchema) -> dict[int, Any]:
     """The library's own description of a table, as its TABLE_MAP reader makes it."""
     columns = []
     for column in schema.columns:
-        kind, (code, meta) = parse(column.type), wire(column.type)
+        kind, (code, meta) = parse(column.type), log_encoding(column.type)
         theirs = TheirColumn(code, _Meta(meta))
         theirs.name, theirs.unsigned, theirs.is_primary = column.name, kind.unsigned, bool(column.key)
         theirs.character_set_name = kind.charset or "binary"

@@ -1,6 +1,7 @@
 """Every column type of PostgreSQL with its edge values, for the parity table (see ``parity``).
 
-The database asks every session that does not say otherwise to write values in other words than the canonical ones.
+The database's default settings write values in other forms than the canonical ones, so that a session that does not pin
+its settings fails the test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TYPES = (
     "CREATE TYPE nested AS (p pair, ns integer[])",
     "CREATE TYPE words_range AS RANGE (subtype = text, collation = \"C\")",
     _VECTOR,
-    # This build has no parser of XML, and keeps what it is given.
+    # This build has no XML parser and stores text unchanged.
     "UPDATE pg_cast SET castmethod = 'b', castfunc = 0"
     " WHERE castsource = 'text'::regtype AND casttarget = 'xml'::regtype",
 )
@@ -33,7 +34,7 @@ def _literal(text: str, type_: str) -> str:
 
 
 def _case(type_: str, *values: str | tuple[str, str], lossy: tuple[str, ...] = ()) -> Case:
-    """A lone text is its own literal; of a pair the first is what is written. ``lossy`` ones state cannot hold."""
+    """Return a case. A text is its own literal, a pair (literal, canonical text); state cannot hold ``lossy`` ones."""
     pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
     return Case(type_, (
         *(Value(_literal(given, type_), text) for given, text in pairs),
@@ -74,7 +75,7 @@ CASES = (
     _case("date", "0001-01-01", "1582-10-10", "1969-12-31", "2024-02-29", "9999-12-31",
           lossy=(*_INFINITIES, "4714-11-24 BC", "0044-03-15 BC", "0001-12-31 BC", "10000-01-01", "12024-01-01",
                  "5874897-12-31")),
-    # Half past two on a Sunday in March is an hour that many zones leave out.
+    # 02:30 on a Sunday in March does not exist in zones with daylight saving time.
     _case("timestamp without time zone", "0001-01-01 00:00:00", "1582-10-10 12:00:00", "2024-03-10 02:30:00",
           "1969-12-31 23:59:59.999999", "2024-02-29 12:34:56.1", "9999-12-31 23:59:59.999999",
           lossy=(*_INFINITIES, "4714-11-24 00:00:00 BC", "0044-03-15 12:00:00.5 BC", "10000-01-01 00:00:00",
@@ -167,7 +168,7 @@ CASES = (
     _case("txid_snapshot", "100:200:150"),
     _case("int2vector", "1 2 -3"),
     _case("oidvector", "1 4294967295"),
-    # How these are written depends on what can be named without a schema.
+    # The text of these depends on search_path.
     _case("regclass", "public.parity", "pg_class"),
     _case("regtype", "integer", 'public."Odd enum"'),
     _case("name", "", "a b", "é" * 31, 'say "x"'),
@@ -182,14 +183,14 @@ CASES = (
 
 
 def cases(plugin: str) -> tuple[Case, ...]:
-    """What there is to hold an output plugin to: wal2json's server does not have all extensions."""
+    """Return the cases for an output plugin: wal2json's server lacks the vector extension."""
     return CASES if plugin == "pgoutput" else tuple(case for case in CASES if not case.type.startswith("vector"))
 
 
 def create(database: Database, plugin: str = "pgoutput") -> None:
-    """Makes the table, in which two columns' values are the server's to give.
+    """Create the parity table with an identity column and, for pgoutput, a generated column.
 
-    pgoutput's log has one of them, and leaves one out, with which wal2json refuses a table.
+    pgoutput sends the first and omits the second; wal2json rejects a table with a generated column.
     """
     typed = ", ".join(f"{name} {type_}" for name, type_ in columns(cases(plugin)).items())
     twice = "twice int GENERATED ALWAYS AS (touched * 2) STORED," if plugin == "pgoutput" else ""
@@ -206,5 +207,5 @@ def create(database: Database, plugin: str = "pgoutput") -> None:
 
 
 def insert(database: Database, first: int, plugin: str = "pgoutput") -> None:
-    """Puts all rows there, under ids from ``first`` on."""
+    """Insert all rows under ids from ``first`` on."""
     database.run(*inserts(cases(plugin), first))

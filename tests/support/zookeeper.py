@@ -22,7 +22,7 @@ from typing import Any, Self
 import pytest
 from kazoo.client import KazooClient
 
-from dblake.core.ports import free_port
+from dblake.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.report import note_version
 

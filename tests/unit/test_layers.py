@@ -18,7 +18,7 @@ MODULES = {
     for file in sorted((root / folder).rglob("*.py"))
 }
 
-CONFIG = ("dblake.config", "dblake.config_file")
+CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
     "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.sql", "dblake.maintenance",
@@ -67,7 +67,7 @@ ONLY_THERE = {
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
-    "yaml": ("dblake.config_file",),
+    "yaml": ("dblake.config.file",),
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
+from dblake.capture.dump_queue import pending_tasks, queue_dump, save_progress
 from dblake.capture.progress import FileProgress
-from dblake.capture.requests import pending, queue_dump, save_progress
-from dblake.capture.stale_tables import StaleTable, keep
+from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.config import load_config
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogRetention, ServerIdentity
@@ -193,11 +193,11 @@ def test_a_table_to_be_read_again_is_a_problem(
 ) -> None:
     store = FileProgress(tmp_path / "progress/shop")
     dump_id = queue_dump(store, [T]) if asked else None
-    for task in pending(store):
-        moved = {"running": task.running, "cancelled": task.cancelled, "done": task.done}
+    for task in pending_tasks(store):
+        moved = {"running": task.start, "cancelled": task.cancel, "done": task.complete}
         if outcome in moved:
             save_progress(store, moved[outcome]())
-    keep(store, StaleTable(T, "column c came", dump_id))
+    save_stale_table(store, StaleTable(T, "column c came", dump_id))
     problems = [p for p in read_status(load_config(conf))["problems"] if p["code"] == "rewritten"]
     expected = {"code": "rewritten", "table": T, "detail": "it changed without row events: column c came",
                 "next": (then or "").format(dump_id)}

@@ -1,1 +1,1 @@
-"""Try the DAGs in a real Airflow."""
+"""A trial of the DAGs in a real Airflow."""

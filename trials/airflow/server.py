@@ -1,7 +1,7 @@
-"""An Airflow of our own for the length of a trial: scheduler, DAG processor and API server over one folder.
+"""Run an Airflow for the duration of a trial: scheduler, DAG processor and API server in one folder.
 
-Its environment is made by ``spark-submit.sh``; nothing of Airflow is imported here. Promise: it listens on 127.0.0.1
-only and with a password, and it ends with the block it is used in. It keeps its notes in SQLite, which is for trials.
+Guarantee: it listens on 127.0.0.1 only, requires a password, and ends with its block. Its metadata database is SQLite,
+which suits trials only. ``spark-submit.sh`` installs Airflow's environment; this module imports nothing of Airflow.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dblake.core.errors import DblakeError
-from dblake.core.ports import free_port
 from dblake.core.processes import end_with_parent, stop_process
+from dblake.source.postgres.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 20
 _COMMAND_SECONDS = 1200
 """``dags test`` runs all jobs of a DAG."""
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _COMPONENTS = {"api-server": (), "dag-processor": (), "scheduler": ("--skip-serve-logs",)}
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Airflow:
-    """One Airflow. ``folder`` is its own; DAG files go to ``folder/dags`` before it starts. A context manager."""
+    """An Airflow in a dedicated folder; a context manager. DAG files go to ``dags`` before it starts."""
 
     def __init__(self, venv: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Airflow:
         self._program = venv / "bin" / "airflow"
         self._password = secrets.token_urlsafe(24)
         self._port = free_port()
-        # Without our PYTHONPATH: DAG files name the checkout themselves, as a user's do.
+        # Without our PYTHONPATH: DAG files add the checkout themselves, as a user's do.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self._environment = {**inherited, **self._settings(), **environment}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -57,7 +57,7 @@ class Airflow:
             self.command("db", "migrate")
             for name, options in _COMPONENTS.items():
                 self._start(name, *options)
-            self._token = self.wait(self._log_in, _START_SECONDS, "Airflow's API server to answer")
+            self._token = self.wait(self._log_in, _START_SECONDS, "Airflow's API server")
         except BaseException:
             self._stop()
             raise
@@ -69,7 +69,7 @@ class Airflow:
         self._stop()
 
     def command(self, *arguments: str) -> None:
-        """Runs ``airflow …`` to its end, which must be a good one; what it says is in a log file."""
+        """Run ``airflow …`` with its output in a log file. Raises DblakeError if it fails."""
         log = self.folder / f"{'-'.join(arguments[:2])}.log"
         with log.open("ab") as sink:
             process = subprocess.Popen(
@@ -88,8 +88,8 @@ class Airflow:
             raise DblakeError(f"airflow {' '.join(arguments[:2])} ended with {code}",
                               next_step=f"read {log}")
 
-    def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str = "") -> Any:
-        """What the REST API answers."""
+    def request(self, path: str, body: Mapping[str, Any] | None = None, method: str = "") -> Any:
+        """Return the REST API's JSON response; with a body the default method is POST."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -97,64 +97,69 @@ class Airflow:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}{path}", data, headers, method=method or ("GET" if body is None else "POST")
         )
-        # Not through a proxy that the environment may name.
+        # Bypass any proxy that the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=30) as answer:
-            return json.load(answer)
+        with opener.open(request, timeout=30) as response:
+            return json.load(response)
 
     def unpause(self, dag: str, seconds: float) -> None:
-        """Waits until a DAG is known and lets it run."""
+        """Unpause a DAG as soon as Airflow has parsed it."""
 
-        def let() -> bool:
+        def unpause_once() -> bool:
             with suppress(urllib.error.HTTPError):
-                self.ask(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
+                self.request(f"/api/v2/dags/{dag}", {"is_paused": False}, "PATCH")
                 return True
             return False
 
-        self.wait(let, seconds, f"the DAG {dag} to be read")
+        self.wait(unpause_once, seconds, f"the DAG {dag} to be parsed")
 
     def trigger(self, dag: str, **params: Any) -> None:
-        """Starts a run."""
-        self.ask(f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": params})
+        """Start a run."""
+        self.request(f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": params})
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
-        """All runs of a DAG."""
-        found: list[dict[str, Any]] = self.ask(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
-        return found
+        """Return all runs of a DAG."""
+        runs: list[dict[str, Any]] = self.request(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
+        return runs
 
-    def ended(self, dag: str, seconds: float) -> dict[str, Any]:
-        """The only run of a DAG, once it is there and has ended."""
+    def wait_for_run(self, dag: str, seconds: float) -> dict[str, Any]:
+        """Wait until the only run of a DAG has ended and return it."""
 
-        def only() -> dict[str, Any] | None:
+        def ended_run() -> dict[str, Any] | None:
             runs = self.runs(dag)
             return runs[0] if len(runs) == 1 and runs[0]["state"] in ("success", "failed") else None
 
-        return self.wait(only, seconds, f"the DAG {dag} to end")
+        return self.wait(ended_run, seconds, f"the DAG {dag} to end")
 
     def tasks(self, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The tasks of a run, in the order in which they began."""
-        found = self.ask(f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
-        return sorted(found, key=lambda task: task["start_date"] or "~")
+        """Return the tasks of a run in the order of their start."""
+        path = f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}/taskInstances"
+        return sorted(self.request(path)["task_instances"], key=lambda task: task["start_date"] or "~")
 
-    def wait(self, look: Callable[[], _Found | None], seconds: float, what: str) -> _Found:
-        """What ``look`` finds, as soon as it finds anything; an API server that does not answer yet is asked again."""
+    def wait(self, poll: Callable[[], _Result | None], seconds: float, what: str) -> _Result:
+        """Call ``poll`` until it returns a true value, and return that; connection errors count as not yet.
 
-        def once() -> _Found | None:
+        Raises DblakeError after ``seconds``, or if a component of Airflow has ended.
+        """
+
+        def poll_once() -> _Result | None:
             try:
-                return look()
+                return poll()
             except urllib.error.HTTPError:
                 raise
             except OSError:
                 return None
 
         deadline = time.monotonic() + seconds
-        while not (found := once()):
+        while not (result := poll_once()):
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
             if dead or time.monotonic() > deadline:
-                why = f"its {dead[0]} has ended" if dead else f"it took more than {seconds:.0f} s"
-                raise DblakeError(f"waited in vain for {what}: {why}", next_step=f"read the logs in {self.folder}")
-            time.sleep(_LOOK_SECONDS)
-        return found
+                reason = f"{dead[0]} has ended" if dead else f"no result after {seconds:.0f} s"
+                raise DblakeError(
+                    f"timed out waiting for {what}: {reason}", next_step=f"read the logs in {self.folder}"
+                )
+            time.sleep(_POLL_SECONDS)
+        return result
 
     def _settings(self) -> dict[str, str]:
         url = f"http://127.0.0.1:{self._port}"
@@ -170,11 +175,11 @@ class Airflow:
             "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db"},
             "usage_data_collection": {"enabled": False},
         }
-        made = {
+        variables = {
             f"AIRFLOW__{section.upper()}__{key.upper()}": str(value)
             for section, keys in sections.items() for key, value in keys.items()
         }
-        return {"AIRFLOW_HOME": str(self.folder), **made}
+        return {"AIRFLOW_HOME": str(self.folder), **variables}
 
     def _start(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -184,10 +189,10 @@ class Airflow:
             )
 
     def _log_in(self) -> str:
-        return str(self.ask("/auth/token", {"username": "admin", "password": self._password})["access_token"])
+        return str(self.request("/auth/token", {"username": "admin", "password": self._password})["access_token"])
 
     def _stop(self) -> None:
-        # The scheduler first, and its workers with it: alone it would wait for their tasks, which stop their jobs.
+        # The scheduler first, together with its workers: on its own it would wait for their tasks.
         for process in reversed(self._processes.values()):
             stop_process(process, _STOP_SECONDS, group=True)
         self._processes.clear()

@@ -1,9 +1,9 @@
-"""The DAGs tried in a real Airflow, from nothing: ``./spark-submit.sh airflow``.
+"""Try the DAGs in a real Airflow: ``./spark-submit.sh airflow``.
 
-A PostgreSQL with two tables, an Airflow with three DAG files, and then what a scheduler has to be trusted with: a
-backfill that starts a run, jobs killed by SIGKILL in the middle of it, a DAG that waits for a table, a configuration
-with a mistake, and the same interval once more. Promise: ends with 70 unless each of them went as it should, and leaves
-the folder with all logs behind then. Of Airflow only its programs and its REST API are used.
+Starts a PostgreSQL server with two tables and an Airflow with three DAG files, then verifies a backfill that triggers a
+run, jobs killed by SIGKILL and retried, a DAG scheduled by a table, a faulty configuration, and a repeated interval.
+Guarantee: exits 70 unless every expectation is met, and then leaves the folder with all logs. Uses only Airflow's
+programs and REST API.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ source:
   tables: ["public.*"]
 airflow: {{schedule: null, retry_seconds: 1}}
 """
-_MISTAKE = "state: {paralel: 2}\n"
+_FAULT = "state: {paralel: 2}\n"
 
 _DAGS = f"""\
 import sys; sys.path += ["{_HOME}", "{_HOME}/lib"]
 from pipelines.airflow.dags import dags_from
 """
-# The password comes from a connection of Airflow's. The first try of two jobs dies where it hurts: when its work has
-# been committed, and nothing that comes after it has been done.
-_SHOP = _DAGS + """
-DIES = "{{ {'capture': 'landing.committed', 'state': 'state.merged'}.get(ti.task_id, '') if ti.try_number == 1 }}"
-env = {"SHOP_PASSWORD": "{{ conn.shop.password }}", "DBLAKE_FAILPOINT": DIES}
+# The password comes from an Airflow connection. The first try of two jobs is killed right after its commit, before
+# anything that follows the commit.
+_SHOP_DAG = _DAGS + """
+FAILPOINT = "{{ {'capture': 'landing.committed', 'state': 'state.merged'}.get(ti.task_id, '') if ti.try_number == 1 }}"
+env = {"SHOP_PASSWORD": "{{ conn.shop.password }}", "DBLAKE_FAILPOINT": FAILPOINT}
 globals().update(dags_from("%s", default_args={"append_env": True, "env": env}))
 """
-_BROKEN = _DAGS + """
+_BROKEN_DAG = _DAGS + """
 globals().update(dags_from("%s"))
 """
-_READER = _DAGS + """
+_READER_DAG = _DAGS + """
 from airflow.sdk import DAG
 from pipelines.airflow.assets import table_asset
 from pipelines.airflow.operators import LagSensor
@@ -82,99 +82,103 @@ _TABLES = {
     "public.orders": "CREATE TABLE orders (id int PRIMARY KEY, item text)",
     "public.customers": "CREATE TABLE customers (id int PRIMARY KEY, name text)",
 }
-_BEFORE = (
+_INITIAL_ROWS = (
     "INSERT INTO orders SELECT n, 'item ' || n FROM generate_series(1, 1000) n",
     "INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 200) n",
 )
-_SINCE = (
+_CHANGES = (
     "UPDATE orders SET item = 'changed' WHERE id <= 10",
     "DELETE FROM customers WHERE id > 190",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that was to be shown, whether it was, and by what it is seen."""
+class Expectation:
+    """An expectation of the trial, whether it was met, and the evidence."""
 
     claim: str
-    shown: bool
-    detail: str
+    is_met: bool
+    evidence: str
 
 
 @dataclass
 class Trial:
-    """One trial, all of whose files are in ``folder``."""
+    """One trial; all its files are in ``folder``."""
 
     folder: Path
     venv: Path
     console: Console
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), init=False)
 
-    def run(self) -> list[Finding]:
-        """Runs it all; returns what was found, in the order in which it is told."""
+    def run(self) -> list[Expectation]:
+        """Run the trial and return its expectations in order."""
         with EmbeddedPostgres(self.folder / "postgres") as database:
-            self.say("1. A PostgreSQL of its own, prepared for capture")
+            self._announce("1. Start a PostgreSQL server and prepare it for capture")
             conf = self._prepare(database)
-            self._change(database, _SINCE)
-            self.say("2. An Airflow of its own, with a DAG file of three lines")
+            self._change(database, _CHANGES)
+            self._announce("2. Start an Airflow with a DAG file of three lines")
             connection = f'{{"conn_type": "generic", "password": "{self._password}"}}'
             airflow = Airflow(self.venv, self.folder / "airflow", {"AIRFLOW_CONN_SHOP": connection})
             self._write_dags(airflow, conf)
             with airflow:
                 return self._try(airflow, database)
 
-    def say(self, text: str) -> None:
-        """One step of the story."""
+    def _announce(self, text: str) -> None:
         self.console.print(f"[bold]{text}[/bold]")
 
     def _prepare(self, database: EmbeddedPostgres) -> Path:
         with closing(database.connect()) as admin, admin.cursor() as cur:
             cur.execute("CREATE DATABASE shop")
-        self._change(database, (*_TABLES.values(), *_BEFORE))
+        self._change(database, (*_TABLES.values(), *_INITIAL_ROWS))
         conf = self.folder / "shop.yaml"
         conf.write_text(_CONF.format(name="shop", port=database.port), encoding="utf-8")
         os.environ["SHOP_PASSWORD"] = self._password
         run_init(postgres_settings(load_config(conf)), database.user, database.password)
-        # From here on only Airflow's connection knows it.
+        # From here on only Airflow's connection holds it.
         del os.environ["SHOP_PASSWORD"]
         return conf
 
     def _write_dags(self, airflow: Airflow, conf: Path) -> None:
         broken = self.folder / "broken.yaml"
-        broken.write_text(_CONF.format(name="broken", port=1) + _MISTAKE, encoding="utf-8")
-        for name, code, of in (("shop", _SHOP, conf), ("broken", _BROKEN, broken), ("reader", _READER, conf)):
-            (airflow.dags / f"{name}.py").write_text(code.replace("%s", str(of)), encoding="utf-8")
+        broken.write_text(_CONF.format(name="broken", port=1) + _FAULT, encoding="utf-8")
+        files = (("shop", _SHOP_DAG, conf), ("broken", _BROKEN_DAG, broken), ("reader", _READER_DAG, conf))
+        for name, code, file in files:
+            (airflow.dags / f"{name}.py").write_text(code.replace("%s", str(file)), encoding="utf-8")
 
-    def _try(self, airflow: Airflow, database: EmbeddedPostgres) -> list[Finding]:
+    def _try(self, airflow: Airflow, database: EmbeddedPostgres) -> list[Expectation]:
         for dag in ("dblake_shop", "dblake_shop_dump", "dblake_broken", "reader"):
             airflow.unpause(dag, _SHORT_SECONDS)
-        self.say("3. A backfill of all tables starts a run; capture and state are killed in it once")
+        self._announce("3. Backfill all tables; capture and state are killed once in the run")
         airflow.trigger("dblake_broken")
         airflow.trigger("dblake_shop_dump")
-        if airflow.ended("dblake_shop_dump", _SHORT_SECONDS)["state"] == "failed":
+        if airflow.wait_for_run("dblake_shop_dump", _SHORT_SECONDS)["state"] == "failed":
             raise DblakeError("the DAG dblake_shop_dump failed", next_step=f"read the logs in {airflow.folder}")
-        run = airflow.ended("dblake_shop", _RUN_SECONDS)
+        run = airflow.wait_for_run("dblake_shop", _RUN_SECONDS)
         tasks = airflow.tasks(run)
         self._show(tasks)
-        broken = airflow.tasks(airflow.ended("dblake_broken", _SHORT_SECONDS))
-        reader = airflow.ended("reader", _SHORT_SECONDS) if run["state"] == "success" else {"state": "not started"}
-        lake = self._lake()
-        findings = [
-            _green(run, tasks), _healed(tasks), self._equal(database), _announced(reader), _given_up(broken),
+        broken = airflow.tasks(airflow.wait_for_run("dblake_broken", _SHORT_SECONDS))
+        reader = {"state": "not started"}
+        if run["state"] == "success":
+            reader = airflow.wait_for_run("reader", _SHORT_SECONDS)
+        snapshot = self._snapshot()
+        expectations = [
+            _expect_success(run, tasks), _expect_retries(tasks), self._expect_equal(database),
+            _expect_triggered(reader), _expect_no_retry(broken),
         ]
-        self.say("4. The same interval once more, as dag.test() runs it")
+        self._announce("4. Repeat the interval with dag.test()")
         airflow.command("dags", "test", "dblake_shop", run["logical_date"])
-        return [*findings, self._same(airflow, run, lake), self._unseen(airflow.folder)]
+        return [*expectations, self._expect_idempotent(airflow, run, snapshot), self._expect_no_leak(airflow.folder)]
 
-    def _same(self, airflow: Airflow, run: dict[str, Any], before: dict[str, Any]) -> Finding:
-        # Airflow puts the new run into the place of the one it repeats.
-        again = airflow.ended("dblake_shop", _SHORT_SECONDS)
-        tasks = airflow.tasks(again)
+    def _expect_idempotent(self, airflow: Airflow, run: dict[str, Any], snapshot: dict[str, Any]) -> Expectation:
+        # Airflow replaces the run that it repeats.
+        repeated = airflow.wait_for_run("dblake_shop", _SHORT_SECONDS)
+        tasks = airflow.tasks(repeated)
         self._show(tasks)
-        repeated = again["logical_date"] == run["logical_date"] and again["dag_run_id"] != run["dag_run_id"]
-        done = all(task["state"] == "success" for task in tasks)
-        return Finding("The same interval once more changes nothing", repeated and done and self._lake() == before,
-                       f"{before['events']} events, state versions {before['versions']}")
+        is_repeat = repeated["logical_date"] == run["logical_date"] and repeated["dag_run_id"] != run["dag_run_id"]
+        succeeded = all(task["state"] == "success" for task in tasks)
+        is_unchanged = self._snapshot() == snapshot
+        return Expectation("A repeated interval changes nothing", is_repeat and succeeded and is_unchanged,
+                           f"{snapshot['events']} events, state versions {snapshot['versions']}")
 
     @staticmethod
     def _change(database: EmbeddedPostgres, statements: tuple[str, ...]) -> None:
@@ -186,33 +190,33 @@ class Trial:
     def _paths(self) -> Paths:
         return Paths(str(self.folder / "warehouse"), "shop")
 
-    def _lake(self) -> dict[str, Any]:
-        """What must not change when nothing has changed at the source; files may, where ``maintain`` sees to them."""
+    def _snapshot(self) -> dict[str, Any]:
+        """Return what must not change while the source does not change; ``maintain`` may still rewrite files."""
         return {
             "events": _rows(self._paths.events, "count(*)")[0][0],
             "versions": read_status(load_config(self.folder / "shop.yaml"), ask_source=False)["tables"],
             "rows": [_rows(self._paths.state(*table.split(".")), "*", "ORDER BY 1") for table in _TABLES],
         }
 
-    def _equal(self, database: EmbeddedPostgres) -> Finding:
+    def _expect_equal(self, database: EmbeddedPostgres) -> Expectation:
         differ, rows = [], 0
         for table in _TABLES:
             with closing(database.connect("shop")) as admin, admin.cursor() as cur:
                 cur.execute(f"SELECT * FROM {table} ORDER BY 1")
-                held = cur.fetchall()
+                expected = cur.fetchall()
             columns = [column.name for column in cur.description]
-            found = _rows(self._paths.state(*table.split(".")), ", ".join(columns), "WHERE NOT _deleted ORDER BY 1")
-            rows += len(held)
-            differ += [table] if found != held else []
-        return Finding("State is what the source holds", not differ,
-                       f"different: {', '.join(differ)}" if differ else f"{len(_TABLES)} tables, {rows:,} rows")
+            actual = _rows(self._paths.state(*table.split(".")), ", ".join(columns), "WHERE NOT _deleted ORDER BY 1")
+            rows += len(expected)
+            differ += [table] if actual != expected else []
+        return Expectation("State equals the source", not differ,
+                           f"different: {', '.join(differ)}" if differ else f"{len(_TABLES)} tables, {rows:,} rows")
 
-    def _unseen(self, folder: Path) -> Finding:
+    def _expect_no_leak(self, folder: Path) -> Expectation:
         password = self._password.encode()
         files = [file for file in folder.rglob("*") if file.is_file()]
-        found = [file.name for file in files if password in file.read_bytes()]
-        return Finding("The password is in no log and no note of Airflow's", not found,
-                       f"found in {', '.join(found)}" if found else f"{len(files)} files")
+        leaks = [file.name for file in files if password in file.read_bytes()]
+        return Expectation("The password is in no log and no database of Airflow", not leaks,
+                           f"in {', '.join(leaks)}" if leaks else f"{len(files)} files")
 
     def _show(self, tasks: list[dict[str, Any]]) -> None:
         table = Table("task", "state", "tries", "seconds")
@@ -223,67 +227,68 @@ class Trial:
         self.console.print(table)
 
 
-def _green(run: dict[str, Any], tasks: list[dict[str, Any]]) -> Finding:
+def _expect_success(run: dict[str, Any], tasks: list[dict[str, Any]]) -> Expectation:
     states = [f"{task['task_id']} {task['state']}" for task in tasks]
-    return Finding("The DAG is green", run["state"] == "success", ", ".join(states))
+    return Expectation("The DAG succeeds", run["state"] == "success", ", ".join(states))
 
 
-def _healed(tasks: list[dict[str, Any]]) -> Finding:
+def _expect_retries(tasks: list[dict[str, Any]]) -> Expectation:
     tries = {task["task_id"]: task["try_number"] for task in tasks}
-    as_planned = {name: 2 if name in ("capture", "state") else 1 for name in tries}
-    return Finding("A killed task is healed by a retry", tries == as_planned,
-                   ", ".join(f"{name} {'once' if n == 1 else f'{n} times'}" for name, n in tries.items()))
+    planned = {name: 2 if name in ("capture", "state") else 1 for name in tries}
+    return Expectation("A retry completes a killed task", tries == planned,
+                       ", ".join(f"{name} {'1 try' if n == 1 else f'{n} tries'}" for name, n in tries.items()))
 
 
-def _announced(reader: dict[str, Any]) -> Finding:
-    return Finding("A DAG that waits for a table runs when it has changed", reader["state"] == "success",
-                   f"{reader['dag_id']}: {reader['run_type']}" if "dag_id" in reader else reader["state"])
+def _expect_triggered(reader: dict[str, Any]) -> Expectation:
+    return Expectation("A DAG scheduled by a table runs when the table has changed", reader["state"] == "success",
+                       f"{reader['dag_id']}: {reader['run_type']}" if "dag_id" in reader else reader["state"])
 
 
-def _given_up(tasks: list[dict[str, Any]]) -> Finding:
+def _expect_no_retry(tasks: list[dict[str, Any]]) -> Expectation:
     first = next(task for task in tasks if task["task_id"] == "capture")
-    return Finding(
-        "A configuration with a mistake is not tried again",
+    return Expectation(
+        "A faulty configuration is not retried",
         (first["state"], first["try_number"]) == ("failed", 1) and first["max_tries"] > 0,
         f"capture {first['state']}, try {first['try_number']} of {first['max_tries'] + 1}",
     )
 
 
 def _rows(path: str, columns: str, rest: str = "") -> list[tuple[Any, ...]]:
-    answer = QueryBuilder().register("t", DeltaTable(path)).execute(f"SELECT {columns} FROM t {rest}").read_all()
-    return [tuple(row.values()) for row in pa.table(answer).to_pylist()]
+    result = QueryBuilder().register("t", DeltaTable(path)).execute(f"SELECT {columns} FROM t {rest}").read_all()
+    return [tuple(row.values()) for row in pa.table(result).to_pylist()]
 
 
 @click.command("airflow")
 @verbose_option
 @click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Where all of it is made, to be looked at later; else a temporary folder that goes again.")
+              help="Folder for all files, kept afterwards; default: a temporary folder, deleted on success.")
 def airflow(folder: Path | None) -> int:
-    """Try dblake's DAGs in a real Airflow, on this machine, on a database of its own.
+    """Try dblake's DAGs in a real Airflow on this machine, with a dedicated database.
 
-    Airflow is installed, once, into .venv-airflow beside this script, or DBLAKE_AIRFLOW_VENV.
+    Airflow is installed once, into .venv-airflow beside this script, or into DBLAKE_AIRFLOW_VENV.
     """
     console = Console()
     if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty", next_step="name a folder that is not there yet")
-    place = (folder or Path(tempfile.mkdtemp(prefix="dblake-airflow-"))).absolute()
-    place.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    keep = True
+        raise ConfigError(f"{folder} is not empty", next_step="name a folder that does not exist yet")
+    path = (folder or Path(tempfile.mkdtemp(prefix="dblake-airflow-"))).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    keeps_folder = True
     try:
-        findings = Trial(place, Path(os.environ["DBLAKE_AIRFLOW_VENV"]).absolute(), console).run()
-        shown = all(finding.shown for finding in findings)
-        keep = folder is not None or not shown
+        expectations = Trial(path, Path(os.environ["DBLAKE_AIRFLOW_VENV"]).absolute(), console).run()
+        succeeded = all(expectation.is_met for expectation in expectations)
+        keeps_folder = folder is not None or not succeeded
     finally:
-        if keep:
-            console.print(f"Logs and tables are in {place}", soft_wrap=True)
+        if keeps_folder:
+            console.print(f"Logs and tables: {path}", soft_wrap=True)
         else:
-            shutil.rmtree(place, ignore_errors=True)
-    table = Table("", "what", "seen by", title=f"{time.monotonic() - began:.0f} seconds")
-    for finding in findings:
-        table.add_row("[green]✓[/green]" if finding.shown else "[red]✗[/red]", finding.claim, finding.detail)
+            shutil.rmtree(path, ignore_errors=True)
+    table = Table("", "expectation", "evidence", title=f"{time.monotonic() - started:.0f} seconds")
+    for expectation in expectations:
+        mark = "[green]✓[/green]" if expectation.is_met else "[red]✗[/red]"
+        table.add_row(mark, expectation.claim, expectation.evidence)
     console.print(table)
-    return ExitCode.DONE if shown else ExitCode.BUG
+    return ExitCode.DONE if succeeded else ExitCode.BUG
 
 
 if __name__ == "__main__":

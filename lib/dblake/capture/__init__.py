@@ -1,1 +1,1 @@
-"""From a source to landing, in one light process: log and dumps side by side, undecoded, exactly once."""
+"""Source → landing in one light process: the log and dumps, undecoded, exactly once."""

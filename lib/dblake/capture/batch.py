@@ -1,7 +1,7 @@
-"""The batch being filled: log pieces and chunk rows side by side, until one commit takes them all.
+"""The batch being filled: log pieces and chunk rows, until one commit takes them all.
 
-Chunk readers add from their own threads and wait here while the batch is full, so a dump never outruns landing and
-never costs more memory than a batch. The log loop adds without waiting.
+Chunk readers add from their own threads and block while the batch is full, so a dump never outruns landing and never
+takes more memory than a batch. The log loop adds without blocking.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA
 
 
 class Closed(Exception):
-    """The capture ends; nothing more is taken."""
+    """Capture ends; the batch accepts no more rows."""
 
 
 @dataclass(slots=True)
-class Filled:
-    """A batch ready to land: its rows, where the log can be resumed once it has, and whose windows it closes."""
+class Batch:
+    """A batch ready to land: its LANDING rows, where the log resumes after it, and the chunks whose windows it closes.
+
+    ``heartbeats`` are the values of the heartbeats among its rows.
+    """
 
     number: int
     rows: pa.Table
@@ -36,7 +39,7 @@ class Filled:
 
 
 class BatchBuilder:
-    """Gathers rows into numbered batches."""
+    """Collects rows into numbered batches. A batch counts payload bytes and rows against its limits."""
 
     def __init__(self, *, first: int, lease_epoch: int, resume: ResumePoint, max_bytes: int, max_rows: int) -> None:
         self._lease_epoch = lease_epoch
@@ -44,9 +47,9 @@ class BatchBuilder:
         self._changed = threading.Condition()
         self._closed = False
         self._schemas: set[str] = set()
-        self._alike: tuple[str, str, str, int] | None = None
+        self._template_key: tuple[str, str, str, int] | None = None
         self._template = CAPTURED.empty_table()
-        self._where = Position(resume.incarnation, 0)
+        self._log_position = Position(resume.incarnation, 0)
         self.number = first
         self.resume = resume
         self._start()
@@ -60,18 +63,21 @@ class BatchBuilder:
 
     @property
     def rows(self) -> int:
-        """How many rows wait."""
+        """The number of rows in the batch being filled."""
         return self._rows
 
     @property
-    def full(self) -> bool:
-        """True if the batch should be committed before more is added."""
+    def is_full(self) -> bool:
+        """True if the batch has reached a limit and should be committed before more rows are added."""
         return self._bytes >= self._max_bytes or self._rows >= self._max_rows
 
     def add_log(
         self, rows: list[pa.Table], size: int, resume: ResumePoint, closes: list[OpenChunk], heartbeats: set[str]
     ) -> None:
-        """Adds a stretch of log, its watermark rows included. Never waits."""
+        """Add one piece of log as CAPTURED rows, watermark rows included; ``size`` is its payload in bytes.
+
+        Never blocks.
+        """
         with self._changed:
             for table in rows:
                 self._log.append(table)
@@ -82,21 +88,24 @@ class BatchBuilder:
             self._heartbeats |= heartbeats
             if rows:
                 last = rows[0]
-                self._where = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
+                self._log_position = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
 
     def add_chunk(
         self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray, format_: str
     ) -> None:
-        """Adds rows that a chunk read, numbered from ``first_row``; waits while the batch is full. Raises Closed."""
+        """Add rows of a chunk, numbered from ``first_row``, and their schema before the first ones that have it.
+
+        Blocks while the batch is full. Raises Closed once the builder is closed.
+        """
         with self._changed:
-            while self.full and not self._closed:
+            while self.is_full and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise Closed
-            chunk.traced(self.number)
+            chunk.add_batch(self.number)
             if schema.schema_id not in self._schemas:
                 self._schemas.add(schema.schema_id)
-                self._chunks.append(schema_row(schema, self._where))
+                self._chunks.append(schema_row(schema, self._log_position))
                 self._rows += 1
             self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload, format_))
             self._rows += len(payload)
@@ -105,28 +114,29 @@ class BatchBuilder:
     def _chunk_rows(
         self, chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray, format_: str
     ) -> pa.Table:
-        """One delivery's rows. All of a table share the columns that say the same of every row."""
+        """Return one delivery as CAPTURED rows; deliveries of a table share their constant columns."""
         count = len(payload)
-        alike = (chunk.table, schema_id, format_, self._where.incarnation)
-        if self._alike != alike or self._template.num_rows < count:
-            self._alike, self._template = alike, _chunk_template(*alike, count)
+        template_key = (chunk.table, schema_id, format_, self._log_position.incarnation)
+        if self._template_key != template_key or self._template.num_rows < count:
+            self._template_key, self._template = template_key, _chunk_template(*template_key, count)
         columns = dict(zip(CAPTURED.names, self._template.slice(0, count).columns, strict=True))
         columns |= {"chunk_id": pa.repeat(chunk.chunk_id, count), "payload": payload}
         if first_row:
             columns["seq"] = pc.add(columns["seq"], first_row * 2)
         return pa.table(columns, schema=CAPTURED)
 
-    def take(self) -> Filled:
-        """Takes the batch out and starts the next one."""
+    def take(self) -> Batch:
+        """Return the filled batch and start the next one."""
         with self._changed:
-            rows = pa.concat_tables([*self._log, *self._chunks])
-            filled = Filled(self.number, self._stamped(rows), self.resume, self._closes, self._heartbeats)
+            rows = self._to_landing(pa.concat_tables([*self._log, *self._chunks]))
+            batch = Batch(self.number, rows, self.resume, self._closes, self._heartbeats)
             self._start()
             self.number += 1
             self._changed.notify_all()
-            return filled
+            return batch
 
-    def _stamped(self, rows: pa.Table) -> pa.Table:
+    def _to_landing(self, rows: pa.Table) -> pa.Table:
+        """Return CAPTURED rows as LANDING rows: with batch number, lease epoch and the current time."""
         count = rows.num_rows
         now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(LANDING.field("landed_at").type)
         columns = [
@@ -138,14 +148,14 @@ class BatchBuilder:
         return pa.table(columns, schema=LANDING)
 
     def close(self) -> None:
-        """Frees whoever waits to add, with Closed."""
+        """Unblock the waiting ``add_chunk`` calls, which raise Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, count: int) -> pa.Table:
-    """Chunk rows as they are whatever was read; numbered from the chunk's first row."""
+    """Return ``count`` CAPTURED rows of a chunk without payload and chunk id, numbered from 0."""
     values: dict[str, pa.Array] = {
         "incarnation": pa.repeat(pa.scalar(incarnation, pa.int64()), count),
         "seq": pa.array(np.arange(count, dtype=np.int64) * 2),
@@ -155,13 +165,14 @@ def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, 
         "last_in_txn": pa.repeat(False, count),
         "format": pa.repeat(format_, count),
     }
-    return pa.table([values[f.name] if f.name in values else pa.nulls(count, f.type) for f in CAPTURED], schema=CAPTURED)
+    columns = [values[f.name] if f.name in values else pa.nulls(count, f.type) for f in CAPTURED]
+    return pa.table(columns, schema=CAPTURED)
 
 
-def schema_row(schema: TableSchema, where: Position) -> pa.Table:
-    """The landing row that says how a table looks, as a chunk found it, from a position on."""
+def schema_row(schema: TableSchema, since: Position) -> pa.Table:
+    """Return the CAPTURED row that declares a table's schema, as a chunk read it, from a position on."""
     row = {
-        "incarnation": where.incarnation, "lsn": where.lsn, "seq": where.seq, "kind": SCHEMA, "table": schema.table,
+        "incarnation": since.incarnation, "lsn": since.lsn, "seq": since.seq, "kind": SCHEMA, "table": schema.table,
         "schema_id": schema.schema_id, "last_in_txn": False, "format": JSON, "payload": schema.to_json().encode(),
     }
     return pa.Table.from_pylist([row], schema=CAPTURED)

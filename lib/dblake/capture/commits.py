@@ -1,7 +1,8 @@
-"""Landing commits beside the log loop: one at a time, in order, on a thread of their own.
+"""Landing commits beside the log loop: one at a time, in order, on their own thread.
 
-Reading the log goes on while a batch is written. Nothing is remembered or acknowledged before ``landed`` hands the
-batch back, and the first commit that fails ends the process: what landed is then read from the table.
+The loop keeps reading the log while a batch is written. Guarantee: no progress is saved and no log acknowledged before
+``take_landed`` returns the batch. The first commit that fails ends the process; the next one reads from the table what
+has landed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from dblake.capture.batch import Filled
+from dblake.capture.batch import Batch
 from dblake.core.errors import DblakeError
 from dblake.core.failpoints import failpoint
 from dblake.core.source import ServerIdentity
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Committer:
-    """Writes batches to landing, one at a time."""
+    """Commits batches to landing, at most ``per_second`` per second."""
 
     def __init__(self, landing: Landing, *, lease_epoch: int, server: ServerIdentity, per_second: float) -> None:
         self._landing = landing
@@ -28,32 +29,32 @@ class Committer:
         self._server = server
         self._interval = 1.0 / per_second
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="landing")
-        self._running: tuple[Filled, Future[None]] | None = None
+        self._running: tuple[Batch, Future[None]] | None = None
         self._started = float("-inf")
 
     @property
-    def busy(self) -> bool:
-        """True while a commit is under way, or has ended and ``landed`` was not asked yet."""
+    def is_busy(self) -> bool:
+        """True from ``submit`` until ``take_landed`` has returned the batch."""
         return self._running is not None
 
     @property
     def due_in(self) -> float:
-        """Seconds until the next commit may start without passing the commit rate."""
+        """Seconds until the commit rate allows the next commit."""
         return max(0.0, self._started + self._interval - time.monotonic())
 
-    def submit(self, batch: Filled) -> None:
-        """Starts to land a batch; ``busy`` must be false."""
+    def submit(self, batch: Batch) -> None:
+        """Start to commit a batch; ``is_busy`` must be False."""
         assert self._running is None, "one commit at a time"
         self._started = time.monotonic()
         self._running = (batch, self._thread.submit(self._commit, batch))
 
-    def _commit(self, batch: Filled) -> None:
+    def _commit(self, batch: Batch) -> None:
         failpoint("landing.before_commit")
         self._landing.commit(batch.rows, Reached(batch.number, self._lease_epoch, self._server, batch.resume))
         failpoint("landing.committed")
 
-    def landed(self, *, wait_seconds: float = 0.0) -> Filled | None:
-        """The batch that has landed since the last call, if one has; raises what its commit raised."""
+    def take_landed(self, *, wait_seconds: float = 0.0) -> Batch | None:
+        """Return the batch whose commit has finished within ``wait_seconds``, or None; raise what the commit raised."""
         if self._running is None:
             return None
         batch, future = self._running
@@ -65,7 +66,7 @@ class Committer:
         return batch
 
     def close(self) -> None:
-        """Waits for the commit under way, and says how it failed if nobody asked any more."""
+        """Wait for the running commit, and log its error if it fails."""
         self._thread.shutdown()
         if self._running and (error := self._running[1].exception()):
             logger.warning("%s", error.what if isinstance(error, DblakeError) else type(error).__name__)

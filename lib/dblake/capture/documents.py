@@ -1,9 +1,15 @@
-"""What a progress document is, wherever it is kept: a path, and a JSON object as text."""
+"""Progress documents, wherever they are stored: a path, and a JSON object as UTF-8 text.
+
+Guarantee: a path stays below the store's root, and text that is not a JSON object, or whose fields another version
+wrote, is a ConfigError that names the document. What documents mean is left to their modules.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dblake.core.errors import ConfigError
@@ -14,20 +20,20 @@ _PATH = re.compile(r"[A-Za-z0-9_~][A-Za-z0-9_~.-]*(/[A-Za-z0-9_~][A-Za-z0-9_~.-]
 Document = dict[str, Any]
 
 
-def checked(path: str) -> str:
-    """The path, if it stays where documents are kept; a ValueError if not."""
+def check_path(path: str) -> str:
+    """Return ``path`` if it stays below the store's root. Raises ValueError if not."""
     if not _PATH.match(path):
         raise ValueError(f"not a document path: {path}")
     return path
 
 
 def to_text(document: Document) -> bytes:
-    """The document as it is kept."""
+    """Return the document as stored: JSON with sorted keys."""
     return json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
 
 
 def from_text(text: bytes, where: str) -> Document:
-    """What ``to_text`` made. Raises ConfigError, which names ``where``, for anything else."""
+    """Parse the text of ``to_text``. Raises ConfigError, which names ``where`` (its kind first), for anything else."""
     try:
         document = json.loads(text.decode("utf-8"))
     except ValueError as error:
@@ -37,9 +43,20 @@ def from_text(text: bytes, where: str) -> Document:
     return document
 
 
+@contextmanager
+def document_errors(path: str, next_step: str) -> Iterator[None]:
+    """Turn the errors of reading a document's fields into a ConfigError that names the document."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"progress: the document {path} was written by an incompatible version, or edited", next_step=next_step
+        ) from error
+
+
 def _corrupt(where: str) -> ConfigError:
     kind = where.partition(" ")[0]
     return ConfigError(
-        f"progress: the {where} is not what was written there",
-        next_step=f"delete that {kind}; landing has all that is needed, only the dump it belongs to starts again",
+        f"progress: the {where} is corrupt: not a JSON object",
+        next_step=f"delete that {kind}; no landed row is lost, only the dump it belongs to starts over",
     )

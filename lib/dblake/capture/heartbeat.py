@@ -1,7 +1,7 @@
-"""Capture's own sign of life in the source's log: a row that is updated now and then.
+"""Heartbeats: capture updates its own row of the watermark table at an interval.
 
-It moves a log that nobody else writes to, so that the database can throw its past away, and a value that comes by in
-the log shows that all written before it has come by as well.
+An update advances the log of an idle database, so that the database can release what has landed. A heartbeat's value
+that appears in the log proves that everything written before it has appeared as well.
 """
 
 from __future__ import annotations
@@ -17,27 +17,30 @@ logger = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Beats on a connection of its own, which is made when it is first needed, and anew if it is lost."""
+    """Heartbeats on their own connection, which is opened at the first one and reopened after it breaks."""
 
-    def __init__(self, source: Source, every_seconds: float) -> None:
-        self._source, self._every = source, every_seconds
+    def __init__(self, source: Source, interval_seconds: float) -> None:
+        self._source, self._interval = source, interval_seconds
         self._connection: ChunkReader | None = None
         self._next = 0.0
-        self._answered = True
+        self._is_failing = False
 
     @property
-    def due(self) -> bool:
-        """True if the last beat was long enough ago."""
+    def is_due(self) -> bool:
+        """True once the interval since the last heartbeat has passed."""
         return time.monotonic() >= self._next
 
     @property
-    def rests(self) -> bool:
-        """True if the server did not answer the last beat, until the next one is due."""
-        return not self._answered and not self.due
+    def backing_off(self) -> bool:
+        """True after a heartbeat that failed, until the next one is due."""
+        return self._is_failing and not self.is_due
 
-    def beat(self) -> str | None:
-        """Updates the row; returns the value to look out for, or None if the server did not answer."""
-        self._next = time.monotonic() + self._every
+    def write(self) -> str | None:
+        """Update the row; return the value to expect in the log, or None if the server is unreachable.
+
+        Raises SourceError if the error is not retryable.
+        """
+        self._next = time.monotonic() + self._interval
         value = str(uuid4())
         try:
             if self._connection is None:
@@ -46,15 +49,15 @@ class Heartbeat:
         except SourceError as error:
             if not error.retryable:
                 raise
-            logger.warning("no heartbeat: %s", error.what)
+            logger.warning("heartbeat failed: %s", error.what)
             self.close()
-            self._answered = False
+            self._is_failing = True
             return None
-        self._answered = True
+        self._is_failing = False
         return value
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         if self._connection:
             self._connection.close()
         self._connection = None

@@ -1,9 +1,9 @@
-"""The right to be the one capture of a source.
+"""The lease: the right to be the one capture of a source.
 
-Without a coordinator a lock on a file next to the progress documents holds it: the kernel frees it when the process
-dies, however it dies. Where the documents are in ZooKeeper an election there holds it (``zookeeper.lease``), and other
-captures may stand by. Either keeps a second process from starting; what keeps it from *writing*, whatever it believes,
-is Delta's transaction identifier in landing.
+Without a coordinator it is a lock on a file next to the progress documents: the kernel releases it when the process
+ends, however it ends. With progress in ZooKeeper it is won in an election (``zookeeper.lease``), and other captures
+may stand by. Either prevents a second process from starting. What prevents a second process from *writing* is Delta's
+transaction identifier in landing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ZOOKEEPER = "zookeeper://"
 
 
 class Lease(Protocol):
-    """Held while capture runs. ``coordinated`` if no process of any machine can hold it beside this one."""
+    """Held while capture runs. ``coordinated``: no process on any machine can hold it at the same time."""
 
     @property
     def coordinated(self) -> bool: ...
@@ -35,10 +35,10 @@ class Lease(Protocol):
     ) -> None: ...
 
     def held(self) -> bool:
-        """False as soon as somebody else may hold it; nothing may be written then, for the time being."""
+        """Return False as soon as another process may hold the lease; nothing may be written until it is True again."""
 
     def lost(self) -> str | None:
-        """Why it will not be held again, once that is known; the process has to end."""
+        """Return why the lease is lost for good, or None; a process that lost it has to end."""
 
 
 class LocalLease:
@@ -52,6 +52,7 @@ class LocalLease:
         self._file: int | None = None
 
     def __enter__(self) -> Self:
+        """Take the lock. Raises Fenced if another process holds it, ConfigError if the directory is not writable."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -68,9 +69,9 @@ class LocalLease:
             self._file = None
             raise Fenced(
                 f"source {self._source}: another capture holds the lease (process {holder or 'unknown'})",
-                next_step="stop that process, or let it do the work",
+                next_step="stop that process, or leave the source to it",
             ) from error
-        # Only for others to be told who holds it: on a full disk the lock is as good.
+        # The process id is for messages only: on a full disk the lock holds without it.
         with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
@@ -84,21 +85,23 @@ class LocalLease:
             self._file = None
 
     def held(self) -> bool:
+        """Return True inside the ``with`` block."""
         return self._file is not None
 
     def lost(self) -> str | None:
+        """Return None: the kernel never takes a file lock away."""
         return None
 
 
 def open_lease(url: str, source: str, *, standby: bool, stop: threading.Event) -> Lease:
-    """The lease of one source at a ``progress`` URL; entering it takes it.
+    """Return the lease of one source at a ``progress`` URL; entering it takes it.
 
-    In ZooKeeper, a capture that finds another leading waits for its turn until ``stop`` is set if it may stand by, and
-    is refused after a session's time-out if not. On one machine it is refused at once.
+    In ZooKeeper, a capture that finds another leader waits until it leads or ``stop`` is set if it may stand by;
+    otherwise entering raises Fenced after a session's time-out. A lease on one machine raises Fenced at once.
     """
     if not url.startswith(ZOOKEEPER):
         return LocalLease(Path(url.removeprefix("file:")), source)
-    # Here, because files need none of it.
+    # Imported here, because captures with local progress do not need ZooKeeper's client.
     from dblake.capture.zookeeper.lease import ZookeeperLease
 
     return ZookeeperLease(ZookeeperUrl.parse(url), source, standby=standby, stop=stop)

@@ -1,9 +1,9 @@
-"""Capture's own small documents: which dumps are wanted, how far they are, how fast they may go.
+"""The progress store: capture's own small documents, such as dump requests, dump progress and the throttle.
 
-A document is a JSON object under a path such as ``dumps/requests/<id>.<table>``. Promises: a write is there whole or
-not at all, also after a crash; a document that cannot be read is an error by name, never an empty one. Nothing here is
-needed to know how far *landing* is: the landing table is its own checkpoint. What the documents mean is ``requests``'
-business.
+A document is a JSON object under a path such as ``dumps/requests/<id>.<table>``. Guarantees: a write is stored whole or
+not at all, also after a crash; a document that cannot be parsed is an error by name, never an empty one. The position
+that *landing* has reached is not stored here: the landing table is its own checkpoint. What documents mean is left to
+``dump_queue``, ``throttle`` and ``stale_tables``.
 """
 
 from __future__ import annotations
@@ -14,35 +14,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from dblake.capture.documents import SUFFIX, Document, checked, from_text, to_text
+from dblake.capture.documents import SUFFIX, Document, check_path, from_text, to_text
 from dblake.capture.lease import ZOOKEEPER, Lease
-from dblake.core.errors import ConfigError, LandingUnavailable
+from dblake.core.errors import ConfigError, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 
 class ProgressStore(Protocol):
-    """Where documents are kept. All methods may be called by several processes at once."""
+    """A store of documents. Several processes may call all methods at once.
+
+    Every method raises ProgressUnavailable if the store fails for a reason that may pass.
+    """
 
     def read(self, path: str) -> Document | None:
-        """The document, or None if there is none. Raises ConfigError if it cannot be understood."""
+        """Return the document, or None if there is none. Raises ConfigError if it cannot be parsed."""
 
     def write(self, path: str, document: Document) -> None:
-        """Puts the document there, in place of what was there; durable on return."""
+        """Write the document, replacing an earlier one; durable on return."""
 
     def list(self, prefix: str) -> Sequence[str]:
-        """The paths of all documents below ``prefix``, however deep, sorted."""
+        """Return the sorted paths of all documents below ``prefix``, at any depth."""
 
     def delete(self, path: str) -> None:
-        """Removes the document; nothing happens if there is none."""
+        """Delete the document, if it exists."""
 
 
 class FileProgress:
-    """Documents as files under one directory of the machine capture runs on."""
+    """Documents as files under one directory of the machine that capture runs on."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def read(self, path: str) -> Document | None:
+        """Return the document; see ProgressStore."""
         file = self._file(path)
         try:
             text = file.read_bytes()
@@ -53,26 +57,29 @@ class FileProgress:
         return from_text(text, f"file {file}")
 
     def write(self, path: str, document: Document) -> None:
+        """Write the document; see ProgressStore."""
         file, text = self._file(path), to_text(document)
-        for again in (True, False):
+        for is_first_try in (True, False):
             try:
-                _put(file, text)
+                _replace_file(file, text)
                 return
             except OSError as error:
-                # The folder may be taken away at any moment, and is made again.
-                if not (again and isinstance(error, FileNotFoundError)):
+                # The folder may be deleted at any moment; the second try recreates it.
+                if not (is_first_try and isinstance(error, FileNotFoundError)):
                     raise _unusable("written", error) from error
 
     def list(self, prefix: str) -> Sequence[str]:
-        # os.walk, which does not mind folders that go away meanwhile.
+        """Return the paths; see ProgressStore."""
+        # os.walk ignores folders that are deleted while it runs.
         return sorted(
             (Path(folder) / name).relative_to(self._directory).as_posix().removesuffix(SUFFIX)
-            for folder, _, names in os.walk(self._directory / checked(prefix))
+            for folder, _, names in os.walk(self._directory / check_path(prefix))
             for name in names
             if name.endswith(SUFFIX)
         )
 
     def delete(self, path: str) -> None:
+        """Delete the document; see ProgressStore."""
         file = self._file(path)
         try:
             file.unlink(missing_ok=True)
@@ -80,31 +87,33 @@ class FileProgress:
             raise _unusable("written", error) from error
 
     def _file(self, path: str) -> Path:
-        return self._directory / (checked(path) + SUFFIX)
+        return self._directory / (check_path(path) + SUFFIX)
 
 
 def open_progress(url: str, source: str, lease: Lease | None = None) -> ProgressStore:
-    """The documents of one source at a ``progress`` URL. Sources may share the URL, never a document.
+    """Return the documents of one source at a ``progress`` URL. Sources may share the URL, never a document.
 
-    Capture gives its ``lease``: in ZooKeeper it then cannot write once another capture leads.
+    Capture passes its ``lease``: in ZooKeeper it then cannot write after another capture has become the leader.
+    Raises ConfigError for an unknown scheme.
     """
     if url.startswith("file:"):
-        return FileProgress(Path(url.removeprefix("file:")) / checked(source))
+        return FileProgress(Path(url.removeprefix("file:")) / check_path(source))
     if url.startswith(ZOOKEEPER):
-        # Here, because files need none of it.
+        # Imported here, because jobs with local progress do not need ZooKeeper's client.
         from dblake.capture.zookeeper.lease import ZookeeperLease
         from dblake.capture.zookeeper.progress import ZookeeperProgress
 
-        place = ZookeeperUrl.parse(url)
-        return ZookeeperProgress(place, checked(source), lease if isinstance(lease, ZookeeperLease) else None)
+        server = ZookeeperUrl.parse(url)
+        return ZookeeperProgress(server, check_path(source), lease if isinstance(lease, ZookeeperLease) else None)
     raise ConfigError(
-        f"progress: no documents can be kept in {url.partition(':')[0]}",
+        f"progress: the scheme {url.partition(':')[0]} is not supported",
         next_step="set `progress` to file:PATH or zookeeper://host:port/path",
     )
 
 
-def _put(file: Path, text: bytes) -> None:
-    descriptor, part = _part_beside(file)
+def _replace_file(file: Path, text: bytes) -> None:
+    """Write ``text`` to a temporary file and rename it to ``file``, both durably."""
+    descriptor, part = _temporary_file(file)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(text)
@@ -117,7 +126,7 @@ def _put(file: Path, text: bytes) -> None:
     _sync_directory(file.parent)
 
 
-def _part_beside(file: Path) -> tuple[int, Path]:
+def _temporary_file(file: Path) -> tuple[int, Path]:
     file.parent.mkdir(parents=True, exist_ok=True)
     # Hidden, and without the suffix: a part left by a crash is no document.
     descriptor, name = tempfile.mkstemp(prefix=f".{file.stem[:40]}.", suffix=".part", dir=file.parent)
@@ -132,8 +141,8 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _unusable(verb: str, error: OSError) -> LandingUnavailable | ConfigError:
+def _unusable(verb: str, error: OSError) -> ProgressUnavailable | ConfigError:
     what = f"progress: the directory cannot be {verb}: {error.strerror}"
     if isinstance(error, (PermissionError, NotADirectoryError, FileExistsError)):
         return ConfigError(what, next_step="set `progress` to a directory this user may write to")
-    return LandingUnavailable(what, next_step="see to the disk it is on; then run again")
+    return ProgressUnavailable(what, next_step="check the disk that holds it; then run this again")

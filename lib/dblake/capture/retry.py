@@ -1,4 +1,4 @@
-"""How long capture asks a database again that does not answer: the log loop and the chunk readers alike."""
+"""Retries of database calls, for the log loop and the chunk readers alike: exponential backoff up to a time limit."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ logger = logging.getLogger(__name__)
 
 
 def retrying(
-    seconds: float, stop: threading.Event, told: Callable[[RetryCallState], None] | None = None
+    seconds: float, stop: threading.Event, on_failure: Callable[[RetryCallState], None] | None = None
 ) -> Retrying:
-    """Tries what is worth another try for so long, or until ``stop``; ``told`` hears of each failure before a rest."""
+    """Return a caller that retries retryable SourceErrors for ``seconds``, or until ``stop`` is set.
+
+    ``on_failure`` is called before each pause. The last error is raised unchanged.
+    """
     return Retrying(
         retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
         wait=wait_exponential(multiplier=0.2, max=15),
         stop=stop_after_delay(seconds) | stop_when_event_set(stop),
         sleep=sleep_using_event(stop),
-        before_sleep=told,
+        before_sleep=on_failure,
         reraise=True,
     )
 
 
-def told(state: RetryCallState) -> None:
-    """Says in the log that something failed and is tried again; for ``retrying``."""
+def log_retry(state: RetryCallState) -> None:
+    """Log a failure that will be retried; for ``retrying``."""
     error = state.outcome.exception() if state.outcome else None
-    logger.warning("%s; trying again", error.what if isinstance(error, DblakeError) else error)
+    logger.warning("%s; retrying", error.what if isinstance(error, DblakeError) else error)

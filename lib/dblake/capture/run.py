@@ -1,59 +1,43 @@
-"""One run of capture: who may, on which server, and where the log is gone on with. Following it is ``loop``'s.
+"""One run of capture: takes the lease, verifies the server, and decides where the log starts. ``loop`` follows it.
 
-Promises: nothing lands without the lease; a log is only gone on with on the server it was captured from, or on one
-that carries it on; a gap is left behind only if that was asked for, and all tables are dumped again for it.
+Guarantees: nothing lands without the lease; a log is resumed only on the server it was captured from, or on a promoted
+replica of it; a gap is skipped only if that is accepted, and then all tables are dumped again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
-from tenacity import Retrying
-
-from dblake.capture.lease import Lease
-from dblake.capture.loop import START_SECONDS, Begin, Landed, Loop, ServerChanged, Until
-from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import pending, queue_dump
-from dblake.capture.retry import retrying, told
-from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.capture.context import CaptureContext
+from dblake.capture.dump_queue import pending_tasks, queue_dump
+from dblake.capture.log_connection import START_SECONDS, ServerChanged, StartPoint
+from dblake.capture.loop import Landed, Loop, Until
 from dblake.core.errors import PositionLost, UncapturableEvent, WrongServer
-from dblake.core.source import ServerIdentity, Source
+from dblake.core.source import ServerIdentity
 from dblake.landing.table import Landing
 
 logger = logging.getLogger(__name__)
 
 
 class Capture:
-    """One run of capture for one source. Ends at a transaction's end once ``stop`` is set."""
+    """One run of capture for one source; ``landed`` counts what it has landed."""
 
     def __init__(
-        self,
-        source: Source,
-        open_landing: Callable[[], Landing],
-        store: ProgressStore,
-        lease: Lease,
-        settings: CaptureSettings,
-        dumps: DumpSettings,
-        stop: threading.Event,
-        *,
-        accept_gap: bool = False,
+        self, context: CaptureContext, open_landing: Callable[[], Landing], *, accept_gap: bool = False
     ) -> None:
-        self._source, self._open_landing, self._store, self._lease = source, open_landing, store, lease
-        self._settings, self._dump_settings = settings, dumps
-        self._stop = stop
-        self._accept_gap = accept_gap
+        self._context, self._open_landing, self._accept_gap = context, open_landing, accept_gap
         self.landed = Landed()
 
     def run(self, until: Until) -> Landed:
-        """Captures until told to stop; returns what has landed. Raises Fenced if it is no longer the one capture.
+        """Capture until ``until`` holds or capture is stopped; return what has landed.
 
-        With ``accept_gap``, a log that cannot be gone on with is left behind where it ends, once: a new incarnation
-        begins where the log can be read now, and all tables are dumped again.
+        With ``accept_gap``, a log that cannot be resumed is skipped, once: a new incarnation starts where the log can
+        be read now, and all tables are dumped again. Raises Fenced if another capture holds the lease or takes it, and
+        without ``accept_gap`` PositionLost or WrongServer if the log cannot be resumed.
         """
-        with self._lease:
-            if self._stop.is_set():  # while it stood by
+        with self._context.lease:
+            if self._context.stop.is_set():  # during standby
                 return self.landed
             try:
                 self._follow(until)
@@ -61,56 +45,56 @@ class Capture:
                 if not self._accept_gap:
                     raise
                 logger.warning("%s; the gap is accepted", error.what)
-                self._leave_behind()
-                self._follow(until, anew=True)
+                self._skip_gap()
+                self._follow(until, new_incarnation=True)
         return self.landed
 
-    def _follow(self, until: Until, *, anew: bool = False) -> None:
-        """Captures from whichever server answers, for as long as each carries on the log of the one before."""
-        while not self._stop.is_set():
+    def _follow(self, until: Until, *, new_incarnation: bool = False) -> None:
+        """Capture from the server that answers, and from its successors as long as each continues the same log."""
+        while not self._context.stop.is_set():
             try:
-                return self._capture(until, anew=anew)
+                return self._follow_server(until, new_incarnation=new_incarnation)
             except ServerChanged:
-                anew = False
-                logger.warning("source %s: another server answers, or another life of it", self._source.name)
+                new_incarnation = False
+                logger.warning("source %s: the server's identity changed", self._context.source.name)
 
-    def _capture(self, until: Until, *, anew: bool) -> None:
+    def _follow_server(self, until: Until, *, new_incarnation: bool) -> None:
         landing = self._open_landing()
-        server = self._identify(landing, anew=anew)
+        server = self._verify_server(landing, new_incarnation=new_incarnation)
         resume = landing.reached.resume if landing.reached else None
-        begin = Begin(
-            server, None if anew else resume, resume.incarnation + int(anew) if resume else 1, self._accept_gap
+        start = StartPoint(
+            server,
+            None if new_incarnation else resume,
+            resume.incarnation + int(new_incarnation) if resume else 1,
+            self._accept_gap,
         )
-        Loop(
-            self._source, landing, self._store, self._lease, self._settings, self._dump_settings, self._stop, begin,
-            self.landed,
-        ).run(until)
+        Loop(self._context, landing, start, self.landed).run(until)
 
-    def _leave_behind(self) -> None:
-        """Queues dumps of all tables before anything of a new incarnation lands: only they make up for the gap."""
-        self._retrying(START_SECONDS)(self._source.recreate_slot)
-        tables = self._source.tables()
-        waiting = {task.table for task in pending(self._store) if task.keys is None and not task.stretches}
-        again = [table.table for table in tables if table.primary_key and table.table not in waiting]
-        if again:
-            queue_dump(self._store, again)
+    def _skip_gap(self) -> None:
+        """Queue dumps of all tables before anything of the new incarnation lands: only they replace what is missing."""
+        source, store = self._context.source, self._context.store
+        self._context.retrying(START_SECONDS)(source.recreate_slot)
+        tables = source.tables()
+        queued = {task.table for task in pending_tasks(store) if task.keys is None and not task.ranges}
+        missing = [table.table for table in tables if table.primary_key and table.table not in queued]
+        if missing:
+            queue_dump(store, missing)
         keyless = [table.table for table in tables if not table.primary_key]
         if keyless:
             logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))
 
-    def _identify(self, landing: Landing, *, anew: bool) -> ServerIdentity:
-        server = self._retrying(START_SECONDS)(self._source.identity)
-        self._source.require()
+    def _verify_server(self, landing: Landing, *, new_incarnation: bool) -> ServerIdentity:
+        """Return the server's identity. Raises WrongServer if it is not the one landing was captured from."""
+        source = self._context.source
+        server = self._context.retrying(START_SECONDS)(source.identity)
+        source.require()
         reached = landing.reached
-        if reached is None or anew or server.same_as(reached.server):
+        if reached is None or new_incarnation or server.same_as(reached.server):
             return server
-        if not self._source.is_promoted_replica(reached.server, reached.resume):
+        if not source.is_promoted_replica(reached.server, reached.resume):
             raise WrongServer(
-                f"source {self._source.name}: the server that answers is not the server landing was captured from",
-                next_step="correct source.host; or if it was replaced on purpose, capture --accept-gap",
+                f"source {source.name}: the server that answers is not the server landing was captured from",
+                next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
             )
-        logger.warning("source %s: a replica was promoted, and has all that has landed: no gap", self._source.name)
+        logger.warning("source %s: a replica was promoted and has everything that has landed: no gap", source.name)
         return server
-
-    def _retrying(self, seconds: float) -> Retrying:
-        return retrying(seconds, self._stop, told)

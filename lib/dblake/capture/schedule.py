@@ -1,9 +1,9 @@
-"""What a dump's readers do next, and what has landed of it: the books of ``dumps``, without its threads.
+"""The schedule of dumps: which key range a chunk reader reads next, and what of it has landed. Without threads.
 
-Promises: tables begin by priority, then in the order in which they were asked for; of each stretch one chunk at a time
-is read, and the next one before the last one's high watermark has landed; progress is saved only for chunks whose
-window has landed, stretch by stretch in order, so a crash costs the chunks under way and nothing else. Any thread may
-call any method.
+Guarantees: tables start by priority, then in the order in which they were requested. Of each key range one chunk at a
+time is read; the next one may be read before the last one's high watermark has landed. Progress is saved only for
+chunks whose window has landed, range by range in order, so a crash costs the pending chunks and nothing else. Any
+thread may call any method.
 """
 
 from __future__ import annotations
@@ -14,292 +14,226 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from dblake.capture.dump_queue import pending_tasks, read_control, request_ids, save_progress
+from dblake.capture.dump_task import Control, DumpTask, Key
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import Control, DumpTask, Key, asked_for, control, pending, save_progress
+from dblake.capture.table_dump import PendingChunk, RangeReader, TableDump
 from dblake.capture.windows import OpenChunk
 from dblake.core.failpoints import failpoint
 from dblake.landing.control import DumpStart
 
-_AHEAD = 64
-"""Chunks read whose windows have not landed yet; what they weigh is bounded by the batch they wait to enter."""
+_MAX_PENDING_CHUNKS = 64
+"""Chunks read whose windows have not landed. The batch they wait to enter bounds their size."""
 _QUEUE_SECONDS = 2.0
-"""How old the known queue of dumps may get."""
-_MOST_DISCARDS = 10
-"""So many chunks discarded in a row mean that the table cannot be dumped as things are."""
+"""The maximum age of the known queue while a table is being read."""
+_MAX_DISCARDS = 10
+"""After so many discarded chunks in a row the table's dump fails."""
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Lane:
-    """A stretch of a table, read by one reader at a time. ``after`` is where its next chunk starts.
-
-    Of a table that has not begun it is the whole, to be divided first. Of one whose rows have all landed it is the end,
-    and ``closes`` says where the dump began: one chunk more, of no rows.
-    """
-
-    reading: _Reading
-    stretch: int
-    after: Key | None
-    upto: Key | None
-    exhausted: bool = False
-    closes: DumpStart | None = None
-    busy: bool = False
-    went_back: bool = False
-    """While busy: the chunk being read comes after one that was discarded."""
-    row_bytes: float | None = None
-    """What a row of the last chunk weighed."""
-    under_way: deque[_UnderWay] = field(default_factory=deque)
-
-    @property
-    def task(self) -> DumpTask:
-        """The table's dump, with what has landed of it."""
-        return self.reading.task
-
-
-@dataclass(slots=True, eq=False)
-class _UnderWay:
-    """A chunk that was read, where it started, and what is left of its stretch after it."""
-
-    chunk: OpenChunk
-    start: Key | None
-    after: Key | None
-    exhausted: bool
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A table being dumped. ``task`` knows what has landed, ``unsaved`` that the progress kept knows less."""
-
-    task: DumpTask
-    chunks: int
-    lanes: list[Lane] = field(default_factory=list)
-    wanted: Control = Control.RUN
-    discards: int = 0
-    unsaved: bool = False
-
-    @property
-    def at_work(self) -> bool:
-        return any(lane.busy or lane.under_way for lane in self.lanes)
-
-    @property
-    def landed(self) -> bool:
-        """True once all rows have."""
-        return bool(self.task.stretches) and all(lane.exhausted for lane in self.lanes) and not self.at_work
-
-    @property
-    def closed(self) -> bool:
-        """True once its end has landed too; given keys have none."""
-        return self.landed and (self.task.keys is not None or any(lane.closes for lane in self.lanes))
-
-    def close(self) -> None:
-        """Makes the end what there is to read next."""
-        self.lanes.append(Lane(self, len(self.lanes), None, None, closes=self.task.progress.began))
-
-
 class Schedule:
-    """Which stretch of which table is read next.
+    """Assigns key ranges to chunk readers and saves the progress of landed chunks.
 
-    ``idle`` if nothing is asked for or under way, ``reading`` unless every reader was told that there is nothing to do.
+    ``is_idle``: no dump is queued or running, as of the last ``next_range``. ``is_reading``: at least one reader is
+    reading a chunk.
     """
 
     def __init__(self, store: ProgressStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._readings: dict[tuple[str, str], _Reading] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._dumps: dict[tuple[str, str], TableDump] = {}
+        self._ranges: dict[str, RangeReader] = {}
         self._queue: deque[DumpTask] = deque()
-        self._looked = float("-inf")
-        self._names: list[str] = []
-        self._arrivals: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
-        self._early: dict[str, OpenChunk] = {}
-        self._arrived = threading.Event()
-        self.idle = False
-        self.reading = True
+        self._queue_read_at = float("-inf")
+        self._request_ids: list[str] = []
+        self._landed: queue.SimpleQueue[OpenChunk] = queue.SimpleQueue()
+        self._landed_before_read: dict[str, OpenChunk] = {}
+        self._has_landed = threading.Event()
+        self.is_idle = False
+        self.is_reading = True
 
-    def next(self, *, stopping: bool) -> Lane | None:
-        """A stretch to read a chunk of, for this caller alone until it says what became of it; None for now."""
-        with self._lock:
-            self._take_arrivals()
-            self._close_books(stopping=stopping)
-            lane = None if stopping or len(self._lanes) >= _AHEAD else self._next_lane()
-            if lane:
-                lane.busy = True
-            self.reading = self._somebody_reads()
-            self.idle = lane is None and not self._readings
-            return lane
+    def next_range(self, *, stopping: bool) -> RangeReader | None:
+        """Return a range to read a chunk of, or None for now.
 
-    def ended(self) -> bool:
-        """True if nothing of any table is under way any more."""
+        The range belongs to the caller until it calls ``split``, ``add_chunk`` or ``fail``. With ``stopping`` no chunk
+        is started.
+        """
         with self._lock:
-            return not self._readings
+            self._save_landed_chunks()
+            self._finish_tables(stopping=stopping)
+            part = None if stopping or len(self._ranges) >= _MAX_PENDING_CHUNKS else self._pick_range()
+            if part:
+                part.is_reading = True
+            self.is_reading = self._is_any_reading()
+            self.is_idle = part is None and not self._dumps
+            return part
+
+    def is_finished(self) -> bool:
+        """Return True if no table is being dumped."""
+        with self._lock:
+            return not self._dumps
 
     def wait(self, seconds: float) -> None:
-        """Until a chunk lands, or so long."""
-        self._arrived.wait(seconds)
-        self._arrived.clear()
+        """Wait until a chunk lands, for at most ``seconds``."""
+        self._has_landed.wait(seconds)
+        self._has_landed.clear()
 
-    def number(self, lane: Lane) -> int:
-        """The next chunk's number in its table's dump."""
+    def next_number(self, part: RangeReader) -> int:
+        """Return the next chunk's number in its table's dump, from 1."""
         with self._lock:
-            lane.reading.chunks += 1
-            return lane.reading.chunks
+            part.dump.chunks += 1
+            return part.dump.chunks
 
-    def divided(self, lane: Lane, keys: Sequence[Key]) -> None:
-        """The lane's table is read in stretches that end at these keys."""
+    def split(self, part: RangeReader, keys: Sequence[Key]) -> None:
+        """Split the range's table into ranges that end at ``keys``, and save that."""
         with self._lock:
-            reading = lane.reading
-            reading.task = save_progress(self._store, reading.task.divided(keys))
-            reading.lanes = _lanes(reading)
+            dump = part.dump
+            dump.task = save_progress(self._store, dump.task.split_at(keys))
+            dump.reset_ranges()
             if len(keys):
-                logger.info("table %s is read in %d stretches", reading.task.table, len(reading.lanes))
+                logger.info("table %s is read in %d key ranges", dump.task.table, len(dump.ranges))
 
-    def read(self, lane: Lane, chunk: OpenChunk, after: Key | None, *, exhausted: bool) -> None:
-        """A chunk of the lane was read; the next one starts after this key, or there is none."""
+    def add_chunk(self, part: RangeReader, chunk: OpenChunk, after: Key | None, *, exhausted: bool) -> None:
+        """Record that a chunk of the range was read; its next one starts after a key, or there is none."""
         with self._lock:
-            went_back, lane.busy, lane.went_back = lane.went_back, False, False
-            if self._known(lane) and not went_back:
-                lane.under_way.append(_UnderWay(chunk, lane.after, after, exhausted))
-                lane.after, lane.exhausted = after, exhausted
-                self._lanes[chunk.chunk_id] = lane
-            if early := self._early.pop(chunk.chunk_id, None):
-                self._arrivals.put(early)
+            rewound, part.is_reading, part.rewound = part.rewound, False, False
+            if self._is_current(part) and not rewound:
+                part.pending.append(PendingChunk(chunk, part.after, after, exhausted))
+                part.after, part.exhausted = after, exhausted
+                self._ranges[chunk.chunk_id] = part
+            if landed := self._landed_before_read.pop(chunk.chunk_id, None):
+                self._landed.put(landed)
 
-    def failed(self, lane: Lane, why: str) -> None:
-        """The lane's table cannot be dumped."""
+    def fail(self, part: RangeReader, why: str) -> None:
+        """Fail the dump of the range's table."""
         with self._lock:
-            lane.busy = False
-            self._fail(lane.reading, why)
+            part.is_reading = False
+            self._fail(part.dump, why)
 
-    def asked(self) -> None:
-        """Tells that a dump was asked for: there is something to do, whatever was found before."""
+    def on_dump_queued(self) -> None:
+        """Reread the queue at the next opportunity."""
         with self._lock:
-            self.idle, self._looked = False, float("-inf")
+            self.is_idle, self._queue_read_at = False, float("-inf")
 
-    def landed(self, chunk: OpenChunk) -> None:
-        """Tells that a chunk's window has landed. Never waits."""
-        self._arrivals.put(chunk)
-        self._arrived.set()
+    def on_landed(self, chunk: OpenChunk) -> None:
+        """Record that a chunk's window has landed. Never blocks."""
+        self._landed.put(chunk)
+        self._has_landed.set()
 
-    def _next_lane(self) -> Lane | None:
-        self._look()
+    def _pick_range(self) -> RangeReader | None:
+        self._refresh_queue()
         while True:
-            ahead = self._queue[0].priority if self._queue else None
-            for reading in sorted(self._readings.values(), key=lambda r: -r.task.priority):
-                free = next((lane for lane in reading.lanes if not lane.busy and not lane.exhausted), None)
-                if ahead is not None and ahead > reading.task.priority:
+            queued = self._queue[0].priority if self._queue else None
+            for dump in sorted(self._dumps.values(), key=lambda d: -d.task.priority):
+                if queued is not None and queued > dump.task.priority:
                     break
-                if free and reading.wanted is Control.RUN:
-                    reading.wanted = control(self._store, reading.task)
-                    if reading.wanted is Control.RUN:
-                        return free
-            if ahead is None:
+                part = dump.free_range()
+                if part and dump.control is Control.RUN:
+                    dump.control = read_control(self._store, dump.task)
+                    if dump.control is Control.RUN:
+                        return part
+            if queued is None:
                 return None
             task = self._queue.popleft()
-            if control(self._store, task) is Control.RUN:
-                self._begin(task)
+            if read_control(self._store, task) is Control.RUN:
+                self._start(task)
 
-    def _begin(self, task: DumpTask) -> None:
+    def _start(self, task: DumpTask) -> None:
         logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
-        reading = _Reading(save_progress(self._store, task.running()), chunks=task.chunks)
-        reading.lanes = _lanes(reading)
-        self._readings[task.id, task.table] = reading
+        dump = TableDump(save_progress(self._store, task.start()), chunks=task.chunks)
+        dump.reset_ranges()
+        self._dumps[dump.key] = dump
 
-    def _look(self) -> None:
-        """Brings the known queue up to date, now and then, and whenever there is nothing else to do."""
-        if time.monotonic() - self._looked < (_QUEUE_SECONDS if self._readings else 0.0):
+    def _refresh_queue(self) -> None:
+        """Reread the queue if it is too old, or if no table is being dumped."""
+        if time.monotonic() - self._queue_read_at < (_QUEUE_SECONDS if self._dumps else 0.0):
             return
-        names = list(asked_for(self._store))
-        if not self._queue or names != self._names:
-            self._queue = deque(t for t in pending(self._store) if (t.id, t.table) not in self._readings)
-        self._looked, self._names = time.monotonic(), names
+        ids = list(request_ids(self._store))
+        if not self._queue or ids != self._request_ids:
+            self._queue = deque(t for t in pending_tasks(self._store) if (t.id, t.table) not in self._dumps)
+        self._queue_read_at, self._request_ids = time.monotonic(), ids
 
-    def _close_books(self, *, stopping: bool) -> None:
-        """Ends the tables of which nothing is under way and nothing more is to be read."""
-        for key, reading in list(self._readings.items()):
-            if reading.landed and not reading.closed and not stopping and reading.wanted is Control.RUN:
-                reading.close()
-            if reading.at_work or not (stopping or reading.closed or reading.wanted is not Control.RUN):
+    def _finish_tables(self, *, stopping: bool) -> None:
+        """Save the end of each table that has no pending chunk and of which no chunk will be read."""
+        for key, dump in list(self._dumps.items()):
+            if dump.has_landed and not dump.is_closed and not stopping and dump.control is Control.RUN:
+                dump.add_closing_range()
+            if dump.is_busy or not (stopping or dump.is_closed or dump.control is not Control.RUN):
                 continue
-            del self._readings[key]
-            if reading.closed:
-                done = save_progress(self._store, reading.task.done())
+            del self._dumps[key]
+            if dump.is_closed:
+                done = save_progress(self._store, dump.task.complete())
                 logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
-            elif reading.wanted is Control.PAUSE:
-                save_progress(self._store, reading.task.paused())
-            elif reading.wanted is Control.CANCEL:  # or the request was lost with the store
-                save_progress(self._store, reading.task.cancelled())
+            elif dump.control is Control.PAUSE:
+                save_progress(self._store, dump.task.pause())
+            elif dump.control is Control.CANCEL:  # or the request was lost with the store
+                save_progress(self._store, dump.task.cancel())
 
-    def _take_arrivals(self) -> None:
-        """Saves progress for the chunks whose windows have landed, once for all that landed together."""
-        if not self._somebody_reads():
-            self._early.clear()
+    def _save_landed_chunks(self) -> None:
+        """Save progress for the chunks whose windows have landed, once per table."""
+        if not self._is_any_reading():
+            self._landed_before_read.clear()
         while True:
             try:
-                chunk = self._arrivals.get_nowait()
+                chunk = self._landed.get_nowait()
             except queue.Empty:
                 break
-            lane = self._lanes.pop(chunk.chunk_id, None)
-            if lane is None and self._somebody_reads():
-                self._early[chunk.chunk_id] = chunk  # its reader may have yet to say that it has read it
-                continue
-            if lane is None or not self._known(lane):
-                continue  # read after a chunk that was discarded: its rows count, but it is read once more
-            first = lane.under_way.popleft()
-            assert first.chunk is chunk and chunk.read is not None, "high watermarks come in the order of chunks"
-            reading = lane.reading
-            if chunk.discarded:
-                self._go_back(lane, first)
-                continue
-            reading.discards = 0
-            if lane.closes:
-                continue
-            assert chunk.low is not None, "without a low watermark it is discarded"
-            began = DumpStart(chunk.low.incarnation, chunk.low.lsn, chunk.low.seq, chunk.read.snapshot)
-            reading.task = reading.task.landed(
-                lane.stretch, chunk.read.rows, first.after, done=first.exhausted, began=began
-            )
-            reading.unsaved = True
-        for reading in self._readings.values():
-            if reading.unsaved:
+            part = self._ranges.pop(chunk.chunk_id, None)
+            if part is None and self._is_any_reading():
+                self._landed_before_read[chunk.chunk_id] = chunk  # its reader may not have called add_chunk yet
+            elif part is not None and self._is_current(part):  # else it follows a discarded chunk and is read again
+                self._count_landed(part, chunk)
+        for dump in self._dumps.values():
+            if dump.unsaved:
                 failpoint("dump.before_progress")
-                save_progress(self._store, reading.task)
-                reading.unsaved = False
+                save_progress(self._store, dump.task)
+                dump.unsaved = False
                 failpoint("dump.progress_saved")
 
-    def _somebody_reads(self) -> bool:
-        return any(lane.busy for reading in self._readings.values() for lane in reading.lanes)
+    def _count_landed(self, part: RangeReader, chunk: OpenChunk) -> None:
+        """Add a landed chunk to its table's progress, or rewind its range if the chunk was discarded."""
+        first, dump = part.pending.popleft(), part.dump
+        assert first.chunk is chunk and chunk.read is not None, "high watermarks come in the order of chunks"
+        if chunk.discarded:
+            self._rewind(part, first)
+            return
+        dump.discards = 0
+        if part.closes:
+            return
+        assert chunk.low is not None, "without a low watermark it is discarded"
+        began = DumpStart(chunk.low.incarnation, chunk.low.lsn, chunk.low.seq, chunk.read.snapshot)
+        dump.task = dump.task.add_chunk(
+            part.number, chunk.read.rows, first.after, done=first.exhausted, began=began
+        )
+        dump.unsaved = True
 
-    def _go_back(self, lane: Lane, discarded: _UnderWay) -> None:
-        """Makes a discarded chunk the next one of its stretch to be read."""
-        chunk, reading = discarded.chunk, lane.reading
+    def _is_any_reading(self) -> bool:
+        return any(part.is_reading for dump in self._dumps.values() for part in dump.ranges)
+
+    def _rewind(self, part: RangeReader, discarded: PendingChunk) -> None:
+        """Make a discarded chunk the next one of its range to be read."""
+        chunk, dump = discarded.chunk, part.dump
         logger.warning("chunk %d of %s was discarded: %s", chunk.number, chunk.table, chunk.discarded)
-        self._drop(lane)
-        lane.after, lane.exhausted, lane.went_back = discarded.start, False, lane.busy
-        reading.discards += 1
-        if reading.discards >= _MOST_DISCARDS:
-            self._fail(reading, f"{_MOST_DISCARDS} chunks in a row were discarded; the ledger of windows says why")
+        self._drop_pending(part)
+        part.after, part.exhausted, part.rewound = discarded.start, False, part.is_reading
+        dump.discards += 1
+        if dump.discards >= _MAX_DISCARDS:
+            self._fail(dump, f"{_MAX_DISCARDS} chunks in a row were discarded; the window ledger names the reasons")
 
-    def _fail(self, reading: _Reading, why: str) -> None:
-        if self._readings.pop((reading.task.id, reading.task.table), None) is reading:
-            logger.error("dump %s of %s failed: %s", reading.task.id, reading.task.table, why)
-            save_progress(self._store, reading.task.failed(why))
-            for lane in reading.lanes:
-                self._drop(lane)
+    def _fail(self, dump: TableDump, why: str) -> None:
+        if self._dumps.pop(dump.key, None) is dump:
+            logger.error("dump %s of %s failed: %s", dump.task.id, dump.task.table, why)
+            save_progress(self._store, dump.task.fail(why))
+            for part in dump.ranges:
+                self._drop_pending(part)
 
-    def _drop(self, lane: Lane) -> None:
-        for later in lane.under_way:
-            self._lanes.pop(later.chunk.chunk_id, None)
-        lane.under_way.clear()
+    def _drop_pending(self, part: RangeReader) -> None:
+        for later in part.pending:
+            self._ranges.pop(later.chunk.chunk_id, None)
+        part.pending.clear()
 
-    def _known(self, lane: Lane) -> bool:
-        return self._readings.get((lane.task.id, lane.task.table)) is lane.reading
-
-
-def _lanes(reading: _Reading) -> list[Lane]:
-    stretches = reading.task.stretches
-    if not stretches:
-        return [Lane(reading, 0, None, None)]
-    return [Lane(reading, at, s.after, s.upto, exhausted=s.done) for at, s in enumerate(stretches)]
+    def _is_current(self, part: RangeReader) -> bool:
+        """Return True unless the range's table has ended, or was started once more, since the range was assigned."""
+        return self._dumps.get(part.dump.key) is part.dump

@@ -1,34 +1,36 @@
-"""What may be set about capture; ``config`` documents each."""
+"""The settings of capture, as values. ``config`` documents each key and holds its default."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """When a batch is committed, what is dumped unasked, and how long an idle or failing source is waited for."""
+    """When a batch is committed, whether stale tables are dumped, and how long to wait for an idle or failing source.
 
-    max_bytes: int = 16 << 20
-    max_rows: int = 200_000
-    commits_per_second: float = 1.0
-    heartbeat_seconds: float = 10.0
-    reconnect_seconds: float = 300.0
-    redump: bool = True
-    """Tables that changed without row events are dumped again, not only named."""
-
-
-@dataclass(frozen=True, slots=True)
-class DumpSettings:
-    """How a dump reads: rows a chunk, readers at work at once, and what each of them keeps to.
-
-    ``delay`` is the least rest between two chunks, in seconds, ``share`` how much of its time a reader may be at work.
-    While a watermark takes longer than ``max_latency`` seconds to write, the database is taken to be busy, and readers
-    rest longer and longer.
+    With ``redump`` capture queues a dump of every table that changed without row events; otherwise it only reports it.
     """
 
-    chunk_size: int = 50_000
-    delay: float = 0.0
-    readers: int = 1
-    share: float = 1.0
-    max_latency: float | None = None
+    max_bytes: int
+    max_rows: int
+    commits_per_second: float
+    heartbeat_seconds: float
+    redump: bool
+    reconnect_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpSettings:
+    """How a dump reads: rows per chunk, concurrent readers, and the limits of each reader.
+
+    ``delay`` is the minimum pause between two chunks, in seconds; ``share`` is the maximum fraction of its time that a
+    reader works. While a watermark takes longer than ``max_latency`` seconds to write, the database counts as
+    overloaded and the pauses grow.
+    """
+
+    chunk_size: int
+    delay: float
+    readers: int
+    share: float
+    max_latency: float | None

@@ -1,13 +1,13 @@
-"""Tables whose rows changed without row events: found out, and dumped again.
+"""Detects tables whose rows changed without row events, and queues a dump of each.
 
-A default for a new column, a type converted, an enum's label renamed, a partition dropped, another table renamed to
-take its place: the log has no row for any of it. Capture hands over what the log says of tables' shapes before it lands
-it, and this module holds the catalogue against what the catalogue said before. That is kept in the progress store,
-table by table, so that a change made while no capture ran is found as well. Promises one dump for one change: one that
-is asked for and has not begun will do.
+A default for a new column, a converted type, a renamed enum label, a dropped partition, another table renamed into its
+place: the log has no row for any of these. Capture passes in the schema rows of the log before it lands them, and this
+module compares the catalog's fingerprints with the saved ones. They are saved in the progress store, table by table, so
+a change made while no capture runs is detected as well. Guarantee: one change queues one dump; a dump of the table that
+is queued and has not started covers the change.
 
-What cannot be told from the catalogue the log's statements tell, where it has them (``rewrites`` and ``gone`` in their
-payload). The dumps themselves are ``dumps``' business; what was found and is not mended yet is in ``rewritten``.
+What the catalog does not show, the log's statements show where the log has them (``rewrites`` and ``gone`` in their
+payload). Reading the dumps is left to ``dumps``; ``stale_tables`` holds what is detected until its dump is done.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.capture.documents import Document
+from dblake.capture.documents import Document, document_errors
+from dblake.capture.dump_queue import pending_tasks, queue_dump
+from dblake.capture.dump_task import DumpState
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import State, pending, queue_dump
-from dblake.capture.stale_tables import StaleTable, forget, keep, rewritten, settle
-from dblake.core.errors import ConfigError
+from dblake.capture.stale_tables import (
+    StaleTable,
+    clear_completed,
+    delete_stale_table,
+    read_stale_tables,
+    save_stale_table,
+)
 from dblake.core.names import folder
 from dblake.core.source import ColumnFingerprint, Source, TableFingerprint
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
-_KNOWN = "tables"
+_FINGERPRINTS = "tables"
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the catalogue said of a table; ``TableFingerprint`` as a document."""
+class SavedFingerprint:
+    """A table's fingerprint as saved: ``TableFingerprint`` as a document."""
 
     table: str
     schema_id: str
@@ -46,135 +52,140 @@ class Known:
     file: str
 
     @classmethod
-    def of(cls, now: TableFingerprint) -> Known:
-        return cls(now.schema.table, now.schema.schema_id, dict(now.columns), tuple(sorted(now.bodies)), now.file)
+    def from_catalog(cls, current: TableFingerprint) -> SavedFingerprint:
+        """Return a fingerprint from the catalog as it is saved."""
+        schema = current.schema
+        return cls(
+            schema.table, schema.schema_id, dict(current.columns), tuple(sorted(current.bodies)), current.file
+        )
 
     @classmethod
-    def read(cls, path: str, document: Document) -> Known:
-        try:
+    def from_document(cls, path: str, document: Document) -> SavedFingerprint:
+        """Return the fingerprint of a document. Raises ConfigError if another version wrote it."""
+        with document_errors(path, "delete the document and dump its table again"):
             columns = {name: ColumnFingerprint(**column) for name, column in document["columns"].items()}
             return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"])})
-        except (KeyError, TypeError) as error:
-            raise _not_understood(path) from error
 
 
 class StaleTableDetector:
-    """The watch over one source's tables. With ``auto`` it asks for dumps, without it only says what to ask for."""
+    """The stale tables of one source. With ``auto`` it queues their dumps, otherwise it only reports them."""
 
     def __init__(self, source: Source, store: ProgressStore, *, auto: bool) -> None:
         self._source, self._store, self._auto = source, store, auto
-        found = ((path, store.read(path)) for path in store.list(_KNOWN))
-        self._known = {k.table: k for k in (Known.read(path, doc) for path, doc in found if doc)}
+        documents = ((path, store.read(path)) for path in store.list(_FINGERPRINTS))
+        saved = (SavedFingerprint.from_document(path, document) for path, document in documents if document)
+        self._saved = {fingerprint.table: fingerprint for fingerprint in saved}
 
-    def begin(self) -> bool:
-        """To be called before the log is read on. What the log itself will tell of is left for then."""
+    def scan_at_start(self) -> bool:
+        """Compare the catalog with the saved fingerprints before the log is read; return True if a dump is queued.
+
+        Where the log shows every schema change, tables with a saved fingerprint are left to the log.
+        """
         if not self._source.schema_changes_in_log:
-            return self.look()
-        there = self._source.table_fingerprints()
-        asked = self._judge([now for now in there if now.schema.table not in self._known])
-        return self._judge([now for now in there if now.schema.table in self._waiting()]) or asked
+            return self.scan_catalog()
+        current = self._source.table_fingerprints()
+        queued = self._compare([table for table in current if table.schema.table not in self._saved])
+        uncovered = self._without_dump()
+        return self._compare([table for table in current if table.schema.table in uncovered]) or queued
 
-    def log_says(self, rows: pa.Table) -> bool:
-        """Takes in a piece of log; to be called before it lands. True if a dump was asked for."""
-        told = rows.select(["kind", "table", "schema_id", "payload"]).filter(
+    def on_log_rows(self, rows: pa.Table) -> bool:
+        """Inspect CAPTURED rows of the log before they land; return True if a dump is queued."""
+        changes = rows.select(["kind", "table", "schema_id", "payload"]).filter(
             pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))
         ).to_pylist()
-        for row in told:
-            does = json.loads(row["payload"]) if row["kind"] == DDL else {}
-            if row["kind"] == TRUNCATE or does.get("gone"):
-                forget(self._store, row["table"])
-            elif does.get("rewrites"):
-                self._note(row["table"], "a statement moved its rows", None)
-        news = any(row["kind"] == DDL or (row["kind"] == SCHEMA and not self._knows(row)) for row in told)
-        return news and self.look()
+        for row in changes:
+            statement = json.loads(row["payload"]) if row["kind"] == DDL else {}
+            if row["kind"] == TRUNCATE or statement.get("gone"):
+                delete_stale_table(self._store, row["table"])
+            elif statement.get("rewrites"):
+                self._report(row["table"], "a statement moved its rows", None)
+        has_news = any(
+            row["kind"] == DDL or (row["kind"] == SCHEMA and not self._has_schema(row)) for row in changes
+        )
+        return has_news and self.scan_catalog()
 
-    def look(self) -> bool:
-        """Holds the catalogue against what it said before. True if a dump was asked for."""
-        return self._judge(self._source.table_fingerprints())
+    def scan_catalog(self) -> bool:
+        """Compare the catalog with the saved fingerprints; return True if a dump is queued."""
+        return self._compare(self._source.table_fingerprints())
 
-    def _judge(self, table_fingerprints: Sequence[TableFingerprint]) -> bool:
-        asked, waiting = False, self._waiting()
-        for now in table_fingerprints:
-            table = now.schema.table
-            before = self._known.get(table)
-            why = self._renamed(now) if before is None else changed(before, now)
-            if self._auto and (table in waiting or why) and self._can_be_dumped(now):
-                self._note(table, waiting.get(table) or why or "", self._asked_for(table))
-                asked = True
-            elif why and table not in waiting and self._can_be_dumped(now):
-                self._note(table, why, None)
-            self._learn(now)
-        settle(self._store)
-        return asked
+    def _compare(self, fingerprints: Sequence[TableFingerprint]) -> bool:
+        is_queued, uncovered = False, self._without_dump()
+        for current in fingerprints:
+            table = current.schema.table
+            saved = self._saved.get(table)
+            why = self._renamed_reason(current) if saved is None else stale_reason(saved, current)
+            if self._auto and (table in uncovered or why) and self._can_be_dumped(current):
+                self._report(table, uncovered.get(table) or why or "", self._queue_dump(table))
+                is_queued = True
+            elif why and table not in uncovered and self._can_be_dumped(current):
+                self._report(table, why, None)
+            self._save(current)
+        clear_completed(self._store)
+        return is_queued
 
-    def _waiting(self) -> dict[str, str]:
-        """Tables found of which no dump was asked for: nobody did, or they were not there or could not be read."""
-        return {r.table: r.why for r in rewritten(self._store) if r.dump_id is None}
+    def _without_dump(self) -> dict[str, str]:
+        """Return why each stale table without a queued dump is stale, by table."""
+        return {stale.table: stale.why for stale in read_stale_tables(self._store) if stale.dump_id is None}
 
-    def _learn(self, now: TableFingerprint) -> None:
-        fresh = Known.of(now)
-        if self._known.get(fresh.table) != fresh:
-            self._store.write(f"{_KNOWN}/{folder(fresh.table)}", asdict(fresh))
-            self._known[fresh.table] = fresh
+    def _save(self, current: TableFingerprint) -> None:
+        fingerprint = SavedFingerprint.from_catalog(current)
+        if self._saved.get(fingerprint.table) != fingerprint:
+            self._store.write(f"{_FINGERPRINTS}/{folder(fingerprint.table)}", asdict(fingerprint))
+            self._saved[fingerprint.table] = fingerprint
 
-    def _knows(self, row: Mapping[str, Any]) -> bool:
-        known = self._known.get(row["table"])
-        return known is not None and known.schema_id == row["schema_id"]
+    def _has_schema(self, row: Mapping[str, Any]) -> bool:
+        saved = self._saved.get(row["table"])
+        return saved is not None and saved.schema_id == row["schema_id"]
 
-    def _renamed(self, now: TableFingerprint) -> str | None:
-        """A table not known by this name whose rows are known by another."""
-        filled = {body for body, rows in now.bodies.items() if rows}
-        return "it was renamed" if any(filled & set(known.bodies) for known in self._known.values()) else None
+    def _renamed_reason(self, current: TableFingerprint) -> str | None:
+        """Return why a table without a saved fingerprint is stale: its rows belong to a saved table of another name."""
+        filled = {body for body, has_rows in current.bodies.items() if has_rows}
+        is_renamed = any(filled & set(saved.bodies) for saved in self._saved.values())
+        return "it was renamed" if is_renamed else None
 
-    def _can_be_dumped(self, now: TableFingerprint) -> bool:
-        if not now.schema.primary_key:
-            logger.warning("table %s changed without row events, and without a key it is not dumped", now.schema.table)
-            forget(self._store, now.schema.table)
-        return bool(now.schema.primary_key)
+    def _can_be_dumped(self, current: TableFingerprint) -> bool:
+        table = current.schema.table
+        if not current.schema.primary_key:
+            logger.warning("table %s changed without row events; without a primary key it cannot be dumped", table)
+            delete_stale_table(self._store, table)
+        return bool(current.schema.primary_key)
 
-    def _note(self, table: str, why: str, dump_id: str | None) -> None:
-        keep(self._store, StaleTable(table, why, dump_id))
+    def _report(self, table: str, why: str, dump_id: str | None) -> None:
+        save_stale_table(self._store, StaleTable(table, why, dump_id))
         if dump_id:
-            logger.warning("table %s changed without row events: %s. Dump %s reads it again", table, why, dump_id)
+            logger.warning("table %s changed without row events: %s. Dump %s rereads it", table, why, dump_id)
         elif not self._auto:
             logger.warning("table %s changed without row events: %s. Next: dump start --table '%s'", table, why, table)
 
-    def _asked_for(self, table: str) -> str:
-        """The dump of the whole table that is to begin from now on."""
-        for task in pending(self._store):
-            if task.table == table and task.keys is None and task.progress.state is State.QUEUED:
+    def _queue_dump(self, table: str) -> str:
+        """Return the id of a queued dump of the whole table that has not started, queueing one if there is none."""
+        for task in pending_tasks(self._store):
+            if task.table == table and task.keys is None and task.progress.state is DumpState.QUEUED:
                 return task.id
         return queue_dump(self._store, [table])
 
 
-def changed(before: Known, now: TableFingerprint) -> str | None:
-    """Why a table's rows may be others than row events have told; None if they cannot be."""
-    if gone := set(before.bodies) - set(now.bodies):
-        replaced = any(body.startswith("table") for body in gone)
-        return "it was made anew" if replaced else "a part of it is gone or was written anew"
-    if any(rows for body, rows in now.bodies.items() if body not in before.bodies):
-        return "a table was made a part of it"
-    numbers = {column.number for column in before.columns.values()}
-    for name, column in now.columns.items():
-        was = before.columns.get(name)
-        if was is None:
-            stays_blank = column.blank and column.number not in numbers and now.file and now.file == before.file
-            if not stays_blank:
-                return f"column {name} came"
-        elif (was.number, was.type) != (column.number, column.type):
-            return f"column {name} is another one, or of another type"
-        elif any(column.labels.get(number, label) != label for number, label in was.labels.items()):
+def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
+    """Return why a table's rows may differ from what its row events show; None if they cannot."""
+    if missing := set(saved.bodies) - set(current.bodies):
+        is_recreated = any(body.startswith("table") for body in missing)
+        return "it was recreated" if is_recreated else "a partition of it was removed or rewritten"
+    if any(has_rows for body, has_rows in current.bodies.items() if body not in saved.bodies):
+        return "a table was attached to it as a partition"
+    numbers = {column.number for column in saved.columns.values()}
+    for name, column in current.columns.items():
+        former = saved.columns.get(name)
+        if former is None:
+            is_null = column.blank and column.number not in numbers and current.file and current.file == saved.file
+            if not is_null:
+                return f"column {name} was added"
+        elif (former.number, former.type) != (column.number, column.type):
+            return f"column {name} was replaced or has another type"
+        elif any(column.labels.get(number, label) != label for number, label in former.labels.items()):
             return f"a label of column {name} was renamed"
-    if now.file != before.file and any(
-        column.version != before.columns[name].version for name, column in now.columns.items() if name in before.columns
+    if current.file != saved.file and any(
+        column.version != saved.columns[name].version
+        for name, column in current.columns.items() if name in saved.columns
     ):
-        return "its columns were written anew"
+        return "its columns were rewritten"
     return None
-
-
-def _not_understood(path: str) -> ConfigError:
-    return ConfigError(
-        f"progress: the document {path} is not one this version understands",
-        next_step="delete the document and dump its table again",
-    )
-

@@ -1,6 +1,6 @@
-"""Tables found to have changed without row events, as documents: kept until the dump that mends them is done.
+"""Stale tables, as documents: tables that changed without row events, each kept until its new dump is done.
 
-Capture writes them (``redump``), the ``dump`` command says that it was heard, ``status`` shows them.
+Capture writes them (``stale_detector``), the ``dump`` command records the dump that covers them, ``status`` shows them.
 """
 
 from __future__ import annotations
@@ -8,59 +8,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from dblake.capture.documents import document_errors
+from dblake.capture.dump_queue import dump_status
+from dblake.capture.dump_task import DumpState
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import State, status
-from dblake.core.errors import ConfigError
 from dblake.core.names import folder
 
-_REWRITTEN = "rewritten"
+_STALE = "rewritten"
+"""The folder of the documents; they outlive versions, so it stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaleTable:
-    """A table whose rows may be wrong here until a dump, once one is asked for, is done; and why."""
+    """A table whose landed rows may be outdated, why, and the queued dump that replaces them, if there is one."""
 
     table: str
     why: str
     dump_id: str | None = None
 
 
-def rewritten(store: ProgressStore) -> list[StaleTable]:
-    """The tables found and not mended yet."""
-    found = []
-    for path in store.list(_REWRITTEN):
+def read_stale_tables(store: ProgressStore) -> list[StaleTable]:
+    """Return all stale tables. Raises ConfigError for a document that another version wrote."""
+    tables = []
+    for path in store.list(_STALE):
         if document := store.read(path):
-            try:
-                found.append(StaleTable(**document))
-            except TypeError as error:
-                raise ConfigError(
-                    f"progress: the document {path} is not one this version understands",
-                    next_step="delete the document and dump its table again",
-                ) from error
-    return found
+            with document_errors(path, "delete the document and dump its table again"):
+                tables.append(StaleTable(**document))
+    return tables
 
 
-def keep(store: ProgressStore, found: StaleTable) -> None:
-    """Notes a table; what was noted of it before is forgotten."""
-    store.write(f"{_REWRITTEN}/{folder(found.table)}", asdict(found))
+def save_stale_table(store: ProgressStore, stale: StaleTable) -> None:
+    """Write a stale table, replacing an earlier document of the same table."""
+    store.write(f"{_STALE}/{folder(stale.table)}", asdict(stale))
 
 
-def answered(store: ProgressStore, tables: Sequence[str], dump_id: str) -> None:
-    """Tells that somebody has asked for a dump of these whole tables."""
-    for found in rewritten(store):
-        if found.table in tables:
-            keep(store, replace(found, dump_id=dump_id))
+def set_dump(store: ProgressStore, tables: Sequence[str], dump_id: str) -> None:
+    """Record that a dump of these whole tables is queued; tables that are not stale are skipped."""
+    for stale in read_stale_tables(store):
+        if stale.table in tables:
+            save_stale_table(store, replace(stale, dump_id=dump_id))
 
 
-def settle(store: ProgressStore) -> None:
-    """Forgets what a dump has mended."""
-    if found := rewritten(store):
-        done = {(dump["id"], dump["table"]) for dump in status(store) if dump["state"] == State.DONE}
-        for each in found:
-            if (each.dump_id, each.table) in done:
-                forget(store, each.table)
+def clear_completed(store: ProgressStore) -> None:
+    """Delete the stale tables whose dump is done."""
+    if stale_tables := read_stale_tables(store):
+        done = {(dump["id"], dump["table"]) for dump in dump_status(store) if dump["state"] == DumpState.DONE}
+        for stale in stale_tables:
+            if (stale.dump_id, stale.table) in done:
+                delete_stale_table(store, stale.table)
 
 
-def forget(store: ProgressStore, table: str) -> None:
-    """Notes that the table is right again."""
-    store.delete(f"{_REWRITTEN}/{folder(table)}")
+def delete_stale_table(store: ProgressStore, table: str) -> None:
+    """Delete a table's document: its rows are current."""
+    store.delete(f"{_STALE}/{folder(table)}")

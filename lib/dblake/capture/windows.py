@@ -1,7 +1,8 @@
-"""Which watermarks in the log are ours, and what their windows hold.
+"""Chunk windows in the log: which watermarks belong to this capture's chunks, and how each window ends.
 
-A chunk is opened here before its low watermark is written and is closed by its high one. A watermark that belongs to
-no open chunk (of a capture that died, of somebody's own UPDATE) opens nothing and ends nothing.
+A chunk is opened here before its low watermark is written, and its high watermark closes it (DBLog, algorithm 1).
+Guarantee: a watermark of no open chunk (from a capture that died, or an UPDATE by hand) opens nothing and ends nothing.
+Deciding which log events a window holds is left to reconcile.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 
 @dataclass(slots=True)
 class OpenChunk:
-    """A chunk between its low watermark and the landing of its high one. Its low watermark's value is its id."""
+    """A chunk between its low watermark and the landing of its high one. ``chunk_id`` is its low watermark's value.
+
+    ``closes`` is set for the chunk that ends a whole table's dump: where the dump began. ``log_schema`` is the table's
+    last schema in the log since the low watermark, if there is one. ``discarded`` is why the chunk does not count.
+    """
 
     dump_id: str
     table: str
     number: int
     closes: DumpStart | None = None
-    """Of the chunk that ends the dump of a whole table: where that began."""
     chunk_id: str = field(default_factory=lambda: str(uuid4()))
     high_value: str = field(default_factory=lambda: str(uuid4()))
     read: ChunkRead | None = None
     low: Position | None = None
     first_batch: int | None = None
     log_schema: str | None = None
-    """The schema the log gave its table since the low watermark, if it said anything."""
     discarded: str | None = None
 
-    def traced(self, batch: int) -> None:
-        """Notes that something of the chunk goes into ``batch``."""
+    def add_batch(self, batch: int) -> None:
+        """Record that a row of the chunk or a watermark of it is in ``batch``."""
         self.first_batch = batch if self.first_batch is None else min(self.first_batch, batch)
 
 
@@ -50,25 +53,28 @@ class Windows:
         self._highs: dict[str, OpenChunk] = {}
 
     def open(self, chunk: OpenChunk) -> None:
-        """Makes the chunk's watermarks known; must come before they are written."""
+        """Expect the chunk's watermarks; must be called before they are written."""
         with self._lock:
             self._lows[chunk.chunk_id] = self._highs[chunk.high_value] = chunk
 
-    def forget(self, chunk: OpenChunk) -> None:
-        """Gives up a chunk whose high watermark may never come; if it does come, it ends nothing."""
+    def abandon(self, chunk: OpenChunk) -> None:
+        """Drop a chunk whose high watermark may never appear; if it does appear, it ends nothing."""
         with self._lock:
             self._lows.pop(chunk.chunk_id, None)
             self._highs.pop(chunk.high_value, None)
 
-    def log_says(self, table: str, schema_id: str) -> None:
-        """Takes in the schema that the log has just given to a table."""
+    def on_schema(self, table: str, schema_id: str) -> None:
+        """Record a schema that the log declares for a table."""
         with self._lock:
             for chunk in self._highs.values():
                 if chunk.low is not None and chunk.table == table:
                     chunk.log_schema = schema_id
 
-    def saw(self, mark: WatermarkSeen, batch: int) -> tuple[pa.Table | None, OpenChunk | None]:
-        """The landing row of a watermark that came by, and the chunk if this was its high one."""
+    def on_watermark(self, mark: WatermarkSeen, batch: int) -> tuple[pa.Table | None, OpenChunk | None]:
+        """Return the CAPTURED row of a watermark in the log, and the chunk that it closes.
+
+        Both are None for a watermark of no open chunk; only a high watermark closes a chunk.
+        """
         if mark.reader == HEARTBEAT_ROW:
             return _row(mark, HEARTBEAT, None, None), None
         with self._lock:
@@ -76,17 +82,17 @@ class Windows:
             high = self._highs.pop(mark.value, None)
         if low is not None:
             low.low = mark.position
-            low.traced(batch)
+            low.add_batch(batch)
             return _row(mark, LOW, low, None), None
         if high is None:
             return None, None
-        end = _end(high, batch)
+        high.add_batch(batch)
+        end = _chunk_end(high)
         high.discarded = end.reason
         return _row(mark, HIGH, high, end), high
 
 
-def _end(chunk: OpenChunk, batch: int) -> ChunkEnd:
-    chunk.traced(batch)
+def _chunk_end(chunk: OpenChunk) -> ChunkEnd:
     read, low, reason = chunk.read, chunk.low, chunk.discarded
     if read is None or low is None:
         reason = "the log shows its high watermark but not its low one"
@@ -101,7 +107,7 @@ def _end(chunk: OpenChunk, batch: int) -> ChunkEnd:
         low_seq=low.seq if low else 0,
         schema_id=read.schema.schema_id if read else "",
         rows=read.rows if read else 0,
-        first_batch=chunk.first_batch or batch,
+        first_batch=chunk.first_batch or 0,
         snapshot=read.snapshot if read else None,
         status=DISCARDED if reason else CLOSED,
         reason=reason,

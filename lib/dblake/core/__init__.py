@@ -1,1 +1,1 @@
-"""Words both halves share: positions, names, schemas, windows, errors. Imports nothing of ours."""
+"""The vocabulary both halves share: positions, names, schemas, windows, errors. Imports no other dblake package."""

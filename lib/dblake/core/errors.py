@@ -1,29 +1,31 @@
-"""Every error a user can meet, with the exit code and the next step it stands for.
+"""Every error a user can meet, with its exit code and its next step.
 
 ::
 
     DblakeError
-    ├── UsageError            64  the command line makes no sense
-    ├── ConfigError           78  a configuration key is missing, unknown or impossible
-    ├── SourceError           75  the database did not answer as it should; try again
-    │   ├── PrerequisitesNotMet  78  all that must be mended at the source, at once
-    │   ├── PositionLost      78  the log no longer holds where capture must resume
-    │   ├── WrongServer       78  the server is not the one landing was captured from
-    │   └── Unsupported 78  a table or log event that is refused by name
-    ├── LandingError          78  the landing table cannot be read or written
-    │   ├── LandingUnavailable 75  a commit failed for a reason that may pass
-    │   └── Fenced            75  another capture holds the lease or has written since
-    ├── TableUnavailable      75  a table cannot be committed to for a reason that may pass
-    ├── ReconcileError        70  landing breaks a promise capture gives
-    │   ├── LandingGap        78  batches are missing between the last one done and the next one found
-    │   ├── SupersededByRedecode      75  events were decoded again beside this run of reconcile
-    │   └── WindowInvariantViolated 70  a chunk window contradicts itself
-    ├── StateError            78  a state table cannot take the events
-    │   └── IncompatibleSchemaChange       78  its table changed so that rows of before and after have no shape in common
-    └── ChecksFailed          65  a check found rows that are not as they must be
+    ├── UsageError                   64  invalid command line
+    ├── ConfigError                  78  a configuration key is missing, unknown or invalid
+    ├── SourceError                  75  the database failed; a retry may succeed
+    │   ├── PrerequisitesNotMet      78  all unmet prerequisites of the source, at once
+    │   ├── UncapturableEvent        78  the log contains an event that cannot be captured
+    │   ├── PositionLost             78  the log no longer holds the position where capture must resume
+    │   ├── WrongServer              78  the server is not the one that landing was captured from
+    │   └── Unsupported              78  a table, column or log event that dblake rejects
+    ├── LandingError                 78  the landing table cannot be read or written
+    │   ├── LandingUnavailable       75  a commit failed for a reason that may pass
+    │   └── Fenced                   75  another capture holds the lease or has written since
+    ├── ProgressUnavailable          75  the progress directory or ZooKeeper failed for a reason that may pass
+    ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
+    ├── ReconcileError               70  landing violates a guarantee of capture
+    │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
+    │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
+    │   └── WindowInvariantViolated  70  a chunk window contradicts itself
+    ├── StateError                   78  a state table cannot hold the events
+    │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
+    └── ChecksFailed                 65  a data quality check failed
 
-A message says what happened, where (source, table, chunk, position) and the next step. It never holds row values,
-SQL text or connection strings.
+A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
+holds row values, SQL text or connection strings.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What a job's exit code tells its scheduler (sysexits.h numbers)."""
+    """The exit codes of the jobs, numbered as in sysexits.h."""
 
     DONE = 0
     USAGE = 64
@@ -44,7 +46,10 @@ class ExitCode(IntEnum):
 
 
 class DblakeError(Exception):
-    """Base of all errors raised on purpose. ``next_step`` is an imperative sentence for the person reading it."""
+    """Base of all errors that dblake raises deliberately.
+
+    ``what`` is the cause with its place; ``next_step`` is an imperative sentence for the operator, or empty.
+    """
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
@@ -55,7 +60,7 @@ class DblakeError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """True if running the same command again may succeed without anybody doing anything."""
+        """True if the same command may succeed on a retry without any change."""
         return self.exit_code is ExitCode.TRY_AGAIN
 
     def __str__(self) -> str:
@@ -63,53 +68,53 @@ class DblakeError(Exception):
 
 
 class UsageError(DblakeError):
-    """The command line makes no sense."""
+    """The command line is invalid."""
 
     exit_code = ExitCode.USAGE
 
 
 class ConfigError(DblakeError):
-    """A configuration key is missing, unknown or impossible; the message names the key."""
+    """A configuration key is missing, unknown or invalid; the message names the key."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class SourceError(DblakeError):
-    """The database did not answer as it should; trying again may help."""
+    """The database failed; a retry may succeed."""
 
     exit_code = ExitCode.TRY_AGAIN
 
 
 class PrerequisitesNotMet(SourceError):
-    """Everything that must be mended at the source, at once."""
+    """All unmet prerequisites of the source, at once."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class UncapturableEvent(SourceError):
-    """The log has something at this place that cannot be captured, and whoever runs capture accepts to leave it out."""
+    """The log contains an event that cannot be captured; ``capture --accept-gap`` skips it."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class PositionLost(SourceError):
-    """The database's log no longer holds the place where capture must resume: a gap."""
+    """The log no longer holds the position where capture must resume: a gap."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
-ACCEPT_GAP = "capture --accept-gap starts a new incarnation and dumps all tables again"
-"""The next step after a PositionLost that nothing else mends."""
+ACCEPT_GAP = "run capture --accept-gap, which starts a new incarnation and dumps all tables again"
+"""The next step after a PositionLost that has no other remedy."""
 
 
 class WrongServer(SourceError):
-    """The server that answers is not the one landing was captured from."""
+    """The server is not the one that landing was captured from."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class Unsupported(SourceError):
-    """A table, column or log event that dblake refuses by name instead of guessing."""
+    """A table, column or log event that dblake rejects by name instead of guessing."""
 
     exit_code = ExitCode.CONFIGURATION
 
@@ -121,7 +126,7 @@ class LandingError(DblakeError):
 
 
 class LandingUnavailable(LandingError):
-    """A commit to landing failed for a reason that may pass: storage away, disk full."""
+    """A commit to landing failed for a reason that may pass: storage unreachable, disk full."""
 
     exit_code = ExitCode.TRY_AGAIN
 
@@ -132,43 +137,49 @@ class Fenced(LandingError):
     exit_code = ExitCode.TRY_AGAIN
 
 
+class ProgressUnavailable(DblakeError):
+    """The progress directory or ZooKeeper failed for a reason that may pass: disk full, connection lost."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
 class TableUnavailable(DblakeError):
-    """A table of ours cannot be committed to for a reason that may pass: its disk is full, or not ours to write to."""
+    """A commit to a table other than landing failed for a reason that may pass: disk full, access denied."""
 
     exit_code = ExitCode.TRY_AGAIN
 
 
 class ReconcileError(DblakeError):
-    """Landing breaks a promise that capture gives: a bug, or a table edited by hand."""
+    """Landing violates a guarantee of capture: a bug, or a table edited by hand."""
 
 
 class LandingGap(ReconcileError):
-    """Batch numbers are missing between the last batch reconciled and the next one found."""
+    """Batch numbers are missing between the last batch reconciled and the next one in landing."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class SupersededByRedecode(ReconcileError):
-    """Events were decoded again since this run of reconcile began; its own decoder may be the one of before."""
+    """A redecode replaced events since this run of reconcile began, so its own decoder may be outdated."""
 
     exit_code = ExitCode.TRY_AGAIN
 
 
 class WindowInvariantViolated(ReconcileError):
-    """A chunk window contradicts itself (its high watermark before its low, its rows not all there)."""
+    """A chunk window contradicts itself: high watermark before low watermark, or rows missing."""
 
 
 class StateError(DblakeError):
-    """A state table cannot take the events meant for it."""
+    """A state table cannot hold the events that belong to it."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class IncompatibleSchemaChange(StateError):
-    """A table changed its key or a type so that a state table cannot hold rows of before and after."""
+    """A table changed its key or a type so that one state table cannot hold old and new rows."""
 
 
 class ChecksFailed(DblakeError):
-    """A check found rows that are not as they must be; checking again changes nothing."""
+    """A data quality check failed; a retry without a change of the data fails again."""
 
     exit_code = ExitCode.WRONG_DATA

@@ -1,7 +1,7 @@
-"""Names of tables, and the folders they live in.
+"""Names of tables, and the folders that hold their data.
 
-Database names are arbitrary bytes; folder names are not. One rule turns the one into the other so that no two tables
-share a folder, none leaves the warehouse and none can be taken for ``_delta_log``.
+Guarantee: one rule maps every database name to a folder name, so that no two tables share a folder, no folder leaves
+the warehouse, and none is mistaken for ``_delta_log``. Which folder lies where is for ``lake.layout``.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from fnmatch import fnmatchcase
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*\Z")
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".\s][^".]*)')
-_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
-_LONGEST_FOLDER = 120
-_NAMED = 10
+_SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+_MAX_FOLDER_CHARACTERS = 120
+_MAX_ABBREVIATED_NAMES = 10
 
 
 def quote_part(part: str) -> str:
-    """A name as it stands in ``table`` columns: bare if it is a plain lower-case word, else in double quotes."""
+    """Return a schema's or table's name as ``table`` columns hold it: bare if a plain lower-case word, else quoted."""
     return part if _PLAIN.match(part) else '"' + part.replace('"', '""') + '"'
 
 
 def qualified(schema: str, table: str) -> str:
-    """``schema.table`` as written in every ``table`` column, message and option."""
+    """Return ``schema.table`` as every ``table`` column, message and option holds it."""
     return f"{quote_part(schema)}.{quote_part(table)}"
 
 
 def split_qualified(name: str) -> tuple[str, str]:
-    """The schema and the table of a qualified name, unquoted. Raises ValueError if it is not ``schema.table``."""
+    """Return schema and table of a qualified name, unquoted. Raises ValueError if it is not ``schema.table``."""
     parts, rest = [], name
     while True:
         match = _PART.match(rest)
@@ -48,35 +48,41 @@ def split_qualified(name: str) -> tuple[str, str]:
 
 
 def folder(name: str) -> str:
-    """The folder of a schema or table, one for one: unsafe bytes become ``~`` and two hex digits.
+    """Return the folder of a schema or table: each unsafe byte becomes ``~`` and two hex digits, one to one.
 
-    Names whose folder would pass 120 characters keep 100 of them, ``~~`` and 16 digits of the name's SHA-256.
+    A folder longer than 120 characters keeps the first 100, followed by ``~~`` and 16 digits of the name's SHA-256.
     """
     raw = name.encode("utf-8")
     out = "".join(
-        chr(byte) if byte in _SAFE and not (index == 0 and byte in b"_-") else f"~{byte:02x}"
+        chr(byte) if byte in _SAFE_BYTES and not (index == 0 and byte in b"_-") else f"~{byte:02x}"
         for index, byte in enumerate(raw)
     )
-    if len(out) > _LONGEST_FOLDER:
+    if len(out) > _MAX_FOLDER_CHARACTERS:
         return out[:100] + "~~" + hashlib.sha256(raw).hexdigest()[:16]
     return out
 
 
 def abbreviated(names: Sequence[str]) -> str:
-    """The first few of many names, for a message."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    """Return the first ten names for a message, and how many more there are."""
+    more = len(names) - _MAX_ABBREVIATED_NAMES
+    return ", ".join(names[:_MAX_ABBREVIATED_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def default_server_object(source: str) -> str:
+    """Return the default name of a source's slot and publication on its server."""
+    return "dblake_" + source.replace("-", "_")
 
 
 class TableFilter:
-    """Which tables are captured: globs on ``schema.table``, case-sensitive; ``!`` takes tables out again.
+    """A predicate for captured tables: case-sensitive globs on ``schema.table``; ``!`` excludes.
 
-    A part in double quotes is taken literally, so that names with dots, quotes or stars can be meant.
+    A part in double quotes is literal, so that names with dots, quotes or stars can be given.
+    Raises ValueError for a pattern that is not ``schema.table``.
     """
 
     def __init__(self, patterns: list[str]) -> None:
-        self._wanted = [self._split(p) for p in patterns if not p.startswith("!")]
-        self._unwanted = [self._split(p[1:]) for p in patterns if p.startswith("!")]
+        self._included = [self._split(p) for p in patterns if not p.startswith("!")]
+        self._excluded = [self._split(p[1:]) for p in patterns if p.startswith("!")]
 
     @staticmethod
     def _split(pattern: str) -> tuple[str, str]:
@@ -92,7 +98,8 @@ class TableFilter:
         return literal[0], literal[1]
 
     def __call__(self, schema: str, table: str) -> bool:
-        def hit(patterns: list[tuple[str, str]]) -> bool:
+        """Return True if some pattern includes the table and none excludes it."""
+        def matches(patterns: list[tuple[str, str]]) -> bool:
             return any(fnmatchcase(schema, s) and fnmatchcase(table, t) for s, t in patterns)
 
-        return hit(self._wanted) and not hit(self._unwanted)
+        return matches(self._included) and not matches(self._excluded)

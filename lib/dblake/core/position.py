@@ -1,8 +1,9 @@
-"""Where a row stands in the order of history.
+"""The position of an event in the order of history.
 
-A position is ``(incarnation, lsn, seq)``, compared as numbers. ``incarnation`` counts the log's lives: it rises when
-a server is replaced, a timeline forks or a log is reset, so that numbers of two lives never compare. ``lsn`` names a
-transaction by its place in commit order, ``seq`` orders the rows within it. No two events share a position.
+A position is ``(incarnation, lsn, seq)``, compared as numbers. ``incarnation`` counts the lives of the log: it rises
+when a server is replaced, a timeline forks or a log is reset, so that numbers of two lives are never compared.
+``lsn`` identifies a transaction by its place in commit order, ``seq`` orders the rows within it. No two events share
+a position. What the numbers are made of is for each source.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in the log. Ordered; the later in history, the greater."""
+    """A position in the log; a later one compares greater. Raises ValueError for negative numbers or incarnation 0."""
 
     incarnation: int
     lsn: int
@@ -27,7 +28,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """``"1/4711/2"`` or ``"1/4711"``; raises ValueError for anything else."""
+        """Parse ``"1/4711/2"`` or ``"1/4711"``. Raises ValueError for anything else."""
         incarnation, lsn, *seq = text.split("/")
         if len(seq) > 1:
             raise ValueError(f"no such position: {text}")
@@ -36,13 +37,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """From where a log stream must go on so that nothing is lost and nothing comes twice.
-
-    ``token`` is the source's own word for the end of the last transaction landed whole (PostgreSQL: an LSN as text;
-    MySQL: file and offset, or a GTID set). ``landed`` is the last row landed, which lies after ``token`` when a
-    batch ended inside a transaction: the stream starts that transaction again and skips all up to ``landed``.
-    """
+    """Where a log stream must resume so that it loses no row and repeats none."""
 
     incarnation: int
     token: str
+    """The end of the last transaction that landed completely, in the source's own notation.
+
+    PostgreSQL: an LSN as text. MySQL: file and offset, or a GTID set.
+    """
     landed: Position | None = None
+    """The last row landed, after ``token``, if a batch ended inside a transaction.
+
+    The stream reads that transaction again and skips all rows up to this one.
+    """

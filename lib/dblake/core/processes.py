@@ -1,6 +1,6 @@
 """Child processes: start one that ends with its parent, and stop one within a known time.
 
-Promise: no caller waits for a child without a limit. A process that starts in the background of a script ignores SIGINT
+Guarantee: no caller waits for a child without a limit. A process started in the background of a script ignores SIGINT
 and its children inherit that, so SIGINT stops only a program that installs a handler of its own, as PostgreSQL does.
 """
 
@@ -63,13 +63,13 @@ def defer_signals() -> Iterator[None]:
         return
     pending: list[int] = []
 
-    def keep(number: int, _: FrameType | None) -> None:
+    def record_signal(number: int, _: FrameType | None) -> None:
         pending.append(number)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     deferred = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in deferred:
-        signal.signal(number, keep)
+        signal.signal(number, record_signal)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What a table looked like at some position of the log, as the source said it.
+"""A table's schema at some position of the log, as the source describes it.
 
-A schema is named by its content: the same columns, types and key give the same ``schema_id`` whether they were read
-from the log or from the catalogue, today or after a restart. Landing and events refer to schemas by that name.
+Guarantee: a schema is identified by its content. Equal columns, types and key give equal ``schema_id`` values, whether
+read from the log or from the catalog, before or after a restart. Landing and events refer to schemas by that value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``type`` is the source's own spelling (``numeric(10,2)``); ``key`` its place in the key from 1."""
+    """One column. ``type`` is in the source's notation (``numeric(10,2)``); ``key`` is its place in the key, from 1."""
 
     name: str
     type: str
@@ -26,7 +26,7 @@ class Column:
 class TableSchema:
     """The columns of one table, in the order in which the log and the chunks send them.
 
-    ``table`` is the qualified name. A table without a primary key has no column with ``key`` set.
+    ``table`` is the qualified name. In a table without a primary key no column has ``key`` set.
     """
 
     table: str
@@ -34,12 +34,12 @@ class TableSchema:
 
     @cached_property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the key columns in key order; empty for a table without a primary key."""
+        """The names of the key columns in key order; empty for a table without a primary key."""
         return tuple(c.name for c in sorted((c for c in self.columns if c.key), key=lambda c: c.key or 0))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of all columns in order."""
+        """The names of all columns in order."""
         return tuple(c.name for c in self.columns)
 
     @cached_property
@@ -48,7 +48,7 @@ class TableSchema:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """One canonical line of JSON; ``from_json`` reads it back."""
+        """Return the schema as one canonical line of JSON."""
         return json.dumps(
             {"table": self.table, "columns": [asdict(c) for c in self.columns]},
             ensure_ascii=False, sort_keys=True, separators=(",", ":"),
@@ -56,6 +56,6 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TableSchema:
-        """Reads ``to_json``'s line; unknown fields are refused with TypeError."""
+        """Parse the line that ``to_json`` returns. Raises TypeError for unknown fields."""
         doc = json.loads(text)
         return cls(doc["table"], tuple(Column(**c) for c in doc["columns"]))

@@ -1,7 +1,7 @@
 """Secrets by reference: the name of an environment variable or of a file, never the secret itself.
 
-A configuration may hold references and nothing else, so it can be shown, logged and kept in version control. What one
-stands for is looked up when it is needed, by the process that needs it.
+Guarantee: a configuration holds references only, so it can be printed, logged and kept in version control. The process
+that needs a secret resolves its reference when it needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a secret is: an environment variable or a file. ``where`` says which setting names it, for messages."""
+    """A reference to a secret: an environment variable or a file. ``where`` is the setting's name, for messages."""
 
     kind: Literal["env", "file"]
     target: str
@@ -27,7 +27,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self | None:
-        """``${env:NAME}`` or ``${file:PATH}``; None for anything else.
+        """Parse ``${env:NAME}`` or ``${file:PATH}``; return None for anything else.
 
         >>> Reference.parse("${env:SHOP_PASSWORD}", "source.password")
         Reference(kind='env', target='SHOP_PASSWORD', where='source.password')
@@ -36,8 +36,8 @@ class Reference:
         match = _REFERENCE.match(text)
         return cls("env" if match[1] == "env" else "file", match[2], where) if match else None
 
-    def look_up(self) -> str:
-        """The secret as it is now. Raises ConfigError if the variable is unset or the file unreadable."""
+    def resolve(self) -> str:
+        """Read the secret. Raises ConfigError if the variable is unset or the file unreadable."""
         if self.kind == "env":
             value = os.environ.get(self.target)
             if value is None:
@@ -52,5 +52,5 @@ class Reference:
             reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
             raise ConfigError(
                 f"{self.where}: the secret file {self.target} cannot be read: {reason}",
-                next_step="make it readable for the user this job runs as, or name another",
+                next_step="make it readable for the user this job runs as, or name another file",
             ) from None

@@ -1,9 +1,10 @@
-"""A chunk window: the stretch of log a chunk was read in, and which events of it the chunk may not have seen.
+"""A chunk window: the part of the log a chunk was read in, and which events of it the chunk may not reflect.
 
-The published algorithm decides by position alone: events between the low and the high watermark evict the chunk rows
-of their keys (DBLog, algorithm 1). On PostgreSQL a commit record reaches the log *before* the transaction becomes
-visible, so a chunk can be older than its low watermark. There the window also takes in every event at or before the
-high watermark whose transaction the chunk's snapshot could not see.
+The published rule decides by position alone: events between the low and the high watermark evict the chunk rows of
+their keys (DBLog, section 4.2, algorithm 1, step 6). On PostgreSQL a commit record reaches the log *before* the
+transaction becomes visible, so a chunk can be older than its low watermark. There the window also contains every event
+at or before the high watermark whose transaction the chunk's snapshot could not see. Evicting rows is for
+``reconcile``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dblake.core.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a chunk's statement could see (PostgreSQL ``pg_current_snapshot()``), in 64-bit transaction ids."""
+    """The transactions visible to a chunk's statement, as 64-bit ids (PostgreSQL ``pg_current_snapshot()``)."""
 
     xmin: int
     xmax: int
@@ -27,18 +28,18 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """PostgreSQL's own spelling, ``xmin:xmax:xip,xip``."""
+        """Parse PostgreSQL's notation, ``xmin:xmax:xip,xip``. Raises ValueError for anything else."""
         xmin, xmax, xip = text.split(":")
         return cls(int(xmin), int(xmax), tuple(int(x) for x in xip.split(",") if x))
 
     def sees(self, txid: int) -> bool:
-        """True if a transaction that has committed was visible to the chunk."""
+        """Return True if a committed transaction was visible to the chunk."""
         return txid < self.xmax and txid not in self.xip
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkWindow:
-    """One chunk's window, bound by lease epoch, table and chunk id; cannot be built inside out."""
+    """One chunk's window, bound by lease epoch, table and chunk id. Raises ValueError unless ``low`` < ``high``."""
 
     chunk_id: str
     dump_id: str
@@ -56,7 +57,7 @@ class ChunkWindow:
             raise ValueError(f"chunk {self.chunk_id}: high watermark {self.high} is not after low {self.low}")
 
     def holds(self, position: Position, txid: int | None) -> bool:
-        """True if an event at ``position`` may be missing from what the chunk read, so that it evicts its key."""
+        """Return True if the chunk may not reflect an event at ``position``, so that the event evicts its key."""
         if position.incarnation != self.high.incarnation or position > self.high:
             return False
         if position > self.low:

@@ -1,13 +1,13 @@
-"""The ZooKeeper form of the ``progress`` setting: where documents and lease are kept, and how to get there.
+"""The ZooKeeper form of the ``progress`` setting: where documents and lease are stored, and how to connect.
 
 ::
 
     zookeeper://host:2181,host2:2181/dblake?session_timeout=10
-        &user=NAME&password=${env:NAME}                    digest: nodes are made for this user alone
-        &tls=verify&ca=PATH&certificate=PATH&key=PATH      TLS, and who we are if the server asks
+        &user=NAME&password=${env:NAME}                    digest authentication: only this user can access the nodes
+        &tls=verify&ca=PATH&certificate=PATH&key=PATH      TLS, with a client certificate if the server requires one
 
-Promises: what was parsed is possible, and says itself as a URL again without showing a secret. Talking to ZooKeeper is
-``zookeeper``'s business.
+Guarantee: a parsed URL is consistent, and its text is a URL again that shows no secret. Connecting to ZooKeeper is left
+to ``capture.zookeeper``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from dblake.core.secret import Reference
 _URL = re.compile(r"zookeeper://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?\Z")
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+\Z")
-_LEAST_SECONDS, _MOST_SECONDS = 1.0, 120.0
+_MIN_SECONDS, _MAX_SECONDS = 1.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperUrl:
-    """A folder of nodes in a ZooKeeper ensemble. The fields after ``root`` are the URL's parameters.
+    """A root node in a ZooKeeper ensemble. The fields after ``root`` are the URL's parameters.
+
+    ``session_timeout`` is in seconds; ``password`` is a reference, ``${env:NAME}`` or ``${file:PATH}``.
 
     >>> ZookeeperUrl.parse("zookeeper://a,b:2182/dblake?session_timeout=4").hosts
     'a:2181,b:2182'
@@ -39,7 +41,6 @@ class ZookeeperUrl:
     session_timeout: float = 10.0
     user: str = ""
     password: str = ""
-    """A reference, ``${env:NAME}`` or ``${file:PATH}``."""
     tls: Literal["disable", "require", "verify"] = "disable"
     ca: str = ""
     certificate: str = ""
@@ -47,38 +48,38 @@ class ZookeeperUrl:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Reads the URL. Raises ValueError, which says what is wrong and never quotes a value."""
+        """Parse a URL. Raises ValueError, which names the fault and never quotes a value."""
         match = _URL.match(url)
         if not match or not _ROOT.match(match[2] or ""):
             raise ValueError("must be zookeeper://host:port,…/path, the path of letters, digits, _, - and .")
-        given = _parameters(match[3] or "")
-        known = [field.name for field in fields(cls)][2:]
-        for name in given:
-            if name not in known:
-                raise ValueError(f"zookeeper has no parameter {name}; there are {', '.join(known)}")
-        values: dict[str, object] = dict(given)
-        if "session_timeout" in given:
-            values["session_timeout"] = _seconds(given["session_timeout"])
-        place = cls(_hosts(match[1]), match[2], **values)  # type: ignore[arg-type]
-        place._check()
-        return place
+        parameters = _parameters(match[3] or "")
+        names = [field.name for field in fields(cls)][2:]
+        for name in parameters:
+            if name not in names:
+                raise ValueError(f"zookeeper has no parameter {name}; there are {', '.join(names)}")
+        values: dict[str, object] = dict(parameters)
+        if "session_timeout" in parameters:
+            values["session_timeout"] = _seconds(parameters["session_timeout"])
+        parsed = cls(_hosts(match[1]), match[2], **values)  # type: ignore[arg-type]
+        parsed._validate()
+        return parsed
 
-    def _check(self) -> None:
+    def _validate(self) -> None:
         if bool(self.user) != bool(self.password):
-            raise ValueError("user and password come together")
+            raise ValueError("user and password must be set together")
         if ":" in self.user:
-            raise ValueError("user holds a colon, which ends a name in ZooKeeper's digests")
+            raise ValueError("user must not contain a colon: it separates name and password in ZooKeeper's digests")
         if self.password and not Reference.parse(self.password, "progress"):
-            raise ValueError("password must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is refused")
+            raise ValueError("password must be a reference, ${env:NAME} or ${file:PATH}; a literal secret is rejected")
         if self.tls not in ("disable", "require", "verify"):
             raise ValueError("tls must be verify, require or disable")
         if self.tls == "disable" and (self.ca or self.certificate or self.key):
-            raise ValueError("ca, certificate and key only make sense with tls=verify or tls=require")
+            raise ValueError("ca, certificate and key require tls=verify or tls=require")
         if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
+            raise ValueError("certificate and key must be set together")
 
-    def beside(self, absolute: Callable[[str], str]) -> Self:
-        """The same with every path in it made absolute."""
+    def resolve_paths(self, absolute: Callable[[str], str]) -> Self:
+        """Return the URL with ``absolute`` applied to every path in it."""
         secret = Reference.parse(self.password, "progress")
         return replace(
             self,
@@ -88,35 +89,37 @@ class ZookeeperUrl:
             key=self.key and absolute(self.key),
         )
 
-    def secret(self) -> str:
-        """The password as it is now; empty if there is none."""
+    def read_password(self) -> str:
+        """Read the password; return "" if none is set. Raises ConfigError if the reference cannot be read."""
         reference = Reference.parse(self.password, "progress")
-        return reference.look_up() if reference else ""
+        return reference.resolve() if reference else ""
 
     def __str__(self) -> str:
+        """Return the URL with its parameters that differ from the defaults."""
         pairs = [
             (field.name, value) for field in fields(self)[2:] if (value := getattr(self, field.name)) != field.default
         ]
-        query = "&".join(f"{name}={_spelled(value)}" for name, value in pairs)
+        query = "&".join(f"{name}={_quoted(value)}" for name, value in pairs)
         return f"zookeeper://{self.hosts}{self.root}" + (f"?{query}" if query else "")
 
 
 def _hosts(text: str) -> str:
-    found = [_HOST.match(part) for part in text.split(",")]
-    if not all(found):
+    """Return comma-separated hosts with the default port 2181 where none is given."""
+    matches = [_HOST.match(part) for part in text.split(",")]
+    if not all(matches):
         raise ValueError("must be zookeeper://host:port,…/path")
-    return ",".join(f"{match[1]}:{match[2] or 2181}" for match in found if match)
+    return ",".join(f"{match[1]}:{match[2] or 2181}" for match in matches if match)
 
 
 def _parameters(text: str) -> dict[str, str]:
-    # Plus signs are meant: nobody thinks of a path in a configuration file as a form's field.
+    # A plus sign is literal: a path in a configuration file is not a form field.
     pairs = parse_qsl(text.replace("+", "%2B"), keep_blank_values=True)
-    given = dict(pairs)
-    if len(given) != len(pairs):
-        raise ValueError("a parameter stands there twice")
-    if not all(given.values()):
+    parameters = dict(pairs)
+    if len(parameters) != len(pairs):
+        raise ValueError("duplicate parameter")
+    if not all(parameters.values()):
         raise ValueError("a parameter has no value")
-    return given
+    return parameters
 
 
 def _seconds(text: str) -> float:
@@ -124,10 +127,10 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ValueError(f"session_timeout must be {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} seconds")
+    if not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
+        raise ValueError(f"session_timeout must be {_MIN_SECONDS:g} to {_MAX_SECONDS:g} seconds")
     return seconds
 
 
-def _spelled(value: object) -> str:
+def _quoted(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else quote(str(value), safe="/${}:")

@@ -1,8 +1,8 @@
-"""The decoder's one door: a batch of landing rows in, decoded rows out.
+"""The decoder's entry point: a batch of landing rows in, decoded rows out.
 
-First step right of landing: reconcile calls it for each Arrow batch that Spark hands over. Promises that every
-landing row it takes becomes one row or more, with its position, or that an error names the row. Which rows of
-landing to decode, and what their order means, is left to the caller; how bytes are read, to one module per format.
+First step right of landing: reconcile calls it for each Arrow batch of Spark's. Promises that every landing row becomes
+one row or more, with its position, or that an error names the row. Which rows of landing to decode, and their order, is
+left to the caller; reading bytes to one module per format.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dblake.decode.columns import (
     TRUNCATE,
     UNDECODED,
 )
-from dblake.decode.payloads import Changes, Decoder, Payloads, refusal
+from dblake.decode.payloads import Changes, Decoder, Payloads, decode_error
 from dblake.landing import columns as landing
 from dblake.landing.columns import FORMAT, KIND, LAST_IN_TXN, SCHEMA_ID, SEQ
 
-#: Who reads what: a format that is added gets a module and a line here.
+#: Decoders by kind and format. A new format gets a module and a line here.
 DECODERS: Mapping[tuple[str, str], Decoder] = {
     (landing.ROW, landing.PGOUTPUT): pgoutput.decode,
     (landing.ROW, landing.WAL2JSON): wal2json.decode,
@@ -43,10 +43,10 @@ DECODERS: Mapping[tuple[str, str], Decoder] = {
 
 
 def decode(batch: pa.RecordBatch, schemas: Mapping[str, TableSchema]) -> pa.RecordBatch:
-    """Landing rows of kind ``row``, ``truncate`` and ``chunk`` as DECODED rows, in no particular order.
+    """Decode landing rows of kind ``row``, ``truncate`` and ``chunk``; returns the DECODED columns, in any order.
 
     ``batch`` has the DECODER_INPUT columns, in any of Arrow's layouts for them. ``schemas`` are by schema id.
-    Raises ReconcileError for a row that cannot be decoded: another kind, an unknown schema, bytes out of format.
+    Raises ReconcileError for a row that cannot be decoded: another kind, an unknown schema, malformed bytes.
     """
     rows = batch.select(DECODER_INPUT.names).cast(DECODER_INPUT)
     decoded = [part for run in _runs(rows) for part in _decode_run(run, schemas)]
@@ -57,7 +57,7 @@ def decode(batch: pa.RecordBatch, schemas: Mapping[str, TableSchema]) -> pa.Reco
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows that have kind, format and schema in common."""
+    """Rows of one kind, format and schema."""
 
     kind: str | None
     format: str | None
@@ -66,7 +66,7 @@ class _Run:
 
 
 def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
-    """The rows, brought together by kind, format and schema; within a run in their own order."""
+    """Yield the rows grouped by kind, format and schema; within a run in their own order."""
     if rows.num_rows == 0:
         return
     code = np.zeros(rows.num_rows, np.int64)
@@ -85,25 +85,25 @@ def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
 
 def _decode_run(run: _Run, schemas: Mapping[str, TableSchema]) -> Iterator[pa.RecordBatch]:
     if run.kind == landing.TRUNCATE:
-        yield _decoded(run.rows, _truncates(run.rows.num_rows))
+        yield _decoded(run.rows, _truncate_changes(run.rows.num_rows))
         return
     decoder = DECODERS.get((run.kind or "", run.format or ""))
     if decoder is None:
-        raise refusal(
+        raise decode_error(
             run.rows, 0, f"there is no decoder for rows of kind {run.kind}",
-            next_step="hand over rows of kind row, truncate and chunk only, or run a version that reads this format",
+            next_step="pass rows of kind row, truncate and chunk only, or run a version that reads this format",
         )
     schema = schemas.get(run.schema_id or "")
     if schema is None:
-        raise refusal(
+        raise decode_error(
             run.rows, 0, f"the schema {run.schema_id} is not known",
-            next_step="look for its schema row in landing; without one, dump the table again",
+            next_step="search landing for its schema row; without one, dump the table again",
         )
     for changes in decoder(Payloads.of(run.rows, schema)):
         yield _decoded(run.rows, changes)
 
 
-def _truncates(count: int) -> Changes:
+def _truncate_changes(count: int) -> Changes:
     none = pa.nulls(count, IMAGE)
     return Changes(
         op=pa.repeat(TRUNCATE, count), key=none, before=none, after=none, partial=pa.repeat(False, count),
@@ -112,11 +112,11 @@ def _truncates(count: int) -> Changes:
 
 
 def _decoded(rows: pa.RecordBatch, changes: Changes) -> pa.RecordBatch:
-    """Changes with what landing says about their rows."""
-    facts = rows.select([name for name in DECODED.names if name in DECODER_INPUT.names])
+    """Return changes as DECODED, with the landing columns of their rows."""
+    landed = rows.select([name for name in DECODED.names if name in DECODER_INPUT.names])
     if changes.row is not None and not np.array_equal(changes.row, np.arange(rows.num_rows)):
-        facts = facts.take(pa.array(changes.row))
-    columns = dict(zip(facts.schema.names, facts.columns, strict=True))
+        landed = landed.take(pa.array(changes.row))
+    columns = dict(zip(landed.schema.names, landed.columns, strict=True))
     if changes.step is not None:
         columns[SEQ] = pc.add(columns[SEQ], pa.array(changes.step))
     if changes.closing is not None:

@@ -1,7 +1,7 @@
-"""For each MySQL type how the binlog stores its values, and who reads them.
+"""Maps each MySQL type to its storage in the binlog and to the function that reads its values.
 
-Asked by ``binlog_rows`` once a column. Promises that a spelling ``formats.mysql_types`` knows is either read to its
-canonical text or refused by name. Layout: MySQL's source, ``Field::pack`` and ``calc_field_size``.
+Called by ``binlog_rows`` once per column. Promises that a spelling of ``formats.mysql_types`` is either read to its
+canonical text or rejected by name. Layout: MySQL's source, ``Field::pack`` and ``calc_field_size``.
 """
 
 from __future__ import annotations
@@ -20,97 +20,97 @@ from dblake.decode import mysql_numbers as numbers
 from dblake.decode import mysql_times as times
 from dblake.decode.mysql_cells import Cells, Text, fixed
 from dblake.decode.mysql_json import json_text
-from dblake.decode.mysql_text import hexed, padded, transcoded
+from dblake.decode.mysql_text import padded, to_hex, to_utf8
 from dblake.formats.mysql_types import FIXED, MysqlType, parse, set_bytes
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _LONG = {"tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4, "tinyblob": 1, "blob": 2, "mediumblob": 3,
          "longblob": 4, "json": 4, "geometry": 4, "vector": 4}
-# Bytes of the whole seconds, fractions come behind them.
 _WHOLE = {"timestamp": (4, times.timestamp), "datetime": (5, times.datetime), "time": (3, times.time)}
+"""Bytes of the whole seconds, before the fraction."""
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """``width`` is that of a value, or of the length before it if ``varies``."""
+class Storage:
+    """A column's storage. ``width`` is the bytes of a value, or of the length before it if ``is_variable``."""
 
     width: int
-    varies: bool
+    is_variable: bool
     read: Callable[[Cells], Text]
 
 
 @lru_cache(maxsize=4096)
-def stored(spelling: str) -> Stored:
-    """How a column so spelled is stored. Raises Unsupported for a spelling that is none."""
+def column_storage(spelling: str) -> Storage:
+    """Return how a column of this type is stored. Raises Unsupported for an unknown spelling."""
     column = parse(spelling)
     name = column.name
     if name in _INTEGERS:
         width = _INTEGERS[name]
-        return Stored(width, False, partial(numbers.integer, width=width, unsigned=column.unsigned))
+        return Storage(width, False, partial(numbers.integer, width=width, unsigned=column.unsigned))
     if name in _LONG:
-        return Stored(_LONG[name], True, _long(column))
+        return Storage(_LONG[name], True, _long_reader(column))
     if name in ("char", "varchar"):
-        return Stored(_length_of(column.most_bytes), True, partial(_characters, charset=column.charset))
+        return Storage(_length_bytes(column.max_bytes), True, partial(_read_characters, charset=column.charset))
     if name == "varbinary":
-        return Stored(_length_of(column.size), True, _hex)
+        return Storage(_length_bytes(column.size), True, _read_bytes)
     if name == "binary":
-        return Stored(_length_of(column.size), True, partial(_binary, width=column.size))
+        return Storage(_length_bytes(column.size), True, partial(_read_binary, width=column.size))
     if name in FIXED:
-        return Stored(1, True, _uuid if name == "uuid" else partial(_address, width=FIXED[name]))
-    return _narrow(column)
+        return Storage(1, True, _read_uuid if name == "uuid" else partial(_read_address, width=FIXED[name]))
+    return _fixed_storage(column)
 
 
-def _narrow(column: MysqlType) -> Stored:
-    """Types of one width."""
+def _fixed_storage(column: MysqlType) -> Storage:
+    """Return the storage of a type whose values have one size."""
     name, size = column.name, column.size
     if column.old:
-        return {"timestamp": Stored(4, False, times.old_timestamp), "datetime": Stored(8, False, times.old_datetime),
-                "time": Stored(3, False, times.old_time)}[name]
+        return {"timestamp": Storage(4, False, times.old_timestamp), "datetime": Storage(8, False, times.old_datetime),
+                "time": Storage(3, False, times.old_time)}[name]
     if name in ("timestamp", "datetime", "time"):
         whole, read = _WHOLE[name]
-        return Stored(whole + times.fraction_bytes(size), False, partial(read, fraction=size))
+        return Storage(whole + times.fraction_bytes(size), False, partial(read, fraction=size))
     if name == "decimal":
         read_decimal = partial(numbers.decimal, precision=size, scale=column.scale)
-        return Stored(numbers.decimal_bytes(size, column.scale), False, read_decimal)
+        return Storage(numbers.decimal_bytes(size, column.scale), False, read_decimal)
     if name == "bit":
-        return Stored((size + 7) // 8, False, partial(numbers.bits, width=size))
+        return Storage((size + 7) // 8, False, partial(numbers.bits, width=size))
     if name == "enum":
-        return Stored(1 if len(column.labels) < 256 else 2, False, partial(numbers.enum, labels=column.labels))
+        return Storage(1 if len(column.labels) < 256 else 2, False, partial(numbers.enum, labels=column.labels))
     if name == "set":
         width = set_bytes(len(column.labels))
-        return Stored(width, False, partial(numbers.members, labels=column.labels, width=width))
+        return Storage(width, False, partial(numbers.members, labels=column.labels, width=width))
     return {
-        "float": Stored(4, False, partial(numbers.real, width=4)),
-        "double": Stored(8, False, partial(numbers.real, width=8)),
-        "year": Stored(1, False, numbers.year), "date": Stored(3, False, times.date),
+        "float": Storage(4, False, partial(numbers.real, width=4)),
+        "double": Storage(8, False, partial(numbers.real, width=8)),
+        "year": Storage(1, False, numbers.year), "date": Storage(3, False, times.date),
     }[name]
 
 
-def _length_of(most: int) -> int:
-    return 1 if most < 256 else 2
+def _length_bytes(max_bytes: int) -> int:
+    return 1 if max_bytes < 256 else 2
 
 
-def _long(column: MysqlType) -> Callable[[Cells], Text]:
+def _long_reader(column: MysqlType) -> Callable[[Cells], Text]:
     if column.name == "json":
         return json_text
-    return partial(_characters, charset=column.charset) if column.charset else _hex
+    return partial(_read_characters, charset=column.charset) if column.charset else _read_bytes
 
 
-def _characters(cells: Cells, charset: str) -> Text:
-    return transcoded(cells.raw(), charset)
+def _read_characters(cells: Cells, charset: str) -> Text:
+    return to_utf8(cells.raw(), charset)
 
 
-def _hex(cells: Cells) -> Text:
-    return Text(hexed(cells.raw()))
+def _read_bytes(cells: Cells) -> Text:
+    return Text(to_hex(cells.raw()))
 
 
-def _binary(cells: Cells, width: int) -> Text:
+def _read_binary(cells: Cells, width: int) -> Text:
     raw, wrong = padded(cells, width)
-    return Text(hexed(raw), wrong=wrong)
+    return Text(to_hex(raw), wrong=wrong)
 
 
-def _uuid(cells: Cells) -> Text:
+def _read_uuid(cells: Cells) -> Text:
     raw, wrong = padded(cells, FIXED["uuid"])
     digits = _HEX[np.frombuffer(raw.buffers()[2], np.uint8)].view(np.uint8).reshape(-1, 32)
     dash = np.full((len(cells), 1), ord("-"), np.uint8)
@@ -118,8 +118,8 @@ def _uuid(cells: Cells) -> Text:
     return Text(fixed(np.hstack([piece for part in parts for piece in (part, dash)][:-1])), wrong=wrong)
 
 
-def _address(cells: Cells, width: int) -> Text:
-    """Addresses, each distinct one once."""
+def _read_address(cells: Cells, width: int) -> Text:
+    """Read addresses, each distinct one once."""
     raw, wrong = padded(cells, width)
     distinct = raw.dictionary_encode()
     read = _ipv4 if width == FIXED["inet4"] else _ipv6
@@ -131,8 +131,10 @@ def _ipv4(value: bytes) -> str:
 
 
 def _ipv6(value: bytes) -> str:
-    """As MariaDB prints it: the first of the longest runs of zeros is left out, even if it is a single one, and
-    addresses that hold one of IPv4 end with that."""
+    """Return an IPv6 address as MariaDB prints it.
+
+    The first of the longest runs of zeros is left out, even a single zero; IPv4 addresses in it are printed as such.
+    """
     words = struct.unpack(">8H", value)
     zeros = max((len(list(run)) for zero, run in groupby(words, key=lambda word: word == 0) if zero), default=0)
     if not zeros:

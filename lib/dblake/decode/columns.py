@@ -1,10 +1,10 @@
-"""What decoding makes of landing rows: the shape all payload formats are turned into.
+"""The columns of decoded rows, the same for all payload formats.
 
 ``key``, ``before`` and ``after`` are maps from column name to the source's own canonical text. **A column that is
 absent was not sent; a column whose value is null is NULL.** ``op`` is ``c`` create, ``u`` update, ``d`` delete,
-``t`` truncate, or ``r`` for a row a chunk read. An update that changes the key becomes ``d`` of the old key at
+``t`` truncate, or ``r`` for a row that a chunk read. An update that changes the key becomes ``d`` of the old key at
 ``seq`` and ``c`` of the new one at ``seq + 1``. ``partial`` is true where ``after`` lacks columns of the schema.
-``undecoded`` names the columns whose bytes are no text in UTF-8: they stand as ``\\x`` and hex.
+``undecoded`` names the columns whose bytes are not valid text: their values are ``\\x`` and hex digits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CREATE, UPDATE, DELETE, READ, FILL, TRUNCATE = "c", "u", "d", "r", "f", "t"
 
 IMAGE = pa.map_(pa.string(), pa.string())
 
-#: The landing columns decoding reads, in the order in which it wants them.
+#: The landing columns that decoding requires, in this order.
 DECODER_INPUT = pa.schema(
     [LANDING.field(n) for n in (BATCH, INCARNATION, LSN, SEQ, KIND, TABLE, SCHEMA_ID, TXID, COMMITTED_AT,
                                 LAST_IN_TXN, CHUNK_ID, FORMAT, PAYLOAD)]
 )
 
-#: What it returns; rows come in no particular order.
+#: The columns that decoding returns; rows are in no particular order.
 DECODED = pa.schema(
     [
         *(LANDING.field(n) for n in (BATCH, INCARNATION, LSN, SEQ, TABLE)),

@@ -1,8 +1,7 @@
-"""Rows of one table as text: where values lie in a buffer becomes keys and images.
+"""Rows of one table as text: builds keys and images from the values that a format has found.
 
-Between the formats, which find the values, and the maps, which events hold. Promises that each value is copied once
-by Arrow and checked once to be UTF-8, whatever the number of images made of it. What a missing value means is left
-to the formats.
+Between the formats, which find the values, and the maps of events. Promises that each value is copied once by Arrow and
+validated once as UTF-8, whatever the number of images built of it. What a missing value means is left to the formats.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from dblake.core.errors import ReconcileError
 from dblake.decode.columns import IMAGE
 from dblake.decode.payloads import Bytes, Index, Mask
 
-_BLOCK = 1024
-MOST = 2**31 - 1
-"""How many bytes one Arrow array may hold."""
+_BLOCK_VALUES = 1024
+MAX_ARRAY_BYTES = 2**31 - 1
+"""The bytes that one Arrow array with 32-bit offsets may hold."""
 
 
 def spans(data: Bytes, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
-    """A binary array whose element ``i`` lies between bound ``i`` and ``i + 1``. Bounds rise, so nothing is copied."""
+    """Return a view of the data as binary array; element ``i`` lies between bound ``i`` and ``i + 1``. Bounds rise."""
     if len(bounds) == 0:
         return pa.array([], pa.binary())
     return pa.BinaryArray.from_buffers(
@@ -34,7 +33,7 @@ def spans(data: Bytes, bounds: npt.NDArray[np.int32]) -> pa.BinaryArray:
 
 
 def take(values: pa.Array, index: Index | Mask) -> pa.Array:
-    """Elements by number; the numbers are ours, so Arrow need not check them."""
+    """Return elements by number, without Arrow's check of the numbers."""
     return pc.take(values, pa.array(index.astype(np.int32, copy=False)), boundscheck=False)
 
 
@@ -42,7 +41,7 @@ def take(values: pa.Array, index: Index | Mask) -> pa.Array:
 class Grid:
     """Rows × columns of text. ``values`` holds the present cells row by row; NULL is a null among them.
 
-    ``undecoded`` marks cells that are no UTF-8 and stand as hex; None if there are none.
+    ``undecoded`` marks cells that are not valid text and hold hex digits instead; None if there are none.
     """
 
     names: tuple[str, ...]
@@ -52,7 +51,7 @@ class Grid:
 
     @classmethod
     def of(cls, names: tuple[str, ...], raw: pa.BinaryArray, present: Mask) -> Grid:
-        """Takes in the bytes of the present cells, row by row."""
+        """Return the grid of the present cells' bytes, given row by row."""
         try:
             return cls(names, raw.cast(pa.string()), present)
         except pa.ArrowInvalid:
@@ -65,7 +64,7 @@ class Grid:
         return len(self.present)
 
     def image(self) -> pa.MapArray:
-        """Every row's present columns."""
+        """Return every row's present columns as a map."""
         keys = _tile(self.names, len(self))
         if self.present.all():
             ends = np.arange(len(self) + 1, dtype=np.int64) * len(self.names)
@@ -75,14 +74,14 @@ class Grid:
         return _map(ends, keys, self.values)
 
     def key(self, columns: Sequence[int]) -> pa.MapArray:
-        """Every row's key, its columns in the order asked for; null if there are none. They must be present."""
+        """Return every row's key as a map, with these columns in this order, which must be present; null if none."""
         if not columns:
             return pa.nulls(len(self), IMAGE)
         ends = np.arange(len(self) + 1, dtype=np.int64) * len(columns)
         return _map(ends, _tile([self.names[c] for c in columns], len(self)), self._cells(columns))
 
     def without(self, columns: Sequence[int]) -> Mask:
-        """Rows that lack one of these columns or have NULL in it."""
+        """Return which rows lack one of these columns or have NULL in it."""
         lacking = ~self.present[:, columns]
         if self.values.null_count:
             null = np.zeros(self.present.shape, np.bool_)
@@ -91,30 +90,30 @@ class Grid:
         return np.asarray(lacking.any(axis=1))
 
     def differs(self, rows: Index, other: Grid, other_rows: Index, columns: Sequence[int]) -> Mask:
-        """Where rows of this grid and of another differ, byte for byte, in columns that both have."""
+        """Return where rows of this grid and of another differ, byte for byte, in columns that both have."""
         unequal = pc.not_equal(self._cells(columns, rows), other._cells(columns, other_rows))
         out = unequal.to_numpy(zero_copy_only=False).reshape(len(rows), len(columns))
         if self.undecoded is not None or other.undecoded is not None:
-            # Text that looks like the hex of other bytes is not equal to them.
-            out = out | (self._wrong(rows, columns) != other._wrong(other_rows, columns))
+            # Text that reads like the hex of other bytes is not equal to them.
+            out = out | (self._undecoded_cells(rows, columns) != other._undecoded_cells(other_rows, columns))
         return np.asarray(out.any(axis=1))
 
-    def _wrong(self, rows: Index, columns: Sequence[int]) -> Mask:
+    def _undecoded_cells(self, rows: Index, columns: Sequence[int]) -> Mask:
         if self.undecoded is None:
             return np.zeros((len(rows), len(columns)), np.bool_)
         return np.asarray(self.undecoded[rows][:, columns])
 
     def _cells(self, columns: Sequence[int], rows: Index | None = None) -> pa.StringArray:
-        """Present cells of some columns, row by row, of all rows or some."""
-        picked = np.arange(len(self)) if rows is None else rows
-        cells = np.add.outer(picked * len(self.names), np.asarray(columns, np.int64)).ravel()
+        """Return the present cells of some columns, row by row, of all rows or some."""
+        chosen = np.arange(len(self)) if rows is None else rows
+        cells = np.add.outer(chosen * len(self.names), np.asarray(columns, np.int64)).ravel()
         if not self.present.all():
             cells = np.cumsum(self.present.ravel())[cells] - 1
         return take(self.values, cells)
 
 
 def undecoded_names(names: tuple[str, ...], undecoded: Mask | None, rows: int) -> pa.ListArray:
-    """For each row the names of the columns that stand as hex, in column order; null where there are none."""
+    """Return for each row the names of its undecoded columns, in column order; null where there are none."""
     if undecoded is None or not undecoded.any():
         return pa.nulls(rows, pa.list_(pa.string()))
     counts = undecoded.sum(axis=1)
@@ -126,7 +125,7 @@ def undecoded_names(names: tuple[str, ...], undecoded: Mask | None, rows: int) -
 
 
 def with_nulls(raw: pa.BinaryArray, null: Mask) -> pa.BinaryArray:
-    """The same values, null where marked."""
+    """Return the same values, null where marked."""
     if not null.any():
         return raw
     valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
@@ -138,30 +137,30 @@ def _map(ends: Index, keys: pa.StringArray, items: pa.StringArray) -> pa.MapArra
 
 
 def _tile(names: Sequence[str], times: int) -> pa.StringArray:
-    """The names over and over, laid out without touching them one by one."""
+    """Return the names repeated, built from their bytes as a whole."""
     encoded = [n.encode() for n in names]
     width = sum(map(len, encoded))
-    if width * times > MOST or len(names) * times > MOST:
-        raise too_much(f"the images of {times} rows of {len(names)} columns do")
+    if width * times > MAX_ARRAY_BYTES or len(names) * times > MAX_ARRAY_BYTES:
+        raise batch_too_large(f"the images of {times} rows of {len(names)} columns")
     starts = np.cumsum([0, *map(len, encoded)])[:-1]
     offsets = np.append(np.add.outer(np.arange(times) * width, starts).ravel(), width * times).astype(np.int32)
     data = b"".join(encoded) * times
     return pa.StringArray.from_buffers(len(names) * times, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def too_much(what: str) -> ReconcileError:
-    """The error for what Arrow's offsets of 32 bits cannot hold."""
+def batch_too_large(content: str) -> ReconcileError:
+    """Return the error for content that exceeds Arrow's offsets of 32 bits."""
     return ReconcileError(
-        f"{what} not fit into one Arrow batch",
+        f"{content} exceed 2 GiB, the size of one Arrow array",
         next_step="decode fewer rows at a time (spark.sql.execution.arrow.maxRecordsPerBatch)",
     )
 
 
 def text_or_hex(raw: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
-    """Text, with hex for values that are not; only the blocks that hold such values are looked at one by one."""
+    """Return text, with hex for values that are not UTF-8, and which those are; tests single values in few blocks."""
     wrong = np.zeros(len(raw), np.bool_)
-    for start in range(0, len(raw), _BLOCK):
-        block = raw.slice(start, _BLOCK)
+    for start in range(0, len(raw), _BLOCK_VALUES):
+        block = raw.slice(start, _BLOCK_VALUES)
         try:
             block.cast(pa.string())
         except pa.ArrowInvalid:

@@ -1,9 +1,9 @@
-"""Result rows of MySQL's text protocol: chunk rows to rows read.
+"""Decodes result rows of MySQL's text protocol, one per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. A row is its values one after the other, each behind its
 length; all rows of a block are read in lockstep, one step of all cursors per column. Promises the same text for a
-value as ``binlog_rows`` makes of it, given a session that sends raw bytes (``character_set_results`` NULL), times in
-+00:00 and floats as doubles. Layout: MySQL's documentation of the protocol, "Text Resultset Row".
+value as ``binlog_rows``, given a session that sends raw bytes (``character_set_results`` NULL), times in +00:00 and
+floats as doubles. Layout: MySQL's documentation of the protocol, "Text Resultset Row".
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ import pyarrow.compute as pc
 from dblake.decode import mysql_numbers as numbers
 from dblake.decode.columns import IMAGE, READ
 from dblake.decode.grid import undecoded_names, with_nulls
-from dblake.decode.mysql_cells import PAD, Cells, Text, grid_of
-from dblake.decode.mysql_text import content, hexed, padded, transcoded
+from dblake.decode.mysql_cells import PAD_BYTES, Cells, Text, grid_of
+from dblake.decode.mysql_text import content, padded, to_hex, to_utf8
 from dblake.decode.payloads import Bytes, Changes, Index, Payloads
 from dblake.formats.mysql_types import parse
 
-# First bytes that are no length: NULL, and lengths of two, three and eight bytes behind them.
-_NULL = 251
-_LONGER = {252: 2, 253: 3, 254: 8}
-_INVALID = 255
-_FARTHEST = 1 << 40
+_NULL, _INVALID = 251, 255
+_LONG_LENGTHS = {252: 2, 253: 3, 254: 8}
+"""First bytes that announce a length of 2, 3 or 8 bytes; those below 251 are lengths themselves."""
+_MAX_LENGTH = 1 << 40
+"""Greater lengths are clipped, so that adding them to an offset cannot overflow."""
 
-# Measured: more leave the processor's cache; fewer make blocks of the 10,000 rows that Spark hands over at a time,
-# which must be put together again.
-_BLOCK = 16_384
+_BLOCK_ROWS = 16_384
+"""Measured: more leave the processor's cache; fewer split the 10,000 rows of Spark's batches, to be joined again."""
 _ZERO, _MINUS, _NINE = b"0-9"
-_IN_NUMBERS = np.isin(np.arange(256), list(b"0123456789.-"))
+_IS_NUMERIC = np.isin(np.arange(256), list(b"0123456789.-"))
 
 
 def decode(payloads: Payloads) -> Sequence[Changes]:
-    """Rows read by chunks of one schema."""
-    data = np.zeros(len(payloads.data) + PAD, np.uint8)
+    """Return the rows that chunks of one schema read. Raises ReconcileError."""
+    data = np.zeros(len(payloads.data) + PAD_BYTES, np.uint8)
     data[: len(payloads.data)] = payloads.data
-    readers = [_printed(column.type) for column in payloads.schema.columns]
-    return [_block(payloads, data, readers, start) for start in range(0, len(payloads), _BLOCK)]
+    readers = [_reader(column.type) for column in payloads.schema.columns]
+    return [_decode_block(payloads, data, readers, start) for start in range(0, len(payloads), _BLOCK_ROWS)]
 
 
-def _block(payloads: Payloads, data: Bytes, readers: Sequence[Callable[[Cells], Text]], start: int) -> Changes:
+def _decode_block(payloads: Payloads, data: Bytes, readers: Sequence[Callable[[Cells], Text]], start: int) -> Changes:
     schema = payloads.schema
-    row = np.arange(start, min(start + _BLOCK, len(payloads)))
-    columns = _cells(payloads, data, row, len(readers))
+    row = np.arange(start, min(start + _BLOCK_ROWS, len(payloads)))
+    columns = _find_cells(payloads, data, row, len(readers))
     texts = []
     for column, cells, read in zip(schema.columns, columns, readers, strict=True):
         text = read(cells)
         if text.wrong is not None:
-            payloads.refuse(text.wrong, f"column {column.name} holds what its type has not", rows=row)
+            payloads.reject(text.wrong, f"column {column.name} has a value that is not one of its type", rows=row)
         texts.append(text)
     grid = grid_of(schema.names, range(len(texts)), texts, [cells.null for cells in columns], len(row))
     keys = [schema.names.index(n) for n in schema.primary_key]
-    payloads.refuse(
+    payloads.reject(
         grid.without(keys), "a value of the primary key is NULL", rows=row,
-        next_step=f"dump {schema.table} again with the schema it has now",
+        next_step=f"dump {schema.table} again with its current schema",
     )
     return Changes(
         op=pa.repeat(READ, len(row)), key=grid.key(keys), before=pa.nulls(len(row), IMAGE), after=grid.image(),
@@ -66,9 +65,12 @@ def _block(payloads: Payloads, data: Bytes, readers: Sequence[Callable[[Cells], 
     )
 
 
-def _cells(payloads: Payloads, data: Bytes, row: Index, columns: int) -> list[Cells]:
-    """Reads are clipped, not checked: a cursor only moves forward, so one that left its row does not end where the
-    row does."""
+def _find_cells(payloads: Payloads, data: Bytes, row: Index, columns: int) -> list[Cells]:
+    """Return the cells of each column.
+
+    Reads are clipped, not checked: a cursor only moves forward, so one that left its row does not end where the row
+    does, which is detected behind the last column.
+    """
     cursor, out = payloads.starts[row], []
     for _ in range(columns):
         first = data.take(cursor, mode="clip")
@@ -76,51 +78,53 @@ def _cells(payloads: Payloads, data: Bytes, row: Index, columns: int) -> list[Ce
         cursor = cursor + 1
         null = first == _NULL
         if first.max(initial=0) >= _NULL:
-            payloads.refuse(first == _INVALID, "a value has no length", rows=row)
+            payloads.reject(first == _INVALID, "a value has no length", rows=row)
             length[null] = 0
-            for announced, width in _LONGER.items():
+            for announced, width in _LONG_LENGTHS.items():
                 longer = np.flatnonzero(first == announced)
-                length[longer] = _number(data, cursor[longer], width)
+                length[longer] = _read_lengths(data, cursor[longer], width)
                 cursor[longer] += width
         out.append(Cells(data, cursor, length, null))
         cursor = cursor + length
-    payloads.refuse(cursor != payloads.ends[row], f"the row has not the {columns} values of its schema", rows=row)
+    payloads.reject(
+        cursor != payloads.ends[row], f"the row does not consist of the {columns} values of its schema", rows=row
+    )
     return out
 
 
-def _number(data: Bytes, at: Index, width: int) -> Index:
+def _read_lengths(data: Bytes, at: Index, width: int) -> Index:
     out = np.zeros(len(at), np.uint64)
     for byte in range(width):
         out |= data.take(at + byte, mode="clip").astype(np.uint64) << np.uint64(8 * byte)
-    return np.minimum(out, np.uint64(_FARTHEST)).astype(np.int64)
+    return np.minimum(out, np.uint64(_MAX_LENGTH)).astype(np.int64)
 
 
 @lru_cache(maxsize=4096)
-def _printed(spelling: str) -> Callable[[Cells], Text]:
-    """Who reads what the server prints for a type."""
+def _reader(spelling: str) -> Callable[[Cells], Text]:
+    """Return the function that reads what the server prints for a type."""
     column = parse(spelling)
     name = column.name
     if name in ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal"):
-        return _digits
+        return _read_digits
     if name in ("float", "double"):
-        return partial(_real, single=name == "float")
+        return partial(_read_real, single=name == "float")
     if name == "bit":
-        return partial(_bits, width=column.size)
+        return partial(_read_bits, width=column.size)
     if name == "binary":
-        return partial(_bytes, width=column.size)
+        return partial(_read_bytes, width=column.size)
     if name in ("varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry", "vector"):
-        return _bytes
-    # The rest is printed as characters: of the column's character set, else (JSON, times, addresses) of UTF-8.
-    return partial(_characters, charset=column.charset or "utf8mb4")
+        return _read_bytes
+    # All others are printed as characters: of the column's character set, else (JSON, times, addresses) of UTF-8.
+    return partial(_read_characters, charset=column.charset or "utf8mb4")
 
 
-def _digits(cells: Cells) -> Text:
-    """Integers and decimals, without the zeros of ZEROFILL in front and without a minus before zero."""
+def _read_digits(cells: Cells) -> Text:
+    """Read integers and decimals, without the leading zeros of ZEROFILL and without a minus before zero."""
     raw = cells.raw()
     data, offsets = content(raw)
-    if not _IN_NUMBERS[data].all():
-        strange = np.append(0, np.cumsum(~_IN_NUMBERS[data]))
-        return Text(hexed(raw), wrong=np.diff(strange[offsets]) > 0)
+    if not _IS_NUMERIC[data].all():
+        other_bytes = np.append(0, np.cumsum(~_IS_NUMERIC[data]))
+        return Text(to_hex(raw), wrong=np.diff(other_bytes[offsets]) > 0)
     values = raw.cast(pa.string())
     first, second = cells.data[cells.start], cells.data[cells.start + 1]
     if ((first == _ZERO) & (second >= _ZERO) & (second <= _NINE) & (cells.length > 1)).any():
@@ -130,26 +134,26 @@ def _digits(cells: Cells) -> Text:
     return Text(values)
 
 
-def _real(cells: Cells, single: bool) -> Text:
+def _read_real(cells: Cells, single: bool) -> Text:
     printed = with_nulls(cells.raw(), cells.null)
     try:
         read = pc.fill_null(printed.cast(pa.string()).cast(pa.float64()), 0.0).to_numpy()
     except pa.ArrowInvalid:
-        return Text(hexed(printed), wrong=~cells.null)
+        return Text(to_hex(printed), wrong=~cells.null)
     return Text(numbers.real_text(read.astype(np.float32) if single else read))
 
 
-def _bits(cells: Cells, width: int) -> Text:
+def _read_bits(cells: Cells, width: int) -> Text:
     wrong = (cells.length != (width + 7) // 8) & ~cells.null
     return Text(numbers.bits(cells, width).values, wrong=wrong if wrong.any() else None)
 
 
-def _bytes(cells: Cells, width: int | None = None) -> Text:
+def _read_bytes(cells: Cells, width: int | None = None) -> Text:
     if width is None:
-        return Text(hexed(cells.raw()))
+        return Text(to_hex(cells.raw()))
     raw, wrong = padded(cells, width)
-    return Text(hexed(raw), wrong=wrong)
+    return Text(to_hex(raw), wrong=wrong)
 
 
-def _characters(cells: Cells, charset: str) -> Text:
-    return transcoded(cells.raw(), charset)
+def _read_characters(cells: Cells, charset: str) -> Text:
+    return to_utf8(cells.raw(), charset)

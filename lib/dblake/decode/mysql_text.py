@@ -1,8 +1,8 @@
-"""MySQL's character sets to UTF-8, and its bytes to hex.
+"""Converts MySQL's character sets to UTF-8, and its bytes to hex.
 
-Called for ``binlog_rows`` and ``mysql_rows`` alike, which both get a column's raw bytes: so one value is one text,
-whichever way it came. Promises that bytes which are no text in the column's character set stand as ``\\x`` and hex
-and are marked. Which character sets there are is ``formats.mysql_charsets``'.
+Called for ``binlog_rows`` and ``mysql_rows`` alike, which both have a column's raw bytes, so that a value has one text,
+from the log or from a chunk. Promises that bytes which are not valid text of the column's character set become ``\\x``
+and hex digits and are marked. The character sets are those of ``formats.mysql_charsets``.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from dblake.formats.mysql_charsets import CHARSETS, Charset
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _WITHOUT_ASCII = ("utf-16-be", "utf-16-le", "utf-32-be")
+"""Codecs in which ASCII characters are not ASCII bytes."""
 
 
-def transcoded(raw: pa.BinaryArray, charset: str) -> Text:
-    """Values of a character set as UTF-8."""
-    known = CHARSETS[charset]
+def to_utf8(raw: pa.BinaryArray, charset: str) -> Text:
+    """Return values of a character set as UTF-8."""
+    source = CHARSETS[charset]
     data, offsets = content(raw)
-    if known.codec not in _WITHOUT_ASCII and (known.codec != "utf-8" and (len(data) == 0 or data.max() < 0x80)):
+    if source.codec not in _WITHOUT_ASCII and (source.codec != "utf-8" and (len(data) == 0 or data.max() < 0x80)):
         return Text(raw.cast(pa.string()))
-    if known.codec == "utf-8":
-        return _utf8(raw)
-    return _by_byte(raw, data, offsets, charset) if known.most == 1 else _by_value(raw, known)
+    if source.codec == "utf-8":
+        return _validate_utf8(raw)
+    return _convert_bytes(raw, data, offsets, charset) if source.max_bytes == 1 else _convert_values(raw, source)
 
 
-def hexed(raw: pa.BinaryArray) -> pa.StringArray:
-    """``\\x`` and two digits for every byte."""
+def to_hex(raw: pa.BinaryArray) -> pa.StringArray:
+    """Return ``\\x`` and two digits for every byte."""
     data, offsets = content(raw)
     digits = _HEX[data].view(np.uint8)
     return pc.binary_join_element_wise("\\x", of_lengths(digits, 2 * np.diff(offsets)), "")
 
 
 def padded(cells: Cells, width: int) -> tuple[pa.BinaryArray, Mask | None]:
-    """Bytes with zeros behind them up to a width, since the binlog leaves them out; and which were longer than that."""
+    """Return bytes padded with zeros, which the binlog leaves out, to ``width``; and which were longer than that."""
     lengths = np.minimum(cells.length, width)
     raw = replace(cells, length=lengths).raw()
     wrong = cells.length > width
@@ -54,14 +55,14 @@ def padded(cells: Cells, width: int) -> tuple[pa.BinaryArray, Mask | None]:
 
 
 def content(raw: pa.BinaryArray) -> tuple[Bytes, Index]:
-    """The bytes of all values and where each begins in them."""
+    """Return the bytes of all values, and the offset of each in them."""
     _, offsets, data = raw.buffers()
     ends = np.frombuffer(offsets, np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)
     every = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return every[ends[0] : ends[-1]], ends - ends[0]
 
 
-def _utf8(raw: pa.BinaryArray) -> Text:
+def _validate_utf8(raw: pa.BinaryArray) -> Text:
     try:
         return Text(raw.cast(pa.string()))
     except pa.ArrowInvalid:
@@ -69,36 +70,36 @@ def _utf8(raw: pa.BinaryArray) -> Text:
 
 
 @lru_cache(maxsize=64)
-def _table(charset: str) -> tuple[Bytes, Index, Mask]:
-    """For each byte its UTF-8, how long that is, and whether it is none."""
-    known = CHARSETS[charset]
-    text, length, gap = np.zeros((256, 3), np.uint8), np.zeros(256, np.int64), np.zeros(256, np.bool_)
+def _conversion_table(charset: str) -> tuple[Bytes, Index, Mask]:
+    """Return for each byte its UTF-8, the length of that, and whether it is no character."""
+    source = CHARSETS[charset]
+    text, length, is_gap = np.zeros((256, 3), np.uint8), np.zeros(256, np.int64), np.zeros(256, np.bool_)
     for byte in range(256):
         try:
-            character = bytes([byte]).decode(known.codec)
+            character = bytes([byte]).decode(source.codec)
         except UnicodeDecodeError:
-            character, gap[byte] = chr(byte), not known.controls
-        encoded = known.differs.get(character, character).encode()
+            character, is_gap[byte] = chr(byte), not source.controls
+        encoded = source.differs.get(character, character).encode()
         text[byte, : len(encoded)], length[byte] = list(encoded), len(encoded)
-    return text, length, gap
+    return text, length, is_gap
 
 
-def _by_byte(raw: pa.BinaryArray, data: Bytes, offsets: Index, charset: str) -> Text:
-    text, length, gap = _table(charset)
+def _convert_bytes(raw: pa.BinaryArray, data: Bytes, offsets: Index, charset: str) -> Text:
+    text, length, is_gap = _conversion_table(charset)
     lengths = length[data]
-    before = np.append(0, np.cumsum(lengths))
+    ends = np.append(0, np.cumsum(lengths))
     characters = text[data][np.arange(3) < lengths[:, None]]
-    values = of_lengths(characters, np.diff(before[offsets]))
-    gaps = np.append(0, np.cumsum(gap[data]))
-    wrong = np.diff(gaps[offsets]) > 0
-    if not wrong.any():
+    values = of_lengths(characters, np.diff(ends[offsets]))
+    gaps = np.append(0, np.cumsum(is_gap[data]))
+    undecoded = np.diff(gaps[offsets]) > 0
+    if not undecoded.any():
         return Text(values)
-    marked = pa.array(wrong)
-    return Text(pc.replace_with_mask(values, marked, hexed(raw.filter(marked))), wrong)
+    marked = pa.array(undecoded)
+    return Text(pc.replace_with_mask(values, marked, to_hex(raw.filter(marked))), undecoded)
 
 
-def _by_value(raw: pa.BinaryArray, charset: Charset) -> Text:
-    """Each distinct value on its own: characters of several bytes cannot be told without reading from the front."""
+def _convert_values(raw: pa.BinaryArray, charset: Charset) -> Text:
+    """Convert each distinct value alone: characters of several bytes can only be read from the front."""
     distinct = raw.dictionary_encode()
     texts, wrong = [], np.zeros(len(distinct.dictionary), np.bool_)
     differs = str.maketrans(dict(charset.differs))

@@ -1,8 +1,8 @@
-"""What the decoder of a payload format is given, and what it gives back.
+"""The input and the output of a payload format's decoder.
 
-``batch`` sorts landing rows into runs of one kind, format and schema; each run reaches its format's decoder as
-``Payloads`` and comes back as ``Changes``. A decoder promises to read nothing but the payload bytes and to refuse,
-through ``Payloads.refusal``, whatever it does not understand; positions and transactions are left to ``batch``.
+``batch`` sorts landing rows into runs of one kind, format and schema; the format's decoder takes each run as
+``Payloads`` and returns ``Changes``. A decoder promises to read nothing but the payload bytes and to reject, through
+``Payloads.reject``, whatever it does not understand; positions and transactions are left to ``batch``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_KEEP_AND_REPORT = "keep the landing table, which holds the bytes as they came, and report the format"
+_KEEP_AND_REPORT = "keep the landing table, which holds the original bytes, and report the format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Payloads:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, schema: TableSchema) -> Payloads:
-        """A view of rows in the shape of DECODER_INPUT; copies no payload byte."""
+        """Return a view of rows with the DECODER_INPUT columns; copies no payload byte. Raises ReconcileError."""
         column = rows.column(PAYLOAD)
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise refusal(rows, row, "the payload is missing")
+            raise decode_error(rows, row, "the payload is missing")
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
         raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
@@ -55,34 +55,43 @@ class Payloads:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def refuse(self, wrong: Mask, what: str, *, rows: Index | None = None, next_step: str = _KEEP_AND_REPORT) -> None:
-        """Raises the refusal of the first wrong row; ``rows`` numbers the rows the mask is about."""
+    def reject(self, wrong: Mask, what: str, *, rows: Index | None = None, next_step: str = _KEEP_AND_REPORT) -> None:
+        """Raise ReconcileError for the first wrong row, if any; ``rows`` are the numbers of the mask's rows."""
         if wrong.any():
             first = int(np.argmax(wrong))
-            raise refusal(self.rows, first if rows is None else int(rows[first]), what, next_step=next_step)
+            raise decode_error(self.rows, first if rows is None else int(rows[first]), what, next_step=next_step)
+
+    def reject_miscounted(
+        self, counts: Index, expected: int, what: str, parts: str, *, rows: Index | None = None
+    ) -> None:
+        """Raise ReconcileError for the first row whose number of columns or values is not that of its schema."""
+        wrong = counts != expected
+        if wrong.any():
+            count = int(counts[np.argmax(wrong)])
+            self.reject(wrong, f"{what} has {count} {parts}, its schema has {expected}", rows=rows)
 
 
-def refusal(rows: pa.RecordBatch, row: int, what: str, *, next_step: str = _KEEP_AND_REPORT) -> ReconcileError:
-    """The error that names a row of DECODER_INPUT by table, batch and position, never by its values."""
+def decode_error(rows: pa.RecordBatch, row: int, what: str, *, next_step: str = _KEEP_AND_REPORT) -> ReconcileError:
+    """Return the error that names a row of DECODER_INPUT by table, batch and position, never by its values."""
 
-    def fact(name: str) -> Any:
+    def value(name: str) -> Any:
         return rows.column(name)[row].as_py()
 
-    chunk = f"row {fact(SEQ)} of chunk {fact(CHUNK_ID)}" if fact(CHUNK_ID) is not None else ""
-    place = chunk or f"position {fact(INCARNATION)}/{fact(LSN)}/{fact(SEQ)}"
+    chunk = f"row {value(SEQ)} of chunk {value(CHUNK_ID)}" if value(CHUNK_ID) is not None else ""
+    where = chunk or f"position {value(INCARNATION)}/{value(LSN)}/{value(SEQ)}"
     return ReconcileError(
-        f"table {fact(TABLE)}: {what}, in {fact(FORMAT)} at {place} in landing batch {fact(BATCH)}",
+        f"table {value(TABLE)}: {what}, in {value(FORMAT)} at {where} in landing batch {value(BATCH)}",
         next_step=next_step,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What payloads say, one entry per change.
+    """The changes of payloads, one entry per change.
 
-    ``row`` is the landing row a change came from, None if change ``i`` is that of row ``i`` throughout. ``step`` is
-    added to the row's ``seq``. ``closing`` is false for all but the last change of a landing row, which alone may end
-    a transaction; None if every change is its row's last.
+    ``row`` is the number of the change's landing row, None if change ``i`` is that of row ``i`` throughout. ``step``
+    is added to the row's ``seq``. ``closing`` is false for all but the last change of a landing row, which alone may
+    end a transaction; None if every change is its row's last.
     """
 
     op: pa.StringArray
@@ -97,7 +106,7 @@ class Changes:
 
 
 class Decoder(Protocol):
-    """Decodes one payload format."""
+    """A payload format's decoder."""
 
     def __call__(self, payloads: Payloads) -> Sequence[Changes]:
-        """All changes of the payloads, in any order. Raises ReconcileError for bytes it does not understand."""
+        """Return all changes of the payloads, in any order. Raises ReconcileError for bytes that do not fit."""

@@ -1,8 +1,8 @@
-"""Old and new rows of a log to changes: which rows came, changed, went or moved to another key.
+"""Turns old and new rows of a log into changes: creates, updates, deletes, and key changes.
 
 Called by the decoders of log formats once they have read the rows. Promises that an update which changes the key
-becomes ``d`` of the old key and ``c`` of the new one, that a key is never guessed, and that a landing row of many
-row changes gives each its ``step``. Reading bytes is left to the formats.
+becomes ``d`` of the old key and ``c`` of the new one, that a key is never guessed, and that each of many row changes in
+a landing row gets its ``step``. Reading bytes is left to the formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dblake.decode.payloads import Changes, Index, Mask, Payloads
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Old or new rows. ``row`` is the landing row each belongs to; ``alone`` marks deletes, or inserts.
+    """Old or new rows. ``row`` is the number of each one's landing row; ``alone`` marks deletes, or inserts.
 
     Where a landing row holds several row changes, ``number`` counts them from 0 and ``last`` marks the last one.
     """
@@ -33,14 +33,14 @@ class Images:
 
 
 def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, key_missing: str) -> list[Changes]:
-    """New rows are creates and updates, old rows deletes; an update that changes the key is one of each.
+    """Return creates and updates for new rows, deletes for old rows alone, and one of each for a changed key.
 
-    ``old_of`` says which old row stands before each new one, -1 for none. ``key_missing`` is the next step if a row
-    came without its key.
+    ``old_of`` is the number of the old row of each new one, -1 for none. ``key_missing`` is the next step for a row
+    without its key, for which it raises ReconcileError.
     """
     keys = [payloads.schema.names.index(name) for name in payloads.schema.primary_key]
     for images in (old, new):
-        payloads.refuse(
+        payloads.reject(
             images.grid.without(keys), "a value of the primary key was not sent", rows=images.row,
             next_step=key_missing,
         )
@@ -52,14 +52,14 @@ def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, 
     gone[old_of[moved]] = True
     changes = []
     if len(new.row):
-        changes.append(_arrived(new, old.grid, np.where(moved, -1, old_of), keys, moved))
+        changes.append(_creates_and_updates(new, old.grid, np.where(moved, -1, old_of), keys, moved))
     if gone.any():
-        changes.append(_gone(old, np.flatnonzero(gone), keys))
+        changes.append(_deletes(old, np.flatnonzero(gone), keys))
     return changes
 
 
-def _arrived(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: Mask) -> Changes:
-    """Creates and updates; ``old_of`` says which old row stands before a new one, -1 for none."""
+def _creates_and_updates(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: Mask) -> Changes:
+    """Return a change for each new row; ``old_of`` is the number of its old row, -1 for none."""
     has_old = old_of >= 0
     before, undecoded = pa.nulls(len(new.row), IMAGE), new.grid.undecoded
     if has_old.any():
@@ -67,8 +67,8 @@ def _arrived(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: 
         if not np.array_equal(old_of, np.arange(len(old))):
             before = before.take(pa.array(old_of, mask=~has_old))
         if old.undecoded is not None:
-            theirs = old.undecoded[old_of] & has_old[:, None]
-            undecoded = theirs if undecoded is None else undecoded | theirs
+            undecoded_before = old.undecoded[old_of] & has_old[:, None]
+            undecoded = undecoded_before if undecoded is None else undecoded | undecoded_before
     step = moved.astype(np.int64)
     return Changes(
         op=take(pa.array([UPDATE, CREATE]), new.alone | moved),
@@ -79,8 +79,8 @@ def _arrived(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: 
     )
 
 
-def _gone(old: Images, which: Index, keys: Sequence[int]) -> Changes:
-    """Deletes of some of the old rows."""
+def _deletes(old: Images, which: Index, keys: Sequence[int]) -> Changes:
+    """Return a delete for each of some old rows."""
     undecoded = None if old.grid.undecoded is None else old.grid.undecoded[which]
     closing = old.alone[which]
     return Changes(

@@ -1,6 +1,7 @@
-"""What an update's old row knows of its new one, for PostgreSQL's formats: what is unchanged and stored out of line.
+"""Fills an update's new row with unchanged TOASTed values from its old row, for PostgreSQL's formats.
 
-Such a value is not sent with the new row. Where the whole old row was sent, it is there.
+A value that is unchanged and stored out of line (TOAST) is not sent with the new row. Where the whole old row was sent,
+it has the value.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from dblake.decode.payloads import Index
 
 
 def fill_unchanged(new: Grid, old: Grid, old_of: Index) -> Grid:
-    """New rows with the unchanged values that their old rows carry."""
+    """Return the new rows with the values that only their old rows have; ``old_of`` is the old row's number or -1."""
     if new.present.all() or not len(old):
         return new
-    found = ~new.present & (old_of >= 0)[:, None] & old.present[old_of]
-    if not found.any():
+    filled = ~new.present & (old_of >= 0)[:, None] & old.present[old_of]
+    if not filled.any():
         return new
-    present = new.present | found
-    row, column = np.nonzero(found)
+    present = new.present | filled
+    row, column = np.nonzero(filled)
     cells = np.cumsum(old.present.ravel())[old_of[row] * len(old.names) + column] - 1
-    own = pa.array(np.cumsum(new.present.ravel())[present.ravel()] - 1, mask=found[present])
-    values = pc.replace_with_mask(new.values.take(own), pa.array(found[present]), take(old.values, cells))
+    own = pa.array(np.cumsum(new.present.ravel())[present.ravel()] - 1, mask=filled[present])
+    values = pc.replace_with_mask(new.values.take(own), pa.array(filled[present]), take(old.values, cells))
     undecoded = new.undecoded
     if old.undecoded is not None:
-        undecoded = (found & old.undecoded[old_of]) | (new.undecoded if new.undecoded is not None else False)
+        undecoded = (filled & old.undecoded[old_of]) | (new.undecoded if new.undecoded is not None else False)
     return Grid(new.names, values, present, undecoded)

@@ -1,7 +1,7 @@
-"""The character sets of MySQL and MariaDB that dblake reads, and how.
+"""The character sets of MySQL and MariaDB that dblake decodes, each with its Python codec and the differences.
 
-Beside ``mysql_types``, which spells them into column types; decoding turns their bytes into UTF-8. Promise: a
-character set that is not here is refused by name. Which bytes are text is left to decoding.
+``mysql_types`` spells them into column types; decoding turns their bytes into UTF-8. Promises that a character set
+that is not here is rejected by name. Which bytes are valid text is left to decoding.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dblake.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """``most`` bytes a character may take; ``codec`` is the encoding of Python's that is closest to it.
+    """A character set: the longest character's size in bytes, and the closest of Python's codecs.
 
-    ``differs`` has what the codec makes of some bytes and what the server makes of the same. ``controls`` is true if
-    bytes that the codec leaves out are control characters of the same number.
+    ``differs`` maps the codec's character to the server's where they read the same bytes differently. ``controls`` is
+    true if bytes without a character in the codec are control characters of the same number.
     """
 
-    most: int
+    max_bytes: int
     codec: str
     differs: Mapping[str, str] = field(default_factory=dict)
     controls: bool = False
 
 
-def _by_codec(most: int, **codecs: str) -> dict[str, Charset]:
-    return {name: Charset(most, codec) for name, codec in codecs.items()}
+def _by_codec(max_bytes: int, **codecs: str) -> dict[str, Charset]:
+    return {name: Charset(max_bytes, codec) for name, codec in codecs.items()}
 
 
-# Held against the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
+# Compared with the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
 # (a second backslash in sjis and ujis, a second slash in big5), the codec keeps them apart, so that two keys never
-# become one; only cp932 and big5 have some characters twice by themselves.
+# become one; only cp932 and big5 themselves contain some characters twice.
 CHARSETS: Mapping[str, Charset] = {
     **_by_codec(
         1, binary="utf-8", ascii="ascii", latin2="iso8859_2", latin5="iso8859_9", latin7="iso8859_13", cp850="cp850",
@@ -53,10 +53,10 @@ CHARSETS: Mapping[str, Charset] = {
 
 
 def charset_named(name: str) -> Charset:
-    """The character set of that name; raises Unsupported if dblake does not read it."""
+    """Return the character set of that name. Raises Unsupported if dblake does not decode it."""
     if name not in CHARSETS:
         raise Unsupported(
-            f"the character set {name} is not one dblake reads",
+            f"the character set {name} is not one dblake decodes",
             next_step="take the table out of source.tables, or ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4",
         )
     return CHARSETS[name]

@@ -1,9 +1,9 @@
-"""Where the parts of wal2json's objects lie (format 2), for both halves: capture reads shapes, decoding reads values.
+"""Locates the parts of wal2json's objects (format 2) in a buffer; capture reads table layouts, decoding reads values.
 
-Objects are not parsed one by one. A key stands between two bare quotes and before a colon, and inside strings every
-quote is escaped, so the few keys that matter are found by comparing words over a whole buffer, and a value is what
-lies between its key and the next one. That also holds where wal2json writes a type's name as no JSON at all, with
-quotes of its own. What the parts mean is left to the halves.
+Objects are not parsed one by one (decision 5). A key is between two unescaped quotes and before a colon, and inside
+strings every quote is escaped, so the few keys that matter are found by comparing words over a whole buffer; a value
+reaches from its key to the next one. That holds as well where wal2json writes a type's name as invalid JSON, with
+quotes in it. What the parts mean is left to the two halves.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LETTER = len('{"action":"')
-"""Where an object's letter stands: one of BCIUDTM."""
+"""Offset of an object's letter, one of BCIUDTM."""
 
 _NAME, _VALUE, _OPTIONAL, _OLD, _KEY, _HEAD = range(1, 7)
-#: A mark's first eight bytes; and, where they may also begin a string, eight more with how far behind they lie.
+#: A mark's first eight bytes; and, where they may also begin a string, eight more with their offset in the mark.
 _MARKS = (
     (_NAME, b'"name":"', None), (_VALUE, b'"value":', None), (_KEY, b'"pk":[{"', None), (_KEY, b'"pk":[]}', None),
     (_OPTIONAL, b'"optiona', (3, b'tional":')), (_OLD, b'"identit', (4, b'ntity":[')),
     (_HEAD, b'"schema"', (1, b'schema":')),
 )
-_WORD = 8
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of objects that follow one another in a buffer, columns counted through all objects.
+    """Offsets of the parts of consecutive objects; columns are counted through all objects.
 
-    ``heads`` is where an object's schema and table begin, ``olds`` where its old row does (its end if it has none).
-    ``row`` is the object a column belongs to, ``names`` where it begins, ``values`` and ``ends`` bound its value.
-    ``wrong`` marks objects that are not as wal2json writes them.
+    For each object, ``heads`` is the beginning of its schema and table, ``olds`` that of its old row (its end if it has
+    none), and ``wrong`` is true if it is not in wal2json's format. For each column, ``row`` is the number of its
+    object, ``names`` the beginning of its name, ``values`` and ``ends`` are the bounds of its value.
     """
 
     heads: Index
@@ -49,42 +49,42 @@ class Parts:
 
 
 def parts(data: Bytes, starts: Index, ends: Index) -> Parts:
-    """The parts of the objects ``data[starts[i]:ends[i]]``, which fill the buffer: changes of rows and truncates."""
+    """Return the parts of the objects ``data[starts[i]:ends[i]]``, which fill the buffer: row changes and truncates."""
     count = len(starts)
-    places, kinds = _marks(data)
-    rows = np.searchsorted(ends, places, side="right")
+    offsets, kinds = _find_marks(data)
+    rows = np.searchsorted(ends, offsets, side="right")
     value = np.flatnonzero(kinds == _VALUE)
-    # An end has no mark of its own: what comes next stands so many bytes behind it.
-    behind = np.zeros(_HEAD + 1, np.int64)
-    behind[[_OPTIONAL, _NAME, _KEY]] = len(","), len("},{"), len("}],")
-    before, after = value - 1, np.minimum(value + 1, len(kinds) - 1)
-    fits = (before >= 0) & (behind[kinds[after]] > 0) & (rows[after] == rows[value])
-    fits &= (kinds[before] == _NAME) & (rows[before] == rows[value])
-    values, value_ends = places[value] + _WORD, places[after] - behind[kinds[after]]
-    fits &= value_ends > values
+    # A value's end has no mark of its own: the next mark follows after this many bytes.
+    distance = np.zeros(_HEAD + 1, np.int64)
+    distance[[_OPTIONAL, _NAME, _KEY]] = len(","), len("},{"), len("}],")
+    previous, following = value - 1, np.minimum(value + 1, len(kinds) - 1)
+    is_valid = (previous >= 0) & (distance[kinds[following]] > 0) & (rows[following] == rows[value])
+    is_valid &= (kinds[previous] == _NAME) & (rows[previous] == rows[value])
+    values, value_ends = offsets[value] + _WORD_BYTES, offsets[following] - distance[kinds[following]]
+    is_valid &= value_ends > values
     wrong = np.bincount(rows[kinds == _HEAD], minlength=count) != 1
     wrong |= (np.bincount(rows[kinds == _KEY], minlength=count) == 1) == (data[starts + LETTER] == ord("T"))
-    wrong[rows[value[~fits]]] = True
+    wrong[rows[value[~is_valid]]] = True
     olds, heads = ends.copy(), starts.copy()
-    olds[rows[kinds == _OLD]] = places[kinds == _OLD]
-    heads[rows[kinds == _HEAD]] = places[kinds == _HEAD]
-    return Parts(heads, olds, rows[value], places[before], values, value_ends, wrong)
+    olds[rows[kinds == _OLD]] = offsets[kinds == _OLD]
+    heads[rows[kinds == _HEAD]] = offsets[kinds == _HEAD]
+    return Parts(heads, olds, rows[value], offsets[previous], values, value_ends, wrong)
 
 
-def _marks(data: Bytes) -> tuple[Index, npt.NDArray[np.int8]]:
-    """Where the keys that matter begin, and which they are. A key begins an object's content or follows a comma."""
-    if len(data) <= _WORD:
+def _find_marks(data: Bytes) -> tuple[Index, npt.NDArray[np.int8]]:
+    """Return the offsets of the keys that matter, and their kinds. A key begins an object or follows a comma."""
+    if len(data) <= _WORD_BYTES:
         return np.zeros(0, np.int64), np.zeros(0, np.int8)
-    before, here = data[:-_WORD], data[1 : len(data) - _WORD + 1]
-    quotes = np.flatnonzero((here == ord('"')) & ((before == ord(",")) | (before == ord("{")))) + 1
-    words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))
+    preceding, current = data[:-_WORD_BYTES], data[1 : len(data) - _WORD_BYTES + 1]
+    quotes = np.flatnonzero((current == ord('"')) & ((preceding == ord(",")) | (preceding == ord("{")))) + 1
+    words = np.ndarray((len(data) - _WORD_BYTES + 1,), "<u8", data, 0, (1,))
     first = words[quotes]
     kinds = np.zeros(len(quotes), np.int8)
     for kind, begins, more in _MARKS:
-        found = np.flatnonzero(first == int.from_bytes(begins, "little"))
+        matches = np.flatnonzero(first == int.from_bytes(begins, "little"))
         if more is not None:
-            further = np.minimum(quotes[found] + more[0], len(words) - 1)
-            found = found[words[further] == int.from_bytes(more[1], "little")]
-        kinds[found] = kind
-    kept = kinds > 0
-    return quotes[kept], kinds[kept]
+            second = np.minimum(quotes[matches] + more[0], len(words) - 1)
+            matches = matches[words[second] == int.from_bytes(more[1], "little")]
+        kinds[matches] = kind
+    is_mark = kinds > 0
+    return quotes[is_mark], kinds[is_mark]

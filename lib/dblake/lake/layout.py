@@ -1,4 +1,4 @@
-"""Where everything of one source lies under the warehouse; written once, for both halves."""
+"""The folders of one source under the warehouse: the one place that spells them, for both halves."""
 
 from __future__ import annotations
 
@@ -16,85 +16,81 @@ class Paths:
 
     @property
     def root(self) -> str:
-        """The folder that holds everything of this source."""
+        """The source's folder."""
         return f"{self.warehouse.rstrip('/')}/{self.source}"
 
     @property
     def landing(self) -> str:
-        """What the source sent, undecoded: the seam between the halves."""
+        """The landing table: what the source sent, undecoded."""
         return f"{self.root}/landing"
 
     @property
     def schemas(self) -> str:
-        """Every version of every table's schema."""
+        """The schemas table: every version of every table's schema."""
         return f"{self.root}/schemas"
 
     @property
     def events(self) -> str:
-        """Ordered, deduplicated changes."""
+        """The events table: ordered, deduplicated changes."""
         return f"{self.root}/events"
 
     @property
     def windows(self) -> str:
-        """The ledger of chunk windows."""
+        """The window ledger: how each chunk window ended."""
         return f"{self.root}/windows"
 
     @property
     def frontier(self) -> str:
-        """Which version of each state table holds which position."""
+        """The frontier table: which version of each state table holds which position."""
         return f"{self.root}/frontier"
 
     @property
     def states(self) -> str:
-        """The folder all state tables lie under."""
+        """The folder of all state tables."""
         return f"{self.root}/state"
 
     def state(self, schema: str, table: str) -> str:
-        """One row per key of one table."""
+        """Return the path of one table's state table, which has one row per key."""
         return f"{self.states}/{folder(schema)}/{folder(table)}"
 
     @property
     def redecoded(self) -> str:
-        """What decoding landing again has changed."""
+        """The redecode ledger: what each redecode run has changed."""
         return f"{self.root}/redecoded"
 
     @property
     def again(self) -> str:
-        """The folder in which landing is decoded again; gone once that is done."""
+        """The folder of a redecode run's staged tables; deleted when the run is done."""
         return f"{self.root}/again"
 
     @property
     def check_results(self) -> str:
-        """What every run of ``check`` found."""
+        """The results of every run of ``check``."""
         return f"{self.root}/quality/results"
 
     @property
     def check_pages(self) -> str:
-        """The pages of the newest run of ``check``."""
+        """The report pages of the newest run of ``check``."""
         return f"{self.root}/quality/docs"
-
-    def stream_checkpoint(self, stage: str) -> str:
-        """Spark's own checkpoint of a stage's stream; may be deleted, the tables know how far they are."""
-        return f"{self.root}/checkpoints/{stage}"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside(Paths):
-    """The same source, with the tables that reconcile writes in a folder of their own."""
+class StagedPaths(Paths):
+    """The folders of a source whose reconciled tables are staged in ``folder``, for a redecode run."""
 
     folder: str
 
     @property
     def schemas(self) -> str:
-        """Every version of every table's schema, as decoded again."""
+        """The staged schemas table."""
         return f"{self.folder}/schemas"
 
     @property
     def events(self) -> str:
-        """Ordered, deduplicated changes, as decoded again."""
+        """The staged events table."""
         return f"{self.folder}/events"
 
     @property
     def windows(self) -> str:
-        """The ledger of chunk windows, as decoded again."""
+        """The staged window ledger."""
         return f"{self.folder}/windows"

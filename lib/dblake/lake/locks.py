@@ -22,8 +22,6 @@ from dblake.core.errors import TableUnavailable
 _LOCKS = "_commits"
 """The folder beside the tables that holds their locks. It is not inside a table, because Delta requires an empty folder
 to create one, and no table has this name: none begins with an underscore."""
-
-
 _LOCK_SECONDS = 3600.0
 """A holder may rebuild a large state table from all its events, and rarely needs longer."""
 _WARN_SECONDS = 60.0
@@ -37,8 +35,8 @@ def commit_lock(path: str, *, shared: bool = False) -> Iterator[None]:
     """Hold the commit lock of the table at ``path``. Does nothing for a table that is not on a local disk.
 
     Exclusive by default. ``shared`` holders exclude only exclusive ones: they are delta-rs writers, of which the table
-    itself rejects the second. Not re-entrant. Raises TableUnavailable if the lock file cannot be
-    created, or if other processes hold the lock for longer than an hour.
+    itself rejects the second. Not re-entrant. Raises TableUnavailable if the lock file cannot be created, or if other
+    processes hold the lock for longer than an hour.
     """
     local = path.removeprefix("file://")
     if "://" in local:

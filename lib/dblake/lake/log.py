@@ -8,14 +8,33 @@ milliseconds, so nothing here needs a JVM. Who may commit when is ``locks``'; wh
 from __future__ import annotations
 
 import os
-from typing import Any
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.core.errors import TableUnavailable
 from dblake.lake.locks import commit_lock
+
+
+class DataFile(Protocol):
+    """A Parquet file in a table's folder: its path there, its bytes, and its statistics as Delta's JSON."""
+
+    @property
+    def path(self) -> str:
+        """The path in the table's folder."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def statistics(self) -> str:
+        """Delta's JSON."""
 
 
 class Application:
@@ -93,11 +112,31 @@ def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) 
         ) from error
 
 
+def commit_files(table: DeltaTable, application: str, batch: int, files: Iterable[DataFile]) -> None:
+    """Add files that lie in the table's folder in one commit that carries ``application`` and ``batch``.
+
+    Raises TableUnavailable if the application's version, or the table's schema, was changed after ``table`` was read:
+    then none of the files is visible. The caller has checked that ``batch`` is newer, and holds the commit lock.
+    """
+    now = int(time.time() * 1000)
+    added: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size, {}, now, True, file.statistics) for file in files
+    ]
+    properties = CommitProperties(app_transactions=[Transaction(application, batch)])
+    try:
+        table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
+    except CommitFailedError as error:
+        raise TableUnavailable(
+            f"another job of this source committed to {os.path.basename(table.table_uri.rstrip('/'))} at the same time",
+            next_step="run this again",
+        ) from error
+
+
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
     if not DeltaTable.is_deltatable(path):
         return []
     # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    found = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
-    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    result = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
+    rows: list[dict[str, Any]] = pa.table(result).to_pylist()
     return rows

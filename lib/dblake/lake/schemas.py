@@ -48,11 +48,11 @@ class SchemaVersion:
 def read_schemas(paths: Paths) -> dict[str, list[SchemaVersion]]:
     """Return all versions of every table's schema, oldest first; nothing if there is no schemas table."""
     rows = query_rows(paths.schemas, 'SELECT * FROM t ORDER BY "table", incarnation, lsn, seq')
-    found: dict[str, list[SchemaVersion]] = {}
+    versions: dict[str, list[SchemaVersion]] = {}
     for row in rows:
         since = Position(row["incarnation"], row["lsn"], row["seq"])
-        found.setdefault(row["table"], []).append(SchemaVersion(row["batch"], parse_schema(row), since))
-    return found
+        versions.setdefault(row["table"], []).append(SchemaVersion(row["batch"], parse_schema(row), since))
+    return versions
 
 
 def parse_schema(row: Mapping[str, Any]) -> TableSchema:

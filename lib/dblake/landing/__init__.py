@@ -1,1 +1,1 @@
-"""The only seam: an append-only Delta table of what the source sent, undecoded. Written left, read right."""
+"""Landing, the only seam between the halves: an append-only Delta table of what the source sent, undecoded."""

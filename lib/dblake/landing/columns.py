@@ -1,6 +1,7 @@
-"""The landing table's columns, written once for both halves.
+"""The landing table's columns, the contract between capture (left) and decoding (right).
 
-One row is one thing the source sent. ``payload`` holds its bytes as they came, ``format`` says how to read them:
+One row is one message, chunk row or watermark. ``payload`` holds its bytes as the source sent them, ``format`` names
+their layout:
 
 ========== ===================== ================================================================================
 kind       format                payload
@@ -10,19 +11,20 @@ row        wal2json              one object of format 2 for an insert, update or
 row        binlog_rows           one rows event, from its header on, without a checksum: one row change or many
 truncate   pgoutput              the Truncate message; one landing row for each table in it
 truncate   wal2json              the object, which names one table
-message    pgoutput              a logical Message
+truncate   json                  MySQL, MariaDB: the statement; one landing row for each table that it empties or drops
+ddl        json                  a statement that changes tables, as both log readers write it: one landing row for
+                                 each captured table, with ``rewrites`` and ``gone``; of no table if none is named
 chunk      copy                  one line of COPY text, newline included
 chunk      mysql_rows            one result row of the text protocol, without its packet header
 schema     json                  ``TableSchema.to_json``, at the position from which it holds
 low, high  json                  ``landing.control``: the watermarks of a chunk
-heartbeat  (null)                nothing: the row's position is what counts
+heartbeat  (null)                empty: only the row's position is used
 ========== ===================== ================================================================================
 
-Rows of masked tables (``mask``) are ``pgoutput`` and ``copy`` whatever the source, without their relation's number.
+Rows of masked tables (``mask``) are ``pgoutput`` and ``copy`` whatever the source, with a relation number of 0.
 
 ``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
-their own: their ``lsn`` is null, their ``seq`` is the
-row's number in the chunk · 2.
+their own: their ``lsn`` is null, and their ``seq`` is the row's number in the chunk times two.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ COMMITTED_AT, LAST_IN_TXN, CHUNK_ID = "committed_at", "last_in_txn", "chunk_id"
 FORMAT, PAYLOAD, LANDED_AT = "format", "payload", "landed_at"
 
 ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
-LOW, CHUNK, HIGH, HEARTBEAT, MESSAGE = "low", "chunk", "high", "heartbeat", "message"
+LOW, CHUNK, HIGH, HEARTBEAT = "low", "chunk", "high", "heartbeat"
+MESSAGE = "message"
+"""Reserved: no log reader writes rows of this kind."""
 
 PGOUTPUT, WAL2JSON, COPY, JSON = "pgoutput", "wal2json", "copy", "json"
 BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
@@ -46,7 +50,7 @@ RESUME_METADATA = "dblake"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-#: What a source frames: all of landing but what the writer of a batch adds.
+#: The columns that a source writes: all of landing but those that the writer of a batch adds.
 CAPTURED = pa.schema(
     [
         pa.field(INCARNATION, pa.int64()),

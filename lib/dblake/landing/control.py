@@ -1,7 +1,8 @@
-"""What the ``low`` and ``high`` rows of landing say, as one line of JSON each.
+"""The payloads of landing's ``low`` and ``high`` rows, one line of JSON each.
 
-A ``high`` row closes a chunk window with all that reconciliation needs, or says by name why the chunk is discarded.
-Capture writes these lines, reconcile reads them; nothing else passes between the two but landing's columns.
+A ``high`` row closes a chunk window (DBLog, algorithm 1, step 4) with all that reconciliation needs, or names the
+reason why the chunk is discarded. Capture writes these lines, reconcile reads them; beyond landing's columns nothing
+else passes between the two.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ CLOSED, DISCARDED = "closed", "discarded"
 
 @dataclass(frozen=True, slots=True)
 class DumpStart:
-    """Where the dump of a whole table began: its earliest low watermark, and what its earliest chunk could see.
+    """The beginning of a whole table's dump: its earliest low watermark, and the snapshot of its earliest chunk.
 
-    A key the dump did not return, and of which nothing is known from then on, is not there any more.
+    A key that the dump did not return, and that has no event from then on, no longer exists.
     """
 
     incarnation: int
@@ -33,7 +34,7 @@ class DumpStart:
         return Position(self.incarnation, self.lsn, self.seq)
 
     def and_chunk(self, other: DumpStart) -> DumpStart:
-        """Of two chunks: what none of them can have missed. Of two snapshots the earlier one sees no more."""
+        """Return the start that holds for both chunks: the earlier position, and the snapshot that sees less."""
         first = min(self.position, other.position)
         snapshot = self.snapshot
         if snapshot and other.snapshot:
@@ -42,18 +43,18 @@ class DumpStart:
 
 
 def _age(snapshot: str) -> tuple[int, int]:
-    seen = Snapshot.parse(snapshot)
-    return seen.xmax, -len(seen.xip)
+    parsed = Snapshot.parse(snapshot)
+    return parsed.xmax, -len(parsed.xip)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkEnd:
     """A ``high`` row's payload.
 
-    ``snapshot`` is PostgreSQL's text form, or None where position alone decides. ``first_batch`` is the batch of the
-    chunk's earliest trace in landing (its low watermark or its first rows). ``rows`` counts what the chunk read. The
-    last chunk of a whole table reads nothing, after all others have landed: its ``began`` says that all keys there
-    are have been returned since then.
+    ``snapshot`` is PostgreSQL's text form, or None where the position alone decides. ``first_batch`` is the batch of
+    the chunk's first row in landing (its low watermark or its first rows). ``rows`` counts the rows that the chunk
+    read. The last chunk of a whole table is empty and read after all others have landed: its ``began`` is set, and
+    every existing key was returned since then.
     """
 
     dump_id: str
@@ -69,17 +70,17 @@ class ChunkEnd:
     began: DumpStart | None = None
 
     def to_json(self) -> bytes:
-        """One canonical line."""
+        """Return one canonical line."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, payload: bytes) -> ChunkEnd:
-        """Reads ``to_json``'s line."""
+        """Return the payload that ``to_json`` wrote."""
         doc = json.loads(payload)
         return cls(**doc | {"began": DumpStart(**doc["began"]) if doc["began"] else None})
 
     def window(self, *, chunk_id: str, table: str, lease_epoch: int, high: Position) -> ChunkWindow:
-        """The window this row closes; ValueError if it is inside out."""
+        """Return the window that this row closes. Raises ValueError if the high watermark precedes the low one."""
         return ChunkWindow(
             chunk_id=chunk_id, dump_id=self.dump_id, table=table, lease_epoch=lease_epoch,
             low=Position(high.incarnation, self.low_lsn, self.low_seq), high=high, schema_id=self.schema_id,

@@ -1,8 +1,8 @@
-"""The landing table as capture writes it: one commit, one batch, one file, and its own checkpoint.
+"""The landing table as capture writes it: one commit is one batch is one file, and the table is its own checkpoint.
 
 Every commit carries the batch number as a Delta transaction identifier and, as commit metadata, the position reached.
-So a restart resumes exactly after the last landed row with nothing but the table, nothing lands twice, and of two
-writers the second is refused by Delta itself.
+Guarantees: a restart resumes exactly after the last landed row from the table alone; no row lands twice; of two writers
+Delta rejects the second.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from dblake.landing.columns import (
     TXID,
 )
 
-_ONE_FILE = 1 << 40
-_HISTORY_STEP = 50
-# Readers prune by these; statistics of payloads would only cost.
+_ONE_FILE_BYTES = 1 << 40
+_HISTORY_COMMITS = 50
+# Readers prune files by these columns; statistics of payloads would cost time and space for no use.
 _PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, COMMITTED_AT, CHUNK_ID)
-# Values that hardly ever come twice: to look for repetitions costs time, and space in the file.
-_UNLIKE = (LSN, SEQ, COMMITTED_AT, PAYLOAD)
-_FILE = WriterProperties(
+# Nearly unique values: a dictionary would cost time, and space in the file.
+_WITHOUT_DICTIONARY = (LSN, SEQ, COMMITTED_AT, PAYLOAD)
+_WRITER = WriterProperties(
     compression="ZSTD", compression_level=1, max_row_group_size=1 << 20,
-    column_properties={name: ColumnProperties(dictionary_enabled=False) for name in _UNLIKE},
+    column_properties={name: ColumnProperties(dictionary_enabled=False) for name in _WITHOUT_DICTIONARY},
 )
-# Not delta.appendOnly: capture appends only, but upkeep removes what nobody needs any more. It also cleans the log,
-# which Spark would do by age alone, and so lose the commit that says where a capture stopped for long resumes.
+# Not delta.appendOnly: capture only appends, but maintenance deletes reconciled rows. Maintenance also cleans the log:
+# Spark cleans it by age alone, and would lose the commit from which a capture resumes after a long pause.
 _CONFIGURATION = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.dataSkippingStatsColumns": ",".join(_PRUNED_BY),
@@ -67,7 +67,7 @@ _CONFIGURATION = {
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a landing commit says of itself: the batch, who wrote it, from which server, and where to resume."""
+    """A landing commit's metadata: the batch, the writer's lease epoch, the server, and where the log resumes."""
 
     batch: int
     lease_epoch: int
@@ -75,12 +75,12 @@ class Reached:
     resume: ResumePoint
 
     def to_metadata(self) -> dict[str, str]:
-        """As Delta commit metadata."""
+        """Return the values as Delta commit metadata."""
         return {RESUME_METADATA: json.dumps(asdict(self), sort_keys=True)}
 
     @classmethod
     def from_metadata(cls, text: str) -> Reached:
-        """Reads ``to_metadata``'s value."""
+        """Parse the value that ``to_metadata`` returned."""
         doc = json.loads(text)
         resume = doc["resume"]
         landed = Position(**resume["landed"]) if resume["landed"] else None
@@ -91,23 +91,31 @@ class Reached:
 
 
 class Landing:
-    """One source's landing table, held by its one writer."""
+    """One source's landing table, for its one writer.
+
+    ``reached`` is the metadata of capture's newest commit, None without one.
+    """
 
     def __init__(self, path: str, source: str) -> None:
+        """Open the table, and create it if there is none.
+
+        Raises LandingUnavailable if storage fails for a reason that may pass, LandingError for any other failure.
+        """
         self._path = path
         self._application = Application.capture(source)
         try:
             self._table = self._open()
-            self.reached = self._last_reached()
+            self.reached = self._read_reached()
         except (DeltaError, OSError) as error:
-            what = f"the landing table of source {source} cannot be opened or made under the warehouse"
+            what = f"the landing table of source {source} cannot be opened or created under the warehouse"
             reason = _reason(error)
-            if isinstance(error, OSError) and reason not in _LASTING:
+            if isinstance(error, OSError) and reason not in _PERMANENT:
                 raise LandingUnavailable(
-                    f"{what}: {reason}", next_step="see that the warehouse is there and not full; then run again"
+                    f"{what}: {reason}",
+                    next_step="check that the warehouse exists and is not full; then run this again",
                 ) from error
             raise LandingError(
-                f"{what}: {reason}", next_step="see that `warehouse` names a place this user may write to"
+                f"{what}: {reason}", next_step="set `warehouse` to a path or URL that this user may write to"
             ) from error
 
     def _open(self) -> DeltaTable:
@@ -118,11 +126,11 @@ class Landing:
                 os.makedirs(self._path, exist_ok=True)
             return DeltaTable.create(self._path, LANDING, mode="ignore", configuration=_CONFIGURATION)
 
-    def _last_reached(self) -> Reached | None:
-        """The newest commit that capture made; commits of maintenance may have come after it."""
+    def _read_reached(self) -> Reached | None:
+        """Return the metadata of capture's newest commit; maintenance may have committed after it."""
         if self._table.transaction_version(self._application) is None:
             return None
-        limit = _HISTORY_STEP
+        limit = _HISTORY_COMMITS
         while True:
             history: list[dict[str, Any]] = self._table.history(limit)
             for commit in history:
@@ -130,23 +138,23 @@ class Landing:
                     return Reached.from_metadata(commit[RESUME_METADATA])
             if len(history) < limit:
                 raise LandingError(
-                    "the landing table's log no longer holds the commit that says where capture must resume",
-                    next_step="bring the table's log back from a backup; or move the table away and dump all again",
+                    "the landing table's log no longer holds the commit from which capture must resume",
+                    next_step="restore the table's log from a backup; or move the table away and dump all tables again",
                 )
             limit *= 10
 
     def commit(self, rows: pa.Table, reached: Reached) -> None:
-        """Lands one batch. On return it is durable.
+        """Commit one batch of LANDING rows; it is durable on return.
 
-        Raises Fenced if anybody else has landed a batch since this table was opened, LandingUnavailable if storage
-        does not take it: in both cases nothing of the batch has landed as far as this process may know, and the
-        process must end; the next one finds out from the table.
+        Raises Fenced if another process has landed a batch since this table was opened, LandingUnavailable if storage
+        fails. In both cases this process cannot know whether the batch has landed and must end; the next one reads it
+        from the table.
         """
         try:
             with commit_lock(self._path, shared=True):
                 write_deltalake(
-                    self._table, rows, mode="append", target_file_size=_ONE_FILE,
-                    writer_properties=_FILE,
+                    self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES,
+                    writer_properties=_WRITER,
                     commit_properties=CommitProperties(
                         custom_metadata=reached.to_metadata(),
                         app_transactions=[Transaction(self._application, reached.batch)],
@@ -155,25 +163,28 @@ class Landing:
                 )
         except CommitFailedError as error:
             raise Fenced(
-                f"batch {reached.batch} was refused: another capture has landed since this one last did",
-                next_step="see which other capture of this source runs; this one ends and may be started again",
+                f"batch {reached.batch} was rejected: another capture has landed a batch since this one did",
+                next_step="find the other capture of this source; start this one again if it is to stand by",
             ) from error
         except (DeltaError, OSError) as error:
             raise LandingUnavailable(
                 f"batch {reached.batch} could not be landed: {_reason(error)}",
-                next_step="see that the warehouse is there, writable and not full; then start capture again",
+                next_step="check that the warehouse exists, is writable and not full; then start capture again",
             ) from error
         self.reached = reached
 
 
-_LASTING = ("permission denied", "not a directory", "read-only file system", "file exists")
-_PASSING = ("no space left", "file too large", "quota exceeded")
+_PERMANENT = ("permission denied", "not a directory", "read-only file system", "file exists")
+_TRANSIENT = ("no space left", "file too large", "quota exceeded")
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the paths and values an error may quote."""
+    """Return the reason of a storage error without the paths and values that its text may quote.
+
+    delta-rs and its object stores raise OSError or DeltaError without an error number, so the text is all there is.
+    """
     text = str(error).lower()
-    for words in (*_LASTING, *_PASSING):
-        if words in text:
-            return words
+    for reason in (*_PERMANENT, *_TRANSIENT):
+        if reason in text:
+            return reason
     return type(error).__name__

@@ -29,11 +29,12 @@ from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, record_batch
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, RESUME_METADATA
+from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, RESUME_METADATA
 from dblake.maintenance.compaction import SMALL_BYTES, compact, delete, delete_these, upkeep_session, vacuum
 from dblake.maintenance.retention import old, superseded
 from dblake.maintenance.tombstones import expired
-from dblake.reconcile.batch_summary import read_survey, survey
+from dblake.reconcile.batch_summary import survey
+from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.windows import endings, unanswered
 from dblake.state.files import SMALL_FILE_BYTES
 
@@ -142,7 +143,8 @@ class Upkeep:
         newest = landing.agg(F.max(LEASE_EPOCH).alias(LEASE_EPOCH)).first()
         if newest is None or newest[LEASE_EPOCH] is None:
             return self._reconciled
-        found = read_survey(survey(landing.where(F.col(KIND).isin(LOW, HIGH))).collect()).watermarks
+        files = LandingFiles(path, self._paths.source)
+        found = survey(files.files(1, files.newest_batch), 1, files.newest_batch).watermarks
         unread = [row for row in found if row.kind == HIGH and row.batch > self._reconciled]
         began = [ending.end.first_batch for ending in endings(unread) if ending.window]
         answered = {row.chunk for row in found if row.kind == HIGH}

@@ -1,1 +1,1 @@
-"""Between a source and capture: columns that are not to be landed as they are."""
+"""Masking, between a source and capture: columns whose values must not land as they are."""

@@ -1,9 +1,8 @@
-"""Rows of masked tables: what the source sent is decoded, masked and written anew before capture sees it.
+"""Rows of masked tables: decodes what the source sent, masks it, and encodes it again before capture receives it.
 
-The decoder is the one that reconcile uses, so a value is masked as the text that events would have held. What comes
-out has PostgreSQL's form whatever the source: pgoutput messages, one for each change, and lines of COPY. Promises
-that positions, transactions and what was not sent stay as they are. This is the one place left of landing where
-Python runs for each row.
+Uses reconcile's decoder, so a value is masked as the text that events would have held. The output is in PostgreSQL's
+format for every source: pgoutput messages, one per change, and lines of COPY. Guarantee: positions, transactions and
+columns that were not sent stay as they are. This is the one place before landing where Python runs for each row.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from dblake.landing.columns import (
     SEQ,
     TABLE,
 )
-from dblake.mask.rules import Masking
+from dblake.mask.masks import Masking
 
 _Row = dict[str, bytes | None]
 _ESCAPES = str.maketrans({"\\": r"\\", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v"})
 _LENGTH = struct.Struct(">I")
-#: The relation's number is not written: landing says which table a row is of.
+#: Without the relation's number: the landing row names the table.
 _INSERT, _UPDATE, _DELETE = (letter + bytes(4) for letter in (b"I", b"U", b"D"))
 
 
-def masked_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Table:
-    """Row changes of one schema as CAPTURED has them, masked, by position. An event of many changes becomes many rows."""
-    nulls = {f.name: pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT if f.name not in rows.schema.names}
-    given = pa.table([rows[n] if n in rows.schema.names else nulls[n] for n in DECODER_INPUT.names],
-                     schema=DECODER_INPUT)
-    decoded = _decoded(given, schema).sort_by([(LSN, "ascending"), (SEQ, "ascending")])
-    lossy = decoded[UNDECODED].to_pylist()
-    before, after = (_images(decoded[side], lossy, masking) for side in (BEFORE, AFTER))
+def mask_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Table:
+    """Return row changes of one schema masked: CAPTURED columns in, CAPTURED columns out, by position.
+
+    An event of many changes becomes many rows. Raises Unsupported if a row cannot be decoded.
+    """
+    decoded = _decode(_decoder_input(rows), schema).sort_by([(LSN, "ascending"), (SEQ, "ascending")])
+    undecoded = decoded[UNDECODED].to_pylist()
+    before, after = (_masked_images(decoded[side], undecoded, masking) for side in (BEFORE, AFTER))
     names = masking.schema.names
     payload = [_message(op, old, new, names)
                for op, old, new in zip(decoded[OP].to_pylist(), before, after, strict=True)]
@@ -61,24 +60,39 @@ def masked_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Tabl
     return pa.table([columns[n] for n in CAPTURED.names], schema=CAPTURED)
 
 
-def masked_lines(payload: pa.BinaryArray, format_: str, schema: TableSchema, masking: Masking) -> pa.BinaryArray:
-    """Rows that a chunk read as lines of COPY, masked, in their order."""
+def mask_chunk(payload: pa.BinaryArray, format_: str, schema: TableSchema, masking: Masking) -> pa.BinaryArray:
+    """Return a chunk's payloads masked, as lines of COPY in their order.
+
+    Raises Unsupported if a row cannot be decoded.
+    """
     count = len(payload)
-    told = {
+    rows = pa.table({
         KIND: pa.repeat(CHUNK, count), TABLE: pa.repeat(schema.table, count), FORMAT: pa.repeat(format_, count),
         SCHEMA_ID: pa.repeat(schema.schema_id, count), SEQ: pa.array(np.arange(count)), PAYLOAD: payload,
         CHUNK_ID: pa.repeat("", count),
-    }
-    given = pa.table([told[f.name] if f.name in told else pa.nulls(count, f.type) for f in DECODER_INPUT],
-                     schema=DECODER_INPUT)
-    decoded = _decoded(given, schema).sort_by(SEQ)
+    })
+    decoded = _decode(_decoder_input(rows), schema).sort_by(SEQ)
     names = masking.schema.names
-    rows = _images(decoded[AFTER], decoded[UNDECODED].to_pylist(), masking)
-    return pa.array((b"\t".join(_copied(row[n]) for n in names) + b"\n" for row in rows if row is not None),
+    images = _masked_images(decoded[AFTER], decoded[UNDECODED].to_pylist(), masking)
+    return pa.array((b"\t".join(_copy_field(image[n]) for n in names) + b"\n" for image in images if image is not None),
                     pa.binary())
 
 
-def _decoded(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def merge_by_position(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return CAPTURED rows of several tables in order of their position; rows of one position keep their order."""
+    rows = pa.concat_tables(parts)
+    return rows.take(pc.sort_indices(rows, sort_keys=[(LSN, "ascending"), (SEQ, "ascending")]))
+
+
+def _decoder_input(rows: pa.Table) -> pa.Table:
+    """Return rows with the DECODER_INPUT columns; missing ones are null."""
+    return pa.table(
+        [rows[f.name] if f.name in rows.schema.names else pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT],
+        schema=DECODER_INPUT,
+    )
+
+
+def _decode(rows: pa.Table, schema: TableSchema) -> pa.Table:
     try:
         decoded = [decode(batch, {schema.schema_id: schema}) for batch in rows.combine_chunks().to_batches()]
     except ReconcileError as error:
@@ -86,32 +100,37 @@ def _decoded(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return pa.Table.from_batches(decoded, schema=DECODED).combine_chunks()
 
 
-def _images(column: pa.ChunkedArray, lossy: Sequence[list[str] | None], masking: Masking) -> Iterator[_Row | None]:
-    """Images as bytes by column, masked; None where there is none."""
-    rules, value_of = masking.rules, masking.value
+def _masked_images(
+    column: pa.ChunkedArray, undecoded: Sequence[list[str] | None], masking: Masking
+) -> Iterator[_Row | None]:
+    """Yield each image as masked bytes by column; None where there is no image.
+
+    ``undecoded`` names, for each row, the columns whose value the decoder could not turn into text.
+    """
+    rules, mask_value = masking.rules, masking.mask_value
     at = 0
     for image in column.chunks:
         ends, valid = image.offsets.to_pylist(), image.is_valid().to_pylist()
         names, values = image.keys.to_pylist(), image.items.to_pylist()
-        for number, there in enumerate(valid):
-            undecoded, row = lossy[at], _Row()
+        for number, has_image in enumerate(valid):
+            as_hex, row = undecoded[at], _Row()
             at += 1
-            if not there:
+            if not has_image:
                 yield None
                 continue
             for cell in range(ends[number], ends[number + 1]):
                 name, value = names[cell], values[cell]
                 rule = rules.get(name)
                 if rule is None:
-                    row[name] = value if value is None else _bytes(value, undecoded is not None and name in undecoded)
+                    row[name] = value if value is None else _to_bytes(value, as_hex is not None and name in as_hex)
                 elif rule.does != "drop":
-                    row[name] = value if value is None else value_of(rule, value).encode()
+                    row[name] = value if value is None else mask_value(rule, value).encode()
             yield row
 
 
-def _bytes(text: str, undecoded: bool) -> bytes:
-    """A value as it came: bytes that are no text stand as hex, and are to be named for it once more."""
-    if undecoded and text.startswith("\\x"):
+def _to_bytes(text: str, is_undecoded: bool) -> bytes:
+    """Return a value as the source sent it: the decoder shows bytes that are not UTF-8 in hexadecimal digits."""
+    if is_undecoded and text.startswith("\\x"):
         try:
             raw = bytes.fromhex(text[2:])
             raw.decode()
@@ -123,6 +142,7 @@ def _bytes(text: str, undecoded: bool) -> bytes:
 
 
 def _message(op: str, old: _Row | None, new: _Row | None, names: Sequence[str]) -> bytes:
+    """Return a pgoutput Insert, Update or Delete message (PostgreSQL, "Logical Replication Message Formats")."""
     if op == DELETE:
         return _DELETE + _tuple(b"O", old or {}, names)
     written = _tuple(b"N", new or {}, names)
@@ -132,6 +152,7 @@ def _message(op: str, old: _Row | None, new: _Row | None, names: Sequence[str]) 
 
 
 def _tuple(letter: bytes, row: _Row, names: Sequence[str]) -> bytes:
+    """Return pgoutput's TupleData; a column that was not sent is an unchanged TOASTed value."""
     parts = [letter, len(names).to_bytes(2)]
     for name in names:
         if name not in row:
@@ -143,14 +164,9 @@ def _tuple(letter: bytes, row: _Row, names: Sequence[str]) -> bytes:
     return b"".join(parts)
 
 
-def _copied(value: bytes | None) -> bytes:
+def _copy_field(value: bytes | None) -> bytes:
+    """Return a value as a field of COPY's text format."""
     if value is None:
         return rb"\N"
-    # Latin-1 maps bytes to letters one for one, whatever they are.
+    # Latin-1 maps each byte to one character, whatever the encoding is.
     return value.decode("latin-1").translate(_ESCAPES).encode("latin-1")
-
-
-def in_order(parts: Sequence[pa.Table]) -> pa.Table:
-    """Pieces of one stretch of log put together again, by position; at one position in the order given."""
-    rows = pa.concat_tables(parts)
-    return rows.take(pc.sort_indices(rows, sort_keys=[(LSN, "ascending"), (SEQ, "ascending")]))

@@ -1,20 +1,24 @@
-"""What a micro-batch holds, learnt in one small action before anything is decoded.
+"""Survey landing batches in the driver, before anything is decoded.
 
-Promises the batch numbers that are there and the low and high watermarks among their rows, the schemas they bring,
-and how many rows each chunk has. Reads no payload but theirs. Deciding what to do about it is left to the pipeline.
+Reads the small columns of the batches' files with Arrow, and payloads only of watermarks and schemas. Promises the
+batch numbers that are there, the low and high watermarks and schemas among their rows, how many rows each chunk has,
+and the row groups that tasks will read. Deciding what follows from it is left to ``microbatch``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import UTC
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
+from dblake.lake.files import filesystem
 from dblake.landing.columns import (
     BATCH,
     CHUNK,
@@ -24,15 +28,19 @@ from dblake.landing.columns import (
     KIND,
     LEASE_EPOCH,
     LOW,
+    LSN,
     ROW,
     SCHEMA,
+    SEQ,
     TABLE,
     TRUNCATE,
 )
+from dblake.reconcile.landing_files import LandingFile
 from dblake.reconcile.windows import ChunkName, WatermarkRow
 
-_TOLD = [f.name for f in fields(WatermarkRow)]
-_COUNT, _OF_LOG = "count", "of_log"
+_FACTS = [f.name for f in fields(WatermarkRow)]
+_COUNTED = [BATCH, LEASE_EPOCH, INCARNATION, KIND, TABLE, CHUNK_ID]
+_CONTROL = pa.array([LOW, HIGH, SCHEMA])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,60 +55,192 @@ class SchemaRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Some row groups of a landing file: what a task reads. ``size`` is in bytes, uncompressed."""
+
+    path: str
+    groups: tuple[int, ...]
+    size: int
+
+
+@dataclass(slots=True)
 class Survey:
     """``epochs`` has the lease epoch of each batch found, ``incarnations`` its incarnation.
 
     ``chunk_rows`` counts the rows of each chunk that landed, ``log_rows`` those that become log events.
+    ``truncates`` are the positions at which each table was truncated, ``parts`` the row groups with rows that become
+    events, ``chunk_parts`` those with chunk rows.
     """
 
-    epochs: Mapping[int, int]
-    incarnations: Mapping[int, int]
-    watermarks: Sequence[WatermarkRow]
-    schemas: Sequence[SchemaRow]
-    chunk_rows: Mapping[ChunkName, int]
-    log_rows: int
+    epochs: dict[int, int] = field(default_factory=dict)
+    incarnations: dict[int, int] = field(default_factory=dict)
+    watermarks: list[WatermarkRow] = field(default_factory=list)
+    schemas: list[SchemaRow] = field(default_factory=list)
+    chunk_rows: Counter[ChunkName] = field(default_factory=Counter)
+    log_rows: int = 0
+    truncates: dict[str, list[Position]] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    chunk_parts: list[Part] = field(default_factory=list)
 
 
-def survey(landing: DataFrame) -> DataFrame:
-    """``counts``, and the low, high and schema rows themselves; for ``read_survey``."""
-    told = landing.where(F.col(KIND).isin(LOW, HIGH, SCHEMA)).select(*_TOLD)
-    return counts(landing).unionByName(told, allowMissingColumns=True)
+def survey(files: Iterable[LandingFile], first: int, last: int) -> Survey:
+    """Survey the batches from ``first`` to ``last`` in these files."""
+    found = Survey()
+    for file in files:
+        with _opened(file.path) as parquet:
+            with_events, with_chunks = list[int](), list[int]()
+            for group, rows in _groups(parquet, first, last):
+                log_rows, chunk_rows = _count(found, rows)
+                with_events += [group] if log_rows or chunk_rows else []
+                with_chunks += [group] if chunk_rows else []
+                _add_control_rows(found, parquet, group, rows, first, last)
+            found.parts += [_part(file.path, parquet, with_events)] if with_events else []
+            found.chunk_parts += [_part(file.path, parquet, with_chunks)] if with_chunks else []
+    found.watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
+    return found
 
 
-def counts(landing: DataFrame) -> DataFrame:
-    """How many rows each batch and chunk has; for ``read_survey``."""
-    of_chunk = F.col(KIND) == CHUNK
-    return (
-        landing.select(
-            BATCH, LEASE_EPOCH, INCARNATION, F.col(KIND).isin(ROW, TRUNCATE).alias(_OF_LOG),
-            *(F.when(of_chunk, F.col(name)).alias(name) for name in (TABLE, CHUNK_ID)),
-        )
-        .groupBy(BATCH, TABLE, CHUNK_ID, _OF_LOG)
-        # A batch has one of each.
-        .agg(F.count("*").alias(_COUNT), *(F.max(name).alias(name) for name in (LEASE_EPOCH, INCARNATION)))
-    )
+def chunk_parts(
+    files: Iterable[LandingFile], first: int, last: int, chunk_ids: Sequence[str]
+) -> tuple[Counter[ChunkName], list[Part]]:
+    """Count the rows of some chunks in the batches from ``first`` to ``last``; return also where they are."""
+    wanted, counts, parts = pa.array(chunk_ids, pa.string()), Counter[ChunkName](), []
+    for file in files:
+        with _opened(file.path) as parquet:
+            groups = []
+            for group, rows in _groups(parquet, first, last):
+                of_chunks = _of_kind(rows.filter(pc.is_in(rows[CHUNK_ID], wanted)), CHUNK)
+                if of_chunks.num_rows:
+                    counts.update(_chunk_counts(of_chunks))
+                    groups.append(group)
+            if groups:
+                parts.append(_part(file.path, parquet, groups))
+    return counts, parts
 
 
-def read_survey(rows: Iterable[Row]) -> Survey:
-    """What the collected rows of ``survey`` say."""
-    epochs: dict[int, int] = {}
-    incarnations: dict[int, int] = {}
-    chunk_rows: Counter[ChunkName] = Counter()
-    watermarks, schemas, log_rows = [], [], 0
-    for row in rows:
-        if row[_COUNT] is not None:
-            epochs[row[BATCH]], incarnations[row[BATCH]] = row[LEASE_EPOCH], row[INCARNATION]
-            log_rows += row[_COUNT] if row[_OF_LOG] else 0
-            if row[CHUNK_ID] is not None:
-                chunk_rows[row[CHUNK_ID], row[TABLE], row[LEASE_EPOCH]] += row[_COUNT]
-        elif row[KIND] == SCHEMA:
-            schema = TableSchema.from_json(bytes(row["payload"]))
-            schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row["lsn"], row["seq"]))
+def file_parts(paths: Iterable[str]) -> list[Part]:
+    """Return all row groups of some files."""
+    parts = []
+    for path in paths:
+        with _opened(path) as parquet:
+            parts.append(_part(path, parquet, range(parquet.num_row_groups)))
+    return parts
+
+
+def joined(*parts: Iterable[Part]) -> list[Part]:
+    """Join lists of parts so that no row group is read twice; files keep the order in which they come first."""
+    found: dict[str, Part] = {}
+    for part in (part for some in parts for part in some):
+        known = found.get(part.path)
+        if known is None:
+            found[part.path] = part
+        elif new := set(part.groups) - set(known.groups):
+            groups = tuple(sorted({*known.groups, *new}))
+            size = known.size + part.size * len(new) // len(part.groups)
+            found[part.path] = Part(part.path, groups, size)
+    return list(found.values())
+
+
+def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
+    """Divide parts, in their order, among at most ``count`` tasks of about the same size.
+
+    A file of several row groups may be divided, one row group is not.
+    """
+    single = [
+        Part(part.path, (group,), part.size // len(part.groups)) for part in parts for group in part.groups
+    ]
+    total, before = sum(part.size for part in single), 0
+    tasks: list[list[Part]] = [[] for _ in range(count)]
+    for part in single:
+        task = tasks[min(count - 1, count * (2 * before + part.size) // max(2 * total, 1))]
+        before += part.size
+        if task and task[-1].path == part.path:
+            joined = task.pop()
+            part = Part(part.path, joined.groups + part.groups, joined.size + part.size)
+        task.append(part)
+    return [task for task in tasks if task]
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    found, inside = filesystem(path)
+    return pq.ParquetFile(inside, filesystem=found)
+
+
+def _groups(parquet: pq.ParquetFile, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the row groups that hold batches from ``first`` to ``last``, with the small columns of their rows."""
+    for group in range(parquet.num_row_groups):
+        if not _may_hold_batches(parquet.metadata.row_group(group), first, last):
+            continue
+        rows = parquet.read_row_group(group, columns=_COUNTED, use_threads=False)
+        batch = rows[BATCH]
+        ends = pc.min_max(batch).as_py()
+        if ends["min"] is not None and (ends["min"] < first or ends["max"] > last):
+            rows = rows.filter(_between(batch, first, last))
+        if rows.num_rows:
+            yield group, rows
+
+
+def _may_hold_batches(group: Any, first: int, last: int) -> bool:
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == BATCH:
+            known = column.statistics
+            return known is None or not known.has_min_max or (known.min <= last and known.max >= first)
+    return True
+
+
+def _between(batch: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(batch, first), pc.less_equal(batch, last))
+
+
+def _of_kind(rows: pa.Table, *kinds: str) -> pa.Table:
+    return rows.filter(pc.is_in(rows[KIND], pa.array(kinds, pa.string())))
+
+
+def _count(found: Survey, rows: pa.Table) -> tuple[int, int]:
+    """Count the rows of batches and chunks; return how many log and chunk rows there are."""
+    # A batch has one of each.
+    for row in rows.group_by(BATCH).aggregate([(LEASE_EPOCH, "max"), (INCARNATION, "max")]).to_pylist():
+        found.epochs[row[BATCH]] = row[f"{LEASE_EPOCH}_max"]
+        found.incarnations[row[BATCH]] = row[f"{INCARNATION}_max"]
+    log_rows = pc.sum(pc.is_in(rows[KIND], pa.array([ROW, TRUNCATE]))).as_py() or 0
+    found.log_rows += log_rows
+    chunk_counts = _chunk_counts(_of_kind(rows, CHUNK))
+    found.chunk_rows.update(chunk_counts)
+    return log_rows, chunk_counts.total()
+
+
+def _chunk_counts(rows: pa.Table) -> Counter[ChunkName]:
+    counted = rows.group_by([CHUNK_ID, TABLE, LEASE_EPOCH]).aggregate([([], "count_all")])
+    return Counter({
+        (row[CHUNK_ID], row[TABLE], row[LEASE_EPOCH]): row["count_all"] for row in counted.to_pylist()
+    })
+
+
+def _add_control_rows(
+    found: Survey, parquet: pq.ParquetFile, group: int, rows: pa.Table, first: int, last: int
+) -> None:
+    """Read the watermarks, schemas and truncates of a row group; payloads only if it holds watermarks or schemas."""
+    kinds = set(pc.unique(rows[KIND]).to_pylist())
+    if TRUNCATE in kinds:
+        places = parquet.read_row_group(group, columns=[BATCH, KIND, TABLE, INCARNATION, LSN, SEQ], use_threads=False)
+        for row in _of_kind(places.filter(_between(places[BATCH], first, last)), TRUNCATE).to_pylist():
+            at = Position(row[INCARNATION], row[LSN], row[SEQ])
+            found.truncates.setdefault(row[TABLE], []).append(at)
+    if not kinds & {LOW, HIGH, SCHEMA}:
+        return
+    # Payloads last: of most files only a few rows are taken.
+    whole = parquet.read_row_group(group, columns=_FACTS, use_threads=False)
+    wanted = pc.and_(pc.is_in(whole[KIND], _CONTROL), _between(whole[BATCH], first, last))
+    for row in whole.filter(wanted).to_pylist():
+        if row[KIND] == SCHEMA:
+            schema = TableSchema.from_json(row["payload"])
+            found.schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row[LSN], row[SEQ]))
         else:
-            told = {name: row[name] for name in _TOLD}
-            told["payload"] = bytes(row["payload"]) if row["payload"] is not None else None
-            # Spark gives rows the machine's own time, and does not say so.
-            told["committed_at"] = row["committed_at"].astimezone(UTC) if row["committed_at"] is not None else None
-            watermarks.append(WatermarkRow(**told))
-    watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
-    return Survey(epochs, incarnations, watermarks, schemas, chunk_rows, log_rows)
+            found.watermarks.append(WatermarkRow(**row))
+
+
+def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> Part:
+    numbers = tuple(groups)
+    return Part(path, numbers, sum(parquet.metadata.row_group(number).total_byte_size for number in numbers))
+

@@ -2,8 +2,8 @@
 
 Beside the path, after the events. Promises one row for each high watermark, one for each low watermark whose capture
 lost its lease before the high one came, and one, without a chunk, for each incarnation that follows another: the log
-between the two is missing. The counts are those of the events that stand; reading them is left
-to the pipeline.
+between the two is missing. The counts are those of the events
+that tasks wrote.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Keys that are still known but gone: what a dump of a whole table did not return.
+"""Keys that are known but gone: what a dump of a whole table did not return.
 
-Part of the third step of reconcile. Rows can vanish without an event (a log that was lost, a partition that was
-detached, rows deleted with logging switched off), and no upsert ever removes them. When a dump of a whole table ends, a
-key is gone if its newest event is older than the dump, was visible to the dump's earliest chunk and left a row there:
-had the row still been there, a chunk would have returned it, or an event would have told why not.
+An addition to DBLog, which assumes that every change is in the log. Rows can vanish without an event (a log that was
+lost, a partition that was detached, rows deleted with logging switched off), and no upsert ever removes them. When a
+dump of a whole table ends, a key is gone if its newest event is older than the dump, was visible to the dump's first
+chunk and left a row: had the row still been there, a chunk would have returned it, or a later event would explain its
+absence.
 
-What is known is given; which table it comes from is left to the pipeline, ``DumpStart`` to capture.
+What is known is given, as KNOWN rows; ``known_keys`` decides whether it comes from state or from events.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyspark.sql import functions as F
 
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
-from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, READ, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, UNDECODED
+from dblake.decode.row_keys import KEY_TEXT, key_text_sql
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
 from dblake.landing.columns import (
     BATCH,
@@ -34,8 +36,8 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
-from dblake.reconcile.decode import KEY_TEXT, KNOWN, key_text_sql
-from dblake.reconcile.windows import WINDOW, Ending
+from dblake.reconcile.keys import KNOWN
+from dblake.reconcile.windows import Ending
 
 _ENDS = pa.schema([
     pa.field("w_table", pa.string()), pa.field(CHUNK_ID, pa.string()), pa.field(SCHEMA_ID, pa.string()),
@@ -51,7 +53,7 @@ _BEGINNING = ("began", "xmax", "xip", "truncated", "emptied")
 
 
 def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Position]]) -> pa.Table:
-    """The ends of whole tables' dumps among closing windows, as rows; there may be none.
+    """Return the ends of whole tables' dumps among closing windows, as rows; there may be none.
 
     ``truncates`` are all known ones of these tables: ``truncated`` is the last one before a dump, and a table was
     ``emptied`` if there was one while it was dumped.
@@ -75,38 +77,32 @@ def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Positi
     return pa.Table.from_pylist(rows, schema=_ENDS)
 
 
-def before(began: Position) -> Column:
-    """True for rows of landing and for events older than a watermark, which stands alone in its transaction."""
+def older_than(began: Position) -> Column:
+    """Return a condition on ``incarnation, lsn``: older than a watermark, which is alone in its transaction."""
     return (F.col(INCARNATION) < began.incarnation) | (
         (F.col(INCARNATION) == began.incarnation) & (F.col(LSN) < began.lsn)
     )
 
 
-def known(events: DataFrame) -> DataFrame:
-    """Events as KNOWN."""
+def as_known_keys(events: DataFrame) -> DataFrame:
+    """Return EVENTS as KNOWN rows."""
     text = F.expr(key_text_sql(KEY)).alias(KEY_TEXT)
     return events.select(*(text if name == KEY_TEXT else F.col(name) for name in KNOWN.names))
 
 
-def returned(chunk_keys: DataFrame, windows: DataFrame) -> DataFrame:
-    """The keys of chunk rows as KNOWN, at their high watermarks; ``windows`` are those of ``windows_table``."""
-    high = F.broadcast(windows.select(
-        F.col(WINDOW).alias("w_window"), TABLE, INCARNATION, F.col("high_lsn").alias(LSN)
-    ))
-    nothing = {TXID: F.lit(None).cast("bigint"), KEY: F.lit(None).cast(EVENTS[KEY].dataType)}
-    placed = chunk_keys.join(high, F.col(CHUNK_ID) == F.col("w_window"), "inner")
-    return placed.withColumns({OP: F.lit(READ), SEQ: F.lit(0).cast("bigint"), **nothing}).select(*KNOWN.names)
+def candidate_phantoms(known: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return the keys that had a row before each dump began: ``chunk, key_text, key, last_at``.
 
-
-def left(older: DataFrame, ends: DataFrame) -> DataFrame:
-    """The rows that were left before each dump began, by ``chunk`` and key: what may have gone.
-
-    ``older`` are KNOWN rows, of which those count that are older than their table's dump.
+    ``known`` are KNOWN rows, of which those older than their table's dump count; a null ``op`` means that a
+    chunk returned the key, and that the row was evicted. ``ends`` are those of ``dump_ends``.
     """
-    # Truncates have no key, and rows of before the table had one are none that could be known again.
-    keyed = _at_an_end(older, ends).where((F.col("at") < F.col("began")) & F.col(KEY_TEXT).isNotNull())
+    # Truncates have no key; nor have rows from before the table had one, which cannot be recognized again.
+    is_row = F.col(KEY_TEXT).isNotNull() & F.col(OP).isNotNull()
+    keyed = _at_an_end(known.where(is_row), ends).where(F.col("at") < F.col("began"))
+    # Of a state row and its event only the event has the transaction.
+    order = F.struct(F.col("at"), F.col(TXID).isNotNull())
     newest = keyed.groupBy("chunk", KEY_TEXT).agg(
-        F.max_by(F.struct(OP, TXID, KEY), "at").alias("last"), F.max("at").alias("at")
+        F.max_by(F.struct(OP, TXID, KEY), order).alias("last"), F.max("at").alias("at")
     )
     seen = (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
     # Transaction numbers of an earlier incarnation may be another server's, and its transactions are over.
@@ -119,19 +115,19 @@ def left(older: DataFrame, ends: DataFrame) -> DataFrame:
     )
 
 
-def phantoms(left: DataFrame, since: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
-    """EVENTS that delete what is gone, at the ends' positions.
+def phantoms(candidates: DataFrame, known: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
+    """Return EVENTS that delete the candidates which are gone, at the ends' positions.
 
-    ``since`` are KNOWN rows: of them those count that the log or a chunk told after their table's dump began and before
-    it ended. ``left`` are ``few`` if every task can hold them all.
+    ``known`` are KNOWN rows; those from the beginning of their table's dump to its end count: the key has an event, or
+    a chunk returned it. ``candidates`` are ``few`` if every task can hold them all.
     """
-    told = _at_an_end(since, ends).where(F.col("at") >= F.col("began"))
-    keys = left.select("chunk", KEY_TEXT)
-    # The other way round all that was told would be sent about, to find it among the few.
-    there = told.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
-    gone = left.join(there.distinct(), ["chunk", KEY_TEXT], "left_anti")
+    later = _at_an_end(known, ends).where(F.col("at") >= F.col("began"))
+    keys = candidates.select("chunk", KEY_TEXT)
+    # The other way round all later rows would be shipped to every task, to find the few candidates among them.
+    there = later.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
+    gone = candidates.join(there.distinct(), ["chunk", KEY_TEXT], "left_anti")
     gone = gone.join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, "chunk")), "chunk")
-    # What an earlier dump's end has removed is not there for a later one to remove, unless it came back in between.
+    # What an earlier dump's end removed is not there for a later one to remove, unless it came back in between.
     removed = F.lag("end").over(Window.partitionBy("w_table", KEY_TEXT).orderBy("end"))
     gone = gone.withColumn("removed", removed).where(F.col("removed").isNull() | (F.col("last_at") > F.col("removed")))
     # Maps cannot be ordered by.
@@ -146,7 +142,7 @@ def phantoms(left: DataFrame, since: DataFrame, ends: DataFrame, *, few: bool) -
 
 
 def _at_an_end(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """KNOWN rows, once for each dump of their table that ended after them, with ``chunk``, ``at`` and ``began``."""
+    """Return KNOWN rows once for each dump of their table that ended after them, with ``chunk, at, began``."""
     which = F.broadcast(ends.select("w_table", F.col(CHUNK_ID).alias("chunk"), "began", "end"))
     placed = rows.withColumn("at", F.struct(*POSITION))
     return placed.join(which, (F.col(TABLE) == F.col("w_table")) & (F.col("at") < F.col("end")), "inner")

@@ -1,9 +1,10 @@
-"""Landing → events: a stream over landing that says which batches are new, and ``microbatch`` that reconciles them.
+"""Landing → events: which batches make a micro-batch, and when it runs.
 
-The tables say how far they are, by landing batch; Spark's stream checkpoint only saves looking at old files. So a
-checkpoint that was lost costs time and nothing else, and one that is ahead of events is a LandingGap.
+Both triggers, ``reconcile_once`` for schedulers and ``reconcile_until``, go by landing batch numbers in the newest
+version of landing's Delta log, and by the batch that the events table records; nothing else records how far reconcile is.
+So no file of an old version is ever needed, and nothing but the tables can be lost (decision 9).
 
-Promises that after ``reconcile_once`` all that had landed when it began is in events, or an error says what is not.
+Promises that after ``reconcile_once`` all that had landed when it began is in events, or an error names what is not.
 """
 
 from __future__ import annotations
@@ -13,129 +14,117 @@ import threading
 import time
 
 from deltalake import DeltaTable
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql import SparkSession
 
 from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch
-from dblake.landing.columns import BATCH
-from dblake.reconcile.microbatch import Reconciler, ranges
+from dblake.reconcile.reconciler import Reconciler
+from dblake.reconcile.runner import Session
 
+_POLL_SECONDS = 0.1
 _FINISH_SECONDS = 30.0
 """How long a micro-batch may take to end once the job is asked to stop."""
-
-# How Python's own words for an error of the decoder look inside what Spark makes of them.
-_DECODERS_WORDS = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
-
-
-def reconcile_once(spark: SparkSession, paths: Paths, *, max_bytes_per_trigger: str = "256m") -> int:
-    """Reconciles all that has landed by now; returns the newest batch in events."""
-    run = _Run(spark, paths)
-    landed = run.landed()
-    run.start(run.stream(max_bytes_per_trigger).trigger(availableNow=True))
-    run.wait(None)
-    done = run.reconciler.done()
-    if done < landed:
-        raise run.ahead(range(done + 1, landed + 1))
-    return done
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+# An error of the decoder in a worker of Spark's, as its text appears in the message of Spark's own error.
+_DECODER_ERROR = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
 
 
-def reconcile_until(
-    stop: threading.Event, spark: SparkSession, paths: Paths, *, every: float, max_bytes_per_trigger: str = "256m"
-) -> int:
-    """Reconciles what lands, every so many seconds, until asked to stop; returns the newest batch in events."""
-    run = _Run(spark, paths)
-    query = run.start(run.stream(max_bytes_per_trigger).trigger(processingTime=f"{every} seconds"))
-    while not stop.is_set() and not run.wait(1):
-        pass
-    # A micro-batch cut short is harmless, but what it has done is then done again.
-    deadline = time.monotonic() + _FINISH_SECONDS
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-        run.wait(1)
-    query.stop()
+def reconcile_once(spark: SparkSession | Session, paths: Paths, *, max_bytes_per_trigger: str = "256m") -> int:
+    """Reconcile all that has landed by now; return the newest batch in events.
+
+    ``spark`` may be a function that returns the session: it is called only if there is work for Spark.
+    """
+    run = _Run(spark, paths, max_bytes_per_trigger)
+    run.advance()
     return run.reconciler.done()
 
 
-class _Run:
-    """One run of the stream."""
+def reconcile_until(
+    stop: threading.Event, spark: SparkSession | Session, paths: Paths, *, every: float,
+    max_bytes_per_trigger: str = "256m",
+) -> int:
+    """Reconcile what lands until ``stop`` is set; return the newest batch in events.
 
-    def __init__(self, spark: SparkSession, paths: Paths) -> None:
+    A micro-batch begins as soon as something has landed, but not before ``every`` seconds after the last one began.
+    One that runs when ``stop`` is set has ``_FINISH_SECONDS`` to end, then its Spark jobs are cancelled.
+    """
+    run, ended = _Run(spark, paths, max_bytes_per_trigger), threading.Event()
+    threading.Thread(target=_cancel_late_jobs, args=(stop, ended), daemon=True).start()
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            run.advance(stop)
+            while not stop.wait(_POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
+                pass
+    except PySparkException:
+        # What was cancelled has changed nothing, and is done by the next run.
+        if not stop.is_set():
+            raise
+    finally:
+        ended.set()
+    return run.reconciler.done()
+
+
+def _cancel_late_jobs(stop: threading.Event, ended: threading.Event) -> None:
+    """Cancel Spark's jobs if a micro-batch does not end in time once ``stop`` is set."""
+    while not ended.is_set() and not stop.wait(1):
+        pass
+    context = SparkContext._active_spark_context
+    if not ended.wait(_FINISH_SECONDS) and context is not None:
+        context.cancelAllJobs()
+
+
+class _Run:
+    """One run of either trigger."""
+
+    def __init__(self, spark: SparkSession | Session, paths: Paths, max_bytes_per_trigger: str) -> None:
         if not DeltaTable.is_deltatable(paths.landing):
             raise LandingError(
                 f"source {paths.source} has no landing table yet", next_step="run capture, then this again"
             )
-        self._spark = spark
-        self._paths = paths
-        self._checkpoint = paths.stream_checkpoint("reconcile")
-        self._fresh = not self._checkpoint_exists()
-        self._failure: DblakeError | None = None
-        self._query: StreamingQuery | None = None
-        self.reconciler = Reconciler(spark, paths)
-        if self.landed() < self.reconciler.done():
+        self._bytes = size_in_bytes(max_bytes_per_trigger)
+        self.reconciler = Reconciler(as_session(spark), paths)
+        landed, done = self.reconciler.landing.newest_batch, self.reconciler.done()
+        if landed < done:
             raise LandingGap(
-                f"landing ends at batch {self.landed()}, but events reach batch {self.reconciler.done()}: landing was "
-                "replaced, or brought back from before",
-                next_step="remove this source's tables right of landing and its checkpoints, and reconcile again",
+                f"landing ends at batch {landed}, but events reach batch {done}: landing was replaced, or restored "
+                "from a backup",
+                next_step="remove this source's tables right of landing, and reconcile again",
             )
         self.reconciler.catch_up()
 
-    def landed(self) -> int:
-        """The newest batch in landing."""
-        return newest_batch(self._paths.landing, Application.capture(self._paths.source))
+    def has_new_batches(self) -> bool:
+        """True if landing has batches that events lack."""
+        landing = self.reconciler.landing
+        return landing.refresh() and landing.newest_batch > self.reconciler.done()
 
-    def stream(self, max_bytes_per_trigger: str) -> DataStreamWriter:
-        """The numbers of landing's batches, as they come; a commit that removes old ones brings none."""
-        options = {"maxBytesPerTrigger": max_bytes_per_trigger, "skipChangeCommits": "true"}
-        numbers = self._spark.readStream.format("delta").options(**options).load(self._paths.landing).select(BATCH)
-        return numbers.writeStream.option("checkpointLocation", self._checkpoint).foreachBatch(self._micro_batch)
-
-    def start(self, stream: DataStreamWriter) -> StreamingQuery:
-        """Starts it."""
-        self._query = stream.start()
-        return self._query
-
-    def wait(self, seconds: int | None) -> bool:
-        """True once the stream has ended; raises what ended it."""
-        assert self._query is not None
-        try:
-            return self._query.awaitTermination(seconds) is not False
-        except PySparkException as error:
-            raise self._failure or decoders_error(error) or error from None
-
-    def ahead(self, batches: range) -> LandingGap:
-        """The error for batches that the stream will not bring again."""
-        return LandingGap(
-            f"the stream checkpoint is past {ranges(batches)}, but events are not",
-            next_step=f"remove {self._checkpoint} and run reconcile again: it takes up where events end",
-        )
-
-    def _micro_batch(self, numbers: DataFrame, _: int) -> None:
-        try:
-            done = self.reconciler.done()
-            new = sorted(row[BATCH] for row in numbers.where(F.col(BATCH) > done).distinct().collect())
-            if not new:
+    def advance(self, stop: threading.Event | None = None) -> None:
+        """Reconcile all that landing's version at hand holds, one micro-batch after the other, or until stopped."""
+        landing, done = self.reconciler.landing, self.reconciler.done()
+        if landing.newest_batch <= done:
+            return
+        for last in landing.portions(done + 1, landing.newest_batch, self._bytes):
+            if stop is not None and stop.is_set():
                 return
-            # A new checkpoint lists files by age, which maintenance changes: then only landing itself can tell.
-            if new[0] > done + 1 and not self._fresh:
-                raise self.ahead(range(done + 1, new[0]))
-            self.reconciler.reconcile(new[-1])
-        except DblakeError as error:
-            self._failure = error
-            raise
-        except PySparkException as error:
-            self._failure = decoders_error(error)
-            raise
-
-    def _checkpoint_exists(self) -> bool:
-        path = self._spark._jvm.org.apache.hadoop.fs.Path(self._checkpoint + "/offsets")  # type: ignore[union-attr]
-        return bool(path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+            try:
+                self.reconciler.reconcile(last)
+            except PySparkException as error:
+                raise decoder_error(error) or error from None
 
 
-def decoders_error(error: Exception) -> DblakeError | None:
-    """The decoder's error, if that is what a Spark job failed with: on its way here it became text."""
-    said = _DECODERS_WORDS.search(str(error))
-    return ReconcileError(said[1], next_step=said[2] or "") if said else None
+def as_session(spark: SparkSession | Session) -> Session:
+    """Return a function that returns the session, given either."""
+    return (lambda: spark) if isinstance(spark, SparkSession) else spark
+
+
+def size_in_bytes(text: str) -> int:
+    """Return the bytes of a size like ``256m``."""
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
+def decoder_error(error: Exception) -> DblakeError | None:
+    """Return the decoder's error if it made a Spark job fail: Spark passes it on as text."""
+    found = _DECODER_ERROR.search(str(error))
+    return ReconcileError(found[1], next_step=found[2] or "") if found else None

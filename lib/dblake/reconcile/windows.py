@@ -1,45 +1,27 @@
-"""Chunk windows: what the watermarks of landing say, and which chunk rows are whose.
+"""Chunk windows, as the watermarks of landing describe them.
 
-Second step of reconcile. Promises that a window is bound by its lease epoch, table and chunk id and has all the rows
-its chunk read. Which log rows it holds is told by ``held``, what that means for the chunk's rows by ``dedupe``.
+DBLog, algorithm 1, steps 2 and 4, seen from the log. Promises that a window is bound by its lease epoch, table and
+chunk id and has all the rows its chunk read. ``held`` decides which log rows it holds, ``dedupe`` what follows for the
+chunk's rows.
 
-Within a micro-batch a window goes by its number, written as text into the ``chunk_id`` column of the rows that belong
-to it: decoding passes that column on, and no two windows share it whatever the chunks are called.
+Within a micro-batch a window goes by its number, which log rows and keys carry as text in their ``chunk_id`` column:
+decoding passes that column on, and no two windows share a number whatever their chunks are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from dblake.core.errors import WindowInvariantViolated
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
-from dblake.landing.columns import (
-    CHUNK_ID,
-    HIGH,
-    INCARNATION,
-    LANDING,
-    LEASE_EPOCH,
-    LOW,
-    LSN,
-    SCHEMA_ID,
-    TABLE,
-    TXID,
-)
+from dblake.landing.columns import HIGH, INCARNATION, LOW, LSN, TXID
 from dblake.landing.control import CLOSED, ChunkEnd
-
-WINDOW = "window"
-_OWN = [WINDOW, CHUNK_ID, TABLE, SCHEMA_ID, LEASE_EPOCH, INCARNATION, "high_lsn", "batch", TXID, "committed_at"]
-_TYPES = {name: pa.string() for name in (WINDOW, CHUNK_ID, TABLE, SCHEMA_ID)} | {
-    "committed_at": LANDING.field("committed_at").type,
-}
-WINDOWS = pa.schema([pa.field(name, _TYPES.get(name, pa.int64())) for name in _OWN])
 
 ChunkName = tuple[str, str, int]
 """Chunk id, table and lease epoch: what binds chunk rows and watermarks to one window."""
@@ -69,7 +51,7 @@ class WatermarkRow:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A high watermark with what capture says of its chunk; ``window`` is None if the chunk was discarded."""
+    """A high watermark with its payload; ``window`` is None if the chunk was discarded."""
 
     row: WatermarkRow
     end: ChunkEnd
@@ -77,7 +59,7 @@ class Ending:
 
 
 def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
-    """What the ``high`` rows among these say. Raises WindowInvariantViolated for one that contradicts itself."""
+    """Parse the ``high`` rows among these. Raises WindowInvariantViolated for one that contradicts itself."""
     found: dict[ChunkName, Ending] = {}
     for row in (r for r in rows if r.kind == HIGH):
         if row.chunk in found:
@@ -86,7 +68,7 @@ def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
         window = None
         if end.status == CLOSED:
             if end.first_batch > row.batch:
-                raise _broken(row, f"says it began in batch {end.first_batch}, after its high watermark")
+                raise _broken(row, f"has a first batch, {end.first_batch}, after its high watermark")
             try:
                 high = Position(row.incarnation, row.lsn, row.seq)
                 window = end.window(chunk_id=row.chunk_id, table=row.table, lease_epoch=row.lease_epoch, high=high)
@@ -111,21 +93,6 @@ def require_rows(closing: Iterable[Ending], found: Mapping[ChunkName, int]) -> N
             raise _broken(ending.row, f"read {ending.end.rows} rows, but landing has {count} of them")
 
 
-def windows_table(closing: Sequence[Ending]) -> pa.Table:
-    """The closing windows as rows, numbered."""
-    rows = []
-    for number, ending in enumerate(closing):
-        window, row = ending.window, ending.row
-        if window is None:
-            raise ValueError(f"chunk {row.chunk_id} was discarded")
-        rows.append({
-            WINDOW: str(number), CHUNK_ID: row.chunk_id, TABLE: row.table, SCHEMA_ID: window.schema_id,
-            LEASE_EPOCH: row.lease_epoch, INCARNATION: row.incarnation,
-            "high_lsn": window.high.lsn, "batch": row.batch, TXID: row.txid, "committed_at": row.committed_at,
-        })
-    return pa.Table.from_pylist(rows, schema=WINDOWS)
-
-
 def reach(windows: Iterable[ChunkWindow]) -> Column:
     """True for all log rows that any of the windows holds, and false for most others.
 
@@ -144,16 +111,6 @@ def reach(windows: Iterable[ChunkWindow]) -> Column:
         until = F.col(LSN) <= max(window.high.lsn for window in spans)
         near = near | ((F.col(INCARNATION) == incarnation) & until & since)
     return near
-
-
-def of_window(chunk_rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """Chunk rows of landing that belong to one of the windows, with the window's number for ``chunk_id``."""
-    bound = F.broadcast(windows.select(WINDOW, CHUNK_ID, TABLE, LEASE_EPOCH))
-    return chunk_rows.join(bound, [CHUNK_ID, TABLE, LEASE_EPOCH], "inner").select(*_renumbered(chunk_rows))
-
-
-def _renumbered(rows: DataFrame) -> list[Column]:
-    return [F.col(WINDOW).alias(CHUNK_ID) if name == CHUNK_ID else F.col(name) for name in rows.columns]
 
 
 def _broken(row: WatermarkRow, what: str) -> WindowInvariantViolated:

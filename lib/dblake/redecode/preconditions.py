@@ -15,7 +15,8 @@ from dblake.core.errors import LandingError, LandingGap
 from dblake.events.schema import LOG, ORIGIN
 from dblake.lake.layout import Paths
 from dblake.landing.columns import BATCH, CHUNK_ID, KIND, LEASE_EPOCH, LOW, TABLE
-from dblake.reconcile.batch_summary import read_survey, survey
+from dblake.reconcile.batch_summary import survey
+from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.ledger import ORPHANED
 from dblake.reconcile.windows import endings, reach
 
@@ -49,7 +50,7 @@ def _reaching_back(
 ) -> list[str]:
     """The tables whose windows need batches that are gone."""
     span = F.col(BATCH).between(first, last)
-    found = read_survey(survey(landing.where(span)).collect())
+    found = survey(LandingFiles(paths.landing, paths.source).files(first, last), first, last)
     windows = [ending.window for ending in endings(found.watermarks) if ending.window]
     tables = {window.table for window in windows if window.first_batch < oldest}
     if windows:

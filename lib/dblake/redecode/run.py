@@ -19,7 +19,6 @@ import logging
 from functools import reduce
 from pathlib import Path
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
@@ -31,12 +30,12 @@ import dblake
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
-from dblake.lake.layout import Beside, Paths
+from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.landing.columns import BATCH
-from dblake.reconcile.microbatch import Reconciler
-from dblake.reconcile.stream import decoders_error
+from dblake.reconcile.reconciler import Reconciler
+from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
 from dblake.redecode.compare import compared
 from dblake.redecode.ledger import Run, compared_run, done_run, note_compared, note_done, read_run
 from dblake.redecode.preconditions import require_landing
@@ -44,7 +43,6 @@ from dblake.spark.conflicts import retry_on_conflict
 
 logger = logging.getLogger(__name__)
 
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 #: In the order in which they are swapped, each with what names a row and the column told as its letter. Events come
 #: last: what refers to schemas finds them, and a reconcile beside looks at events.
 _TABLES = {
@@ -88,7 +86,7 @@ class _Work:
 
     def __init__(self, spark: SparkSession, paths: Paths, max_bytes_per_trigger: str) -> None:
         self._spark, self._paths = spark, paths
-        self._bytes = int(max_bytes_per_trigger[:-1]) * _UNITS[max_bytes_per_trigger[-1]]
+        self._bytes = size_in_bytes(max_bytes_per_trigger)
         self._application = Application.redecode(paths.source)
         self.decoder = _decoder()
 
@@ -131,18 +129,18 @@ class _Work:
         logger.info("batches %d to %d are decoded again", run.first, run.last)
         return late
 
-    def _beside(self, run: Run) -> Beside:
+    def _beside(self, run: Run) -> StagedPaths:
         folder = f"{self._paths.again}/{run.number}-{run.first}-{run.decoder}"
-        return Beside(self._paths.warehouse, self._paths.source, folder)
+        return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
-    def _decode(self, beside: Beside, run: Run) -> None:
-        reconciler = Reconciler(self._spark, beside, (self._paths, run.first))
+    def _decode(self, beside: StagedPaths, run: Run) -> None:
+        reconciler = Reconciler(as_session(self._spark), beside, (self._paths, run.first))
         try:
             reconciler.catch_up()
-            for batch in _portions(self._paths.landing, run.first, run.last, self._bytes):
+            for batch in reconciler.landing.portions(run.first, run.last, self._bytes):
                 reconciler.reconcile(batch)
         except PySparkException as error:
-            raise decoders_error(error) or error from None
+            raise decoder_error(error) or error from None
 
     def _rows(self, path: str, run: Run) -> DataFrame:
         return self._spark.read.format("delta").load(path).where(_batches(run))
@@ -166,19 +164,6 @@ class _Work:
 
 def _batches(run: Run) -> str:
     return f"{BATCH} >= {run.first} AND {BATCH} <= {run.last}"
-
-
-def _portions(landing: str, first: int, last: int, size: int) -> list[int]:
-    """Up to which batch each micro-batch goes, so that it has about so many bytes."""
-    files = pa.table(DeltaTable(landing).get_add_actions(flatten=True)).select(["max.batch", "size_bytes"])
-    ends, waiting = [], 0
-    for file in files.sort_by("max.batch").to_pylist():
-        if first <= file["max.batch"] < last:
-            waiting += file["size_bytes"]
-            if waiting >= size:
-                ends.append(file["max.batch"])
-                waiting = 0
-    return [*ends, last]
 
 
 @retry(retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(8), reraise=True)

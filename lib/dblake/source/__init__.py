@@ -1,1 +1,1 @@
-"""The databases. Every folder has the same files and passes one conformance suite; drivers live nowhere else."""
+"""The databases that dblake captures. Each package has the same modules and passes one conformance suite."""

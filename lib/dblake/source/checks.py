@@ -1,6 +1,6 @@
-"""What preflight says of any database: whether the patterns mean tables, and whether state can hold their columns.
+"""Prerequisites that every database shares: table patterns match, and state tables can hold the columns.
 
-And what capture makes of it: ``require_met`` refuses to start over checks that are not met.
+``require_met`` is capture's use of checks: it refuses to start while one is not met.
 """
 
 from __future__ import annotations
@@ -13,52 +13,59 @@ from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check
 
-#: Column names of state tables' own, and of what is merged into them.
 _RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
-CLASH = "a state table cannot hold a second column by this name, in whatever case: "
+"""Columns of state tables, and of what is merged into them."""
+CLASH = "a state table already has a column of this name, ignoring case: "
+"""The detail of the check ``column_names``, before the columns."""
 
 
 def require_met(source: str, checks: Iterable[Check]) -> None:
-    """Raises PrerequisitesNotMet with all of the checks that are not met."""
-    broken = [check for check in checks if not check.ok]
-    if broken:
+    """Raise PrerequisitesNotMet with all checks that are not met, if there are any."""
+    unmet = [check for check in checks if not check.ok]
+    if unmet:
         raise PrerequisitesNotMet(
-            f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in broken),
-            next_step="run preflight, which has the statement that mends each",
+            f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in unmet),
+            next_step="run preflight, which prints the statement that corrects each",
         )
 
 
-def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *, found: bool) -> Check:
-    """Whether each pattern means something among the tables there are; ``found``: whether all together do."""
+def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *, has_tables: bool) -> Check:
+    """Check that each pattern matches one of the tables ``names``, as ``(schema, table)``.
 
-    def idle(pattern: str) -> bool:
+    ``has_tables`` is True if all patterns together include a table. An exclusion without effect is only reported.
+    """
+
+    def is_unused(pattern: str) -> bool:
         return not any(TableFilter([pattern.removeprefix("!")])(s, t) for s, t in names)
 
-    missed = [p for p in patterns if not p.startswith("!") and idle(p)]
-    if missed:
-        everything = [qualified(s, t) for s, t in names]
-        near = sorted({n for p in missed for n in difflib.get_close_matches(p, everything, n=2, cutoff=0.8)})
+    unmatched = [p for p in patterns if not p.startswith("!") and is_unused(p)]
+    if unmatched:
+        existing = [qualified(s, t) for s, t in names]
+        similar = sorted({n for p in unmatched for n in difflib.get_close_matches(p, existing, n=2, cutoff=0.8)})
         return Check(
-            "tables", False, f"no table matches {abbreviated(missed)}",
-            "correct source.tables, or create the tables" + (f"; there is {abbreviated(near)}" if near else ""),
+            "tables", False, f"no table matches {abbreviated(unmatched)}",
+            "correct source.tables, or create the tables"
+            + (f"; similar names: {abbreviated(similar)}" if similar else ""),
         )
-    if not found:
-        return Check("tables", False, "the patterns leave no table", "correct source.tables")
-    in_vain = [p for p in patterns if p.startswith("!") and idle(p)]
-    return Check("tables", True, f"nothing to take out for {abbreviated(in_vain)}" if in_vain else "")
+    if not has_tables:
+        return Check("tables", False, "the patterns exclude every table", "correct source.tables")
+    unused_exclusions = [p for p in patterns if p.startswith("!") and is_unused(p)]
+    return Check(
+        "tables", True, f"no table matches the exclusion {abbreviated(unused_exclusions)}" if unused_exclusions else ""
+    )
 
 
-def clashing(table: TableSchema) -> list[str]:
-    """The columns that a state table cannot hold beside its own and the others."""
-    bad = []
+def clashing_columns(table: TableSchema) -> list[str]:
+    """Return the columns whose names clash, ignoring case, with a state table's own columns or with earlier ones."""
+    clashing = []
     seen: set[str] = set()
     for name in table.names:
         if name.lower() in _RESERVED or name.lower() in seen:
-            bad.append(name)
+            clashing.append(name)
         seen.add(name.lower())
-    return bad
+    return clashing
 
 
 def free_name(column: str) -> str:
-    """What a clashing column might be called instead."""
+    """Return a name to rename a clashing column to."""
     return f"{column.strip('_')}_2"

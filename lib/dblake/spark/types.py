@@ -4,7 +4,7 @@ The mapping is data: ``SOURCE_TYPES`` is searched from the top, the first row wh
 wins; what no row names stays the source's exact text. Spellings are the database's own, so the rows of several
 databases stand side by side. Promise: the SQL of a type gives NULL for a text the type cannot hold unchanged, and
 never rounds, shifts or fails; naming such a column in ``_lossy`` is left to the fold. ``docs/types.md`` is
-``markdown()``.
+generated from it (``tools.types_reference``).
 """
 
 from __future__ import annotations
@@ -62,30 +62,6 @@ SOURCE_TYPES = (
                "binary(n), varbinary(n), tinyblob, blob, mediumblob, longblob"),
 )
 
-# For the page alone: PostgreSQL's types that no row above names, and how their text is written.
-_WRITTEN = (
-    ("`text`, `varchar(n)`, `name`, `xml`", "as it is"),
-    ('`char(n)`, `"char"`', "`char(n)` with the blanks at its end"),
-    ("`json`", "as it was stored, byte for byte"),
-    ("`jsonb`, `jsonpath`", 'as the server writes it: `{"a": 1, "b": 0.10}`'),
-    ("`uuid`", "`a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11`"),
-    ("`time`", "`23:59:59.999999`, up to `24:00:00`"),
-    ("`timetz`", "`12:34:56.789-12:30`, in its own zone"),
-    ("`interval`", "`1 year 2 mons -3 days +04:05:06.789`"),
-    (f"`numeric` of more than {_MAX_DIGITS} digits", "`123.4500`, all digits; `NaN`"),
-    ("`money`", "`-$1,234.50`"),
-    ("`bit(n)`, `varbit(n)`", "`10000001`"),
-    ("`inet`, `cidr`, `macaddr`, `macaddr8`", "`127.0.0.1/8`, `2001:db8::/32`, `08:00:2b:01:02:03`"),
-    ("arrays", '`{1,NULL,-3}`, `{"a,b","NULL"}`, `{{1,2},{3,4}}`; bounds that do not begin at 1: `[0:1]={1,2}`'),
-    ("ranges, multiranges", "`[1,6)`, `empty`, `{[1,3),[5,8)}`"),
-    ("`tsvector`, `tsquery`", "`'a':1A 'b':2`, `'a' & !'b'`"),
-    ("`point`, `line`, `lseg`, `box`, `path`, `polygon`, `circle`", "`(1,-2.5)`, `{1,-1,0}`, `<(0,0),1.5>`"),
-    ("`oid`, `xid8`, `tid`, `pg_lsn`, `pg_snapshot`", "`4294967295`, `(0,1)`, `16/B374D848`, `100:200:150`"),
-    ("`regclass` and its like", "the name of then: `public.orders`, `integer`"),
-    ("enums, composites", 'the label; `(1.50,"a,b",)`'),
-    ("types of extensions: `hstore`, `vector`, …", "as the extension writes them"),
-)
-
 _READ = {
     # Only the length tells a date from 'epoch', '0044-03-15 BC' and '12024-01-01', all of which the cast would take.
     "DATE": "CASE WHEN length({v}) = 10 THEN try_cast({v} AS DATE) END",
@@ -137,61 +113,6 @@ def holds(wide: str, narrow: str) -> bool:
     if wide in _INTEGER_DIGITS and narrow in _INTEGER_DIGITS:
         return _INTEGER_DIGITS[wide] > _INTEGER_DIGITS[narrow]
     return False
-
-
-def markdown() -> str:
-    """The page ``docs/types.md``."""
-    rows = [f"| {', '.join(f'`{name}`' for name in row.shown.split(', '))} |"
-            f" `{row.spark}` | {row.cannot_hold or 'nothing'} |" for row in SOURCE_TYPES]
-    return "\n".join(
-        [
-            "# Types",
-            "",
-            "Events keep every value as the source's own text. State tables and the typed views hold Spark types:",
-            "",
-            "| source type | Spark type | what it cannot hold |",
-            "| --- | --- | --- |",
-            *rows,
-            f"| all others: text, uuid, json, arrays, enums, sets, bits, time, interval, geometry, … and numeric or "
-            f"decimal of more than {_MAX_DIGITS} digits | `{TEXT}`, the exact text | nothing |",
-            "",
-            "A PostgreSQL domain is read as its base type. What stays text there is written so, in dump and log alike,",
-            "whatever the session settings of the database or the role:",
-            "",
-            "| source type | text |",
-            "| --- | --- |",
-            *(f"| {types} | {written} |" for types, written in _WRITTEN),
-            "",
-            "Columns that PostgreSQL generates from others are not in the log, and so neither in events nor in state;",
-            "`preflight` names them. Identity columns are columns like all others.",
-            "",
-            "A value its type cannot hold is NULL in state, and the column is named in the row's `_lossy`; the exact",
-            "text is in the events. So is a column whose bytes are no text in UTF-8: it holds `\\x` and hex. Numbers",
-            "are never rounded: a number with too many digits counts as one the type cannot hold. NaN and the",
-            "infinities of floating-point types are held. Times with a zone are instants, shown in UTC.",
-            "",
-            "A value that was never sent is NULL in state, too, and its column is named in the row's `_missing`:",
-            "see the runbook.",
-            "",
-            "A type change at the source is followed where the wider of the two types holds all values of the other",
-            "(`integer` and `bigint`, `real` and `double precision`, decimals with room for both): the state table",
-            "takes or keeps the wider one. Any other change stops that table, by name, until its state is rebuilt.",
-            "",
-            "## What wal2json cannot say",
-            "",
-            "With `source.plugin: wal2json` the text is the same, but for",
-            "",
-            "- NaN and infinity in columns of type `numeric`, `real` and `double precision`, up to wal2json 2.5: they",
-            "  come as NULL, and nothing tells them from it. In a column that may not be NULL such a value counts as",
-            "  not sent (`_missing`); as a key reconcile stops at it, by name. From 2.6 on numbers come as text, all",
-            "  of them exact. Arrays, domains and composites of such types are exact in either. `preflight` names the",
-            "  columns.",
-            "- Generated columns and partitioned tables: such tables are refused by name.",
-            "- Databases in other encodings than UTF-8 (and SQL_ASCII): refused by `preflight`, for wal2json does not",
-            "  convert them.",
-            "",
-        ]
-    )
 
 
 def _decimal(precision: int, scale: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from dblake.capture.requests import State
+from dblake.capture.dump_task import DumpState
 from dblake.core.errors import UsageError
 
 _STAGES = {
@@ -49,7 +49,7 @@ def write_metrics(document: dict[str, Any], path: Path) -> None:
         for figure, text in _LOG.items():
             if document["log"][figure] is not None:
                 gauge(f"log_{figure}", text).labels(source).set(document["log"][figure])
-    under_way = [dump for dump in document["dumps"] if not State(dump["state"]).final]
+    under_way = [dump for dump in document["dumps"] if not DumpState(dump["state"]).is_final]
     for figure, text in _DUMPS.items():
         of_dump = gauge(f"dump_{figure}", text, "dump", "table")
         for dump in under_way:

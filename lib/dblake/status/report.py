@@ -14,9 +14,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from dblake.capture.dump_queue import dump_status
 from dblake.capture.progress import ProgressStore
-from dblake.capture.requests import status as dump_status
-from dblake.capture.stale_tables import StaleTable, rewritten
+from dblake.capture.stale_tables import StaleTable, read_stale_tables
 from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
@@ -53,7 +53,7 @@ def build_status(paths: Paths, store: ProgressStore, source: SourceReport, *, la
         "check": check,
         "problems": [
             *_unreachable(source.error), *_room(source.log, stages["landing"]), *_idle(stages, paths),
-            *_late(stages, late_seconds), *_failed(dumps), *_rewritten(rewritten(store), dumps),
+            *_late(stages, late_seconds), *_failed(dumps), *_rewritten(read_stale_tables(store), dumps),
             *_behind(reached.behind), *_checked(check),
         ],
     }

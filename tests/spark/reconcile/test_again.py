@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,10 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import dblake.reconcile.microbatch
+import dblake.reconcile.reconciler
 import dblake.redecode.run
 import dblake.state.restate
 from dblake.core.errors import LandingGap, SupersededByRedecode, UsageError
@@ -27,12 +24,12 @@ from dblake.core.schema import Column, TableSchema
 from dblake.events.schema import EVENTS
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
+from dblake.lake.log import commit_files
 from dblake.landing.control import ChunkEnd
-from dblake.reconcile.microbatch import Reconciler
+from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.redecode.preconditions import require_landing
 from dblake.redecode.run import decode_again
-from dblake.spark.append_table import AppendTable
 from dblake.sql.query import query
 from dblake.state.run import run_state
 from jobs.reconcile import reconcile as job
@@ -88,7 +85,6 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def paths(folded: Path, tmp_path: Path) -> Paths:
     """A copy of it."""
     shutil.copytree(folded, tmp_path, dirs_exist_ok=True)
-    # The stream's checkpoint knows the table by its id, not by its place.
     return Paths(str(tmp_path), "shop")
 
 
@@ -155,7 +151,8 @@ def dying_at(name: str) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("place", [
-    "reconcile.events_appended", "again.decoded", "again.compared", "again.schemas_swapped", "again.windows_swapped",
+    "reconcile.events_written", "reconcile.events_appended",
+    "again.decoded", "again.compared", "again.schemas_swapped", "again.windows_swapped",
     "again.events_swapped", "again.others_stopped", "again.removed",
 ])
 def test_dying_anywhere_is_made_good_by_the_next_run(
@@ -163,7 +160,7 @@ def test_dying_anywhere_is_made_good_by_the_next_run(
 ) -> None:
     before = events(spark, paths)
     with monkeypatch.context() as patched:
-        for module in (dblake.redecode.run, dblake.reconcile.microbatch):
+        for module in (dblake.redecode.run, dblake.reconcile.reconciler):
             patched.setattr(module, "failpoint", dying_at(place))
         with pytest.raises(Died):
             decode_again(spark, paths, 3)
@@ -197,10 +194,10 @@ def test_state_that_dies_before_it_has_noted_what_it_built_does_so_later(
     assert state(spark, paths, read_frontier(paths)) == STATE_THEN
 
 
-def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_again(
+def test_reconcile_beside_redecode_stops_and_its_batches_are_decoded_again(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = Reconciler(spark, paths)
+    beside = Reconciler(lambda: spark, paths)
     beside.catch_up()
     land(paths.landing, "shop", [put(6, 60, "5", "e"), put(7, 70, "6", "f"), put(8, 80, "8", "h")], TABLES)
 
@@ -214,51 +211,34 @@ def test_a_reconcile_beside_stops_and_what_it_appended_meanwhile_is_decoded_agai
     assert [(run.first, run.last) for run in rounds] == [(3, 5), (6, 6)]
     with pytest.raises(SupersededByRedecode, match="Next: start it again"):
         beside.reconcile(7)
-    assert Reconciler(spark, paths).done() == 6
+    assert Reconciler(lambda: spark, paths).done() == 6
 
-    late = Reconciler(spark, paths)
+
+@pytest.mark.parametrize("place", ["reconcile.events_written", "commit"])
+def test_events_written_before_a_swap_are_rejected_after_it(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    late = Reconciler(lambda: spark, paths)
     late.catch_up()
-    monkeypatch.setattr(late, "_append_schemas", lambda *_: None)
-    appended = late._append_events
+    land(paths.landing, "shop", [put(6, 60, "5", "e")], TABLES)
 
-    def swapped_meanwhile(*arguments: Any) -> None:
-        appended(*arguments)
-        decode_again(spark, paths, 5)
+    def swap(here: str) -> None:
+        if here == place:
+            decode_again(spark, paths, 5)
 
-    monkeypatch.setattr(late, "_append_events", swapped_meanwhile)
-    # Where the store keeps writers apart nobody holds the table meanwhile.
-    monkeypatch.setattr(dblake.reconcile.microbatch, "commit_lock", nullcontext)
-    with pytest.raises(SupersededByRedecode, match=r"batch 7 may be decoded as before\. Next: reconcile --from 7"):
-        late.reconcile(7)
+    def commit(*arguments: Any) -> None:
+        swap("commit")
+        commit_files(*arguments)
 
-
-def test_an_append_under_way_when_events_are_swapped_fails(spark: SparkSession, paths: Paths, tmp_path: Path) -> None:
-    started, go = tmp_path / "started", tmp_path / "go"
-
-    def wait(batches: Any) -> Any:
-        started.touch()
-        while not go.exists():
-            time.sleep(0.05)
-        yield from batches
-
-    slow = spark.read.format("delta").load(paths.events).where("lsn = 10").mapInArrow(wait, EVENTS)
-    table = AppendTable(spark, paths.events, "reconcile/shop", EVENTS, ())
-    failed: list[PySparkException] = []
-
-    def append() -> None:
-        try:
-            table.append(slow, 6)
-        except PySparkException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=append)
-    thread.start()
-    while not started.exists():
-        time.sleep(0.05)
-    assert dblake.redecode.run._stop_others(paths) == 5
-    go.touch()
-    thread.join()
-    assert len(failed) == 1 and table.done() == 5
+    # Where the store keeps writers apart, no lock does.
+    monkeypatch.setattr(dblake.reconcile.reconciler, "commit_lock", nullcontext)
+    monkeypatch.setattr(dblake.reconcile.reconciler, "failpoint", swap)
+    monkeypatch.setattr(dblake.reconcile.reconciler, "commit_files", commit)
+    before = events(spark, paths)
+    with pytest.raises(SupersededByRedecode):
+        late.reconcile(6)
+    assert Reconciler(lambda: spark, paths).done() == 5
+    assert len(events(spark, paths)) == len(EVENTS_THEN) and before != events(spark, paths)
 
 
 def test_events_found_where_a_table_had_none_reach_its_state(spark: SparkSession, tmp_path: Path) -> None:
@@ -346,8 +326,8 @@ def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
     assert found["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
     assert [(line["batch"], line["op"]) for line in found["differing"]] == [(4, "c"), (4, "r")]
     shown = CliRunner().invoke(job, ["--conf", str(conf), "--from", "3"])
-    assert "batches 3 to 5, decoded again" in shown.stdout and "builds anew: public.t" in shown.stdout
-    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from ends"),
+    assert "batches 3 to 5, decoded again" in shown.stdout and "rebuilds: public.t" in shown.stdout
+    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from cannot"),
                           (["--json"], "--from")):
         refused = CliRunner().invoke(job, ["--conf", str(conf), *options])
         assert isinstance(refused.exception, UsageError) and said in refused.exception.what

@@ -1,4 +1,4 @@
-"""Batches: how they are numbered and stamped, when they are full, and who waits then."""
+"""Batches: numbering, the columns that landing adds, the limits, and blocked chunk readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines(*texts: str) -> pa.BinaryArray:
     return pa.array([text.encode() for text in texts], pa.binary())
 
 
-def test_batches_are_numbered_on_and_stamped() -> None:
+def test_batches_are_numbered_and_stamped() -> None:
     batches = builder()
     batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], {"h"})
     first = batches.take()
@@ -50,15 +50,15 @@ def test_batches_are_numbered_on_and_stamped() -> None:
 
 @pytest.mark.parametrize(("limits", "full"), [({"max_rows": 3}, False), ({"max_rows": 2}, True),
                                               ({"max_bytes": 21}, False), ({"max_bytes": 20}, True)])
-def test_a_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> None:
+def test_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> None:
     batches = builder(**limits)
     batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], set())
-    assert batches.full is full
+    assert batches.is_full is full
     batches.take()
-    assert not batches.full
+    assert not batches.is_full
 
 
-def test_chunk_rows_stand_beside_the_log_with_their_schema_told_once() -> None:
+def test_chunk_rows_follow_log_with_one_schema_row() -> None:
     batches, mine = builder(), chunk()
     batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set())
     batches.add_chunk(mine, SCHEMA, 0, lines("1\n", "2\n"), COPY)
@@ -77,7 +77,7 @@ def test_chunk_rows_stand_beside_the_log_with_their_schema_told_once() -> None:
     assert mine.first_batch == 5
 
 
-def test_a_chunk_waits_while_the_batch_is_full_and_the_log_does_not() -> None:
+def test_add_chunk_blocks_while_full_and_add_log_does_not() -> None:
     batches = builder(max_rows=2)
     batches.add_log([log(0, 2)], 1, ResumePoint(1, "10"), [], set())
     adding = threading.Thread(target=batches.add_chunk, args=(chunk(), SCHEMA, 0, lines("1\n"), COPY))
@@ -90,7 +90,7 @@ def test_a_chunk_waits_while_the_batch_is_full_and_the_log_does_not() -> None:
     assert batches.take().rows["kind"].to_pylist() == ["schema", "chunk"]
 
 
-def test_who_waits_is_freed_when_capture_ends() -> None:
+def test_close_unblocks_waiting_add_chunk() -> None:
     batches = builder(max_rows=1)
     batches.add_log([log(0)], 1, ResumePoint(1, "10"), [], set())
     ended = []

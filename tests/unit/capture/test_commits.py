@@ -1,4 +1,4 @@
-"""Commits beside the loop: in order, one at a time, to a real landing table."""
+"""The committer: one commit at a time, in order, to a real landing table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dblake.capture.batch import Filled
+from dblake.capture.batch import Batch
 from dblake.capture.commits import Committer
 from dblake.core.errors import Fenced, TableUnavailable
 from dblake.core.position import Position, ResumePoint
@@ -19,21 +19,21 @@ from dblake.lake.locks import commit_lock
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 
-_UPKEEP = """
+_MAINTENANCE = """
 import sys
 from dblake.lake.locks import commit_lock
 with commit_lock(sys.argv[1]):
-    print("begun", flush=True)
+    print("locked", flush=True)
     sys.stdin.readline()
 """
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "lib")}
 SERVER = ServerIdentity("a server", "1")
 
 
-def batch(number: int) -> Filled:
+def batch(number: int) -> Batch:
     row = {"batch": number, "lease_epoch": 1, "incarnation": 1, "lsn": number, "seq": 0, "kind": "heartbeat"}
     rows = pa.Table.from_pylist([row], schema=LANDING)
-    return Filled(number, rows, ResumePoint(1, str(number), Position(1, number)))
+    return Batch(number, rows, ResumePoint(1, str(number), Position(1, number)))
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "landing")
 
 
-def test_a_batch_has_landed_when_it_is_handed_back(path: str) -> None:
+def test_returned_batch_has_landed(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=4, server=SERVER, per_second=1000)
-    assert commits.landed() is None and not commits.busy
+    assert commits.take_landed() is None and not commits.is_busy
     commits.submit(batch(1))
-    assert commits.busy
-    landed = commits.landed(wait_seconds=20)
+    assert commits.is_busy
+    landed = commits.take_landed(wait_seconds=20)
     assert landed is not None and landed.number == 1
-    assert not commits.busy
+    assert not commits.is_busy
     assert Landing(path, "shop").reached == Reached(1, 4, SERVER, ResumePoint(1, "1", Position(1, 1)))
     commits.close()
 
 
-def test_one_at_a_time(path: str) -> None:
+def test_second_commit_at_a_time_is_an_error(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
     commits.submit(batch(1))
     with pytest.raises(AssertionError, match="one commit at a time"):
@@ -61,25 +61,25 @@ def test_one_at_a_time(path: str) -> None:
     commits.close()
 
 
-def test_nothing_lands_while_upkeep_works_on_landing(path: str) -> None:
+def test_commit_waits_for_maintenance_lock(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
-    # Another process: on a local disk its commit could take the place of one that comes meanwhile.
-    upkeep = subprocess.Popen(
-        [sys.executable, "-c", _UPKEEP, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT
+    # Another process: on a local disk its commit could overwrite one that is made at the same time.
+    maintenance = subprocess.Popen(
+        [sys.executable, "-c", _MAINTENANCE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT
     )
-    assert upkeep.stdout is not None and upkeep.stdout.readline() == b"begun\n"
+    assert maintenance.stdout is not None and maintenance.stdout.readline() == b"locked\n"
     commits.submit(batch(1))
-    assert commits.landed(wait_seconds=0.5) is None
-    upkeep.communicate(b"\n")
-    assert commits.landed(wait_seconds=20) is not None
+    assert commits.take_landed(wait_seconds=0.5) is None
+    maintenance.communicate(b"\n")
+    assert commits.take_landed(wait_seconds=20) is not None
     commits.close()
 
 
-def test_one_capture_does_not_wait_for_another_that_stands_still(path: str) -> None:
+def test_commit_ignores_shared_lock_of_frozen_capture(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
     with commit_lock(path, shared=True):
         commits.submit(batch(1))
-        assert commits.landed(wait_seconds=20) is not None
+        assert commits.take_landed(wait_seconds=20) is not None
     commits.close()
 
 
@@ -91,12 +91,12 @@ def test_commit_lock_held_too_long_raises_table_unavailable(path: str, monkeypat
         pass
 
 
-def test_a_warehouse_behind_a_url_keeps_writers_apart_by_itself() -> None:
+def test_commit_lock_is_reentrant_for_object_stores() -> None:
     with commit_lock("s3://bucket/landing"), commit_lock("s3://bucket/landing"):
         pass
 
 
-def test_the_commit_rate_is_kept(path: str) -> None:
+def test_commit_rate_delays_next_commit(path: str) -> None:
     commits = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=0.01)
     assert commits.due_in == 0
     commits.submit(batch(1))
@@ -104,12 +104,12 @@ def test_the_commit_rate_is_kept(path: str) -> None:
     commits.close()
 
 
-def test_a_commit_that_fails_is_told_when_asked_for(path: str) -> None:
+def test_failed_commit_raises_in_take_landed(path: str) -> None:
     mine = Committer(Landing(path, "shop"), lease_epoch=1, server=SERVER, per_second=1000)
     Landing(path, "shop").commit(batch(1).rows, Reached(1, 2, SERVER, ResumePoint(1, "1")))
     mine.submit(batch(1))
-    with pytest.raises(Fenced, match="batch 1 was refused"):
-        mine.landed(wait_seconds=20)
+    with pytest.raises(Fenced, match="batch 1 was rejected"):
+        mine.take_landed(wait_seconds=20)
     reached = Landing(path, "shop").reached
     assert reached is not None and reached.lease_epoch == 2
     mine.close()

@@ -1,7 +1,8 @@
-"""Dumps on a memory database: steered, slowed down, given up, and in the window of commits nobody sees yet."""
+"""Dumps of a memory database: control, throttle, failure, and commits in the log that are not yet visible."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from dblake.capture import schedule
-from dblake.capture.requests import Control, Throttle, direct, queue_dump, requests, set_throttle
+from dblake.capture.dump_queue import queue_dump, read_requests, set_control
+from dblake.capture.dump_task import Control
+from dblake.capture.throttle import Throttle, set_throttle
 from dblake.core.errors import SourceError
 from dblake.core.schema import Column, TableSchema
 from dblake.source.memory.database import MemoryDatabase
@@ -48,52 +51,68 @@ def states(lake: Lake) -> list[tuple[str, str, int, int]]:
     return [(dump["table"], dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()]
 
 
-def wanted(lake: Lake, control: Control) -> Callable[[], None]:
-    def say() -> None:
-        for request in requests(lake.store):
-            direct(lake.store, request, control)
+def controlled(lake: Lake, control: Control) -> Callable[[], None]:
+    """Return a step that sets the control of all requests."""
+    def apply() -> None:
+        for request in read_requests(lake.store):
+            set_control(lake.store, request, control)
 
-    return say
+    return apply
 
 
-def test_paused_it_stops_after_the_chunk_under_way_and_later_goes_on(database: MemoryDatabase, lake: Lake) -> None:
+def landed_chunks(lake: Lake, table: str) -> Callable[[], None]:
+    """Return a step that waits until as many chunks of the table have landed as it was called for."""
+    numbers = itertools.count(1)
+
+    def wait() -> None:
+        number, deadline = next(numbers), time.monotonic() + 10
+        while not Path(lake.paths.landing).exists() or sum(
+            row["kind"] == "high" and row["table"] == table for row in lake.landing().to_pylist()
+        ) < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    return wait
+
+
+def test_paused_dump_stops_after_current_chunk_and_resumes(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump(T)
-    lake.capture(source(database), steps={("read", T): wanted(lake, Control.PAUSE)}, chunk_size=2)
+    lake.capture(source(database), steps={("read", T): controlled(lake, Control.PAUSE)}, chunk_size=2)
     assert states(lake) == [(T, "paused", 1, 2)]
-    wanted(lake, Control.RUN)()
+    controlled(lake, Control.RUN)()
     lake.capture(source(database), chunk_size=2)
     assert states(lake) == [(T, "done", 5, 9)]
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_cancelled_it_stops_and_the_next_table_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_cancelled_dump_stops_and_next_table_is_read(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump(T)
 
-    def cancel_and_ask_for_another() -> None:
-        wanted(lake, Control.CANCEL)()
+    def cancel_and_queue_another() -> None:
+        controlled(lake, Control.CANCEL)()
         lake.dump(U)
 
-    lake.capture(source(database), steps={("read", T): cancel_and_ask_for_another}, chunk_size=2)
+    lake.capture(source(database), steps={("read", T): cancel_and_queue_another}, chunk_size=2)
     assert [(table, state) for table, state, _, _ in states(lake)] == [(T, "cancelled"), (U, "done")]
 
 
-def test_what_is_asked_for_first_goes_between_the_chunks_of_what_is_being_read(
+def test_higher_priority_dump_preempts_between_chunks(
     database: MemoryDatabase, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "_QUEUE_SECONDS", 0.0)
     lake.dump(T)
 
-    def ask() -> None:
+    def queue_keys() -> None:
         queue_dump(lake.store, [U], [("1",)], priority=1)
 
-    lake.capture(source(database), steps={("read", T): ask}, chunk_size=2)
+    lake.capture(source(database), steps={("read", T): queue_keys}, chunk_size=2)
     highs = lake.landing().filter(pc.equal(lake.landing()["kind"], "high")).sort_by("lsn")["table"].to_pylist()
     # The last chunk of a whole table ends it.
     assert highs == [T, U, T, T, T, T, T]
     assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
 
 
-def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, lake: Lake) -> None:
+def test_throttle_changes_chunk_size_of_running_dump(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump(T)
     lake.capture(
         source(database), chunk_size=2,
@@ -102,15 +121,15 @@ def test_a_throttle_changes_the_chunk_size_under_way(database: MemoryDatabase, l
     assert states(lake) == [(T, "done", 2, 9)]
 
 
-def test_a_table_that_is_not_there_fails_by_name_and_the_next_is_read(database: MemoryDatabase, lake: Lake) -> None:
+def test_missing_table_fails_by_name_and_next_is_read(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump("public.gone", T)
     lake.capture(source(database))
     assert [(dump["table"], dump["state"], dump["error"]) for dump in lake.dumps()] == [
-        ("public.gone", "failed", "table public.gone is not in the database"), (T, "done", None),
+        ("public.gone", "failed", "table public.gone does not exist"), (T, "done", None),
     ]
 
 
-def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: MemoryDatabase, lake: Lake) -> None:
+def test_lagging_replica_read_discards_chunks_then_fails(database: MemoryDatabase, lake: Lake) -> None:
     database.lag_readers()
     with database.begin() as transaction:
         transaction.update(T, {"id": "1"}, {"v": "b"})
@@ -124,7 +143,7 @@ def test_readers_that_lag_are_found_out_and_in_the_end_given_up(database: Memory
     assert len(ledger) == 10
 
 
-def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, lake: Lake) -> None:
+def test_discarded_chunk_is_reread_after_lag(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={
         ("low", T): lambda: database.lag_readers(), ("high", T): lambda: database.catch_up_readers(),
@@ -133,14 +152,14 @@ def test_readers_that_stop_lagging_are_believed_again(database: MemoryDatabase, 
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}
 
 
-def test_a_chunk_may_land_before_its_reader_says_that_it_has_read_it(database: MemoryDatabase, lake: Lake) -> None:
+def test_chunk_that_lands_before_its_read_returns_counts(database: MemoryDatabase, lake: Lake) -> None:
     lake.dump(T, U)
-    slow: Steps = {("every high", T): lambda: time.sleep(0.3), ("every high", U): lambda: time.sleep(0.1)}
-    lake.capture(source(database), chunk_size=3, readers=2, steps=slow)
+    steps: Steps = {("every high", T): landed_chunks(lake, T), ("every high", U): landed_chunks(lake, U)}
+    lake.capture(source(database), chunk_size=3, readers=2, steps=steps)
     assert states(lake) == [(T, "done", 4, 9), (U, "done", 4, 9)]
 
 
-def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: MemoryDatabase, lake: Lake) -> None:
+def test_logged_commit_not_yet_visible_is_in_window(database: MemoryDatabase, lake: Lake) -> None:
     unseen = database.begin()
     unseen.update(T, {"id": "1"}, {"v": "new"})
     unseen.commit(visible=False)
@@ -152,7 +171,7 @@ def test_a_commit_in_the_log_that_nobody_sees_yet_is_in_the_window(database: Mem
     assert fold(reconcile(blind)[0])[T, ("1",)]["v"] == "a"
 
 
-def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
+def test_broken_connection_costs_current_chunk_only(
     database: MemoryDatabase, lake: Lake
 ) -> None:
     lake.dump(T)
@@ -161,11 +180,11 @@ def test_a_broken_connection_in_the_middle_of_a_chunk_costs_that_chunk_only(
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
 
 
-def test_a_source_that_goes_and_stays_away_ends_capture_with_try_again(database: MemoryDatabase, lake: Lake) -> None:
+def test_source_gone_for_good_ends_capture_retryable(database: MemoryDatabase, lake: Lake) -> None:
     def go_away() -> None:
         with database.changed:
             database.cut_connections()
-            database.slots["shop"].taken = True
+            database.slots["shop"].is_taken = True
 
     lake.dump(T)
     with pytest.raises(SourceError) as away:

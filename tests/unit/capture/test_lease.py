@@ -22,7 +22,7 @@ with LocalLease(Path(sys.argv[1]), "shop"):
 """
 
 
-def test_the_lease_is_held_inside_its_block_only(tmp_path: Path) -> None:
+def test_lease_is_held_inside_its_block_only(tmp_path: Path) -> None:
     lease = LocalLease(tmp_path / "new", "shop")
     assert not lease.held()
     with lease:
@@ -34,7 +34,7 @@ def test_the_lease_is_held_inside_its_block_only(tmp_path: Path) -> None:
         assert lease.held()
 
 
-def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+def test_second_process_is_rejected_until_first_is_dead(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     holder = subprocess.Popen(command, env={"PYTHONPATH": str(LIB)}, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
@@ -46,7 +46,7 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> 
         assert lease.held()
 
 
-def test_a_directory_that_cannot_be_written_is_named_as_a_setting(tmp_path: Path) -> None:
+def test_unwritable_directory_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="progress"), LocalLease(tmp_path / "file", "shop"):
         pass

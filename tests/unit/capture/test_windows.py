@@ -1,4 +1,4 @@
-"""Which watermarks count, and what a high one says of its chunk."""
+"""Which watermarks belong to a window, and how a high one ends its chunk."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def opened(windows: Windows, read: ChunkRead | None = READ) -> OpenChunk:
 
 
 def end_of(windows: Windows) -> ChunkEnd:
-    row, _ = windows.saw(seen("high", 20), batch=8)
+    row, _ = windows.on_watermark(seen("high", 20), batch=8)
     assert row is not None
     return ChunkEnd.from_json(row["payload"][0].as_py())
 
 
-def test_a_window_goes_from_its_low_watermark_to_its_high_one() -> None:
+def test_window_spans_low_to_high_watermark() -> None:
     windows = Windows()
     chunk = opened(windows)
-    low, closed = windows.saw(seen("low", 10), batch=7)
+    low, closed = windows.on_watermark(seen("low", 10), batch=7)
     assert low is not None and closed is None
     assert low.select(["kind", "lsn", "chunk_id", "table"]).to_pylist() == [
         {"kind": "low", "lsn": 10, "chunk_id": "low", "table": "public.t"}
     ]
-    high, closed = windows.saw(seen("high", 20), batch=8)
+    high, closed = windows.on_watermark(seen("high", 20), batch=8)
     assert high is not None and closed is chunk
     assert high["kind"].to_pylist() == ["high"]
     assert ChunkEnd.from_json(high["payload"][0].as_py()) == ChunkEnd(
@@ -51,25 +51,25 @@ def test_a_window_goes_from_its_low_watermark_to_its_high_one() -> None:
 
 
 @pytest.mark.parametrize("value", ["stray", "", "low", "high"])
-def test_what_belongs_to_no_open_chunk_leaves_nothing(value: str) -> None:
+def test_watermark_of_no_open_chunk_is_ignored(value: str) -> None:
     windows = Windows()
     chunk = opened(windows)
-    windows.forget(chunk)
-    assert windows.saw(seen(value, 10), batch=7) == (None, None)
+    windows.abandon(chunk)
+    assert windows.on_watermark(seen(value, 10), batch=7) == (None, None)
 
 
-def test_a_replayed_low_watermark_does_not_move_the_window() -> None:
+def test_replayed_low_watermark_keeps_window() -> None:
     windows = Windows()
     opened(windows)
-    windows.saw(seen("low", 10), batch=7)
-    assert windows.saw(seen("low", 15), batch=7) == (None, None)
+    windows.on_watermark(seen("low", 10), batch=7)
+    assert windows.on_watermark(seen("low", 15), batch=7) == (None, None)
     assert end_of(windows).low_lsn == 10
 
 
-def test_heartbeats_are_no_ones_window() -> None:
+def test_heartbeat_opens_no_window() -> None:
     windows = Windows()
     opened(windows)
-    row, closed = windows.saw(seen("low", 10, reader=0), batch=7)
+    row, closed = windows.on_watermark(seen("low", 10, reader=0), batch=7)
     assert row is not None and closed is None
     assert row["kind"].to_pylist() == ["heartbeat"]
     assert end_of(windows).reason == "the log shows its high watermark but not its low one"
@@ -81,35 +81,35 @@ def test_heartbeats_are_no_ones_window() -> None:
     (replace(READ, low_seen="another"), "the chunk was read elsewhere than its watermark was written"),
     (replace(READ, schema_changed=True), "schema changed in the window"),
 ])
-def test_a_chunk_is_discarded_by_name(read: ChunkRead | None, reason: str | None) -> None:
+def test_chunk_is_discarded_with_reason(read: ChunkRead | None, reason: str | None) -> None:
     windows = Windows()
     opened(windows, read)
-    windows.saw(seen("low", 10), batch=7)
+    windows.on_watermark(seen("low", 10), batch=7)
     end = end_of(windows)
     assert (end.status, end.reason) == ("discarded" if reason else "closed", reason)
 
 
-@pytest.mark.parametrize(("said", "status"), [
+@pytest.mark.parametrize(("schemas", "status"), [
     ([("before", NEW)], "closed"), ([("inside", NEW)], "discarded"), ([("inside", OLD)], "closed"),
     ([("inside", NEW), ("inside", OLD)], "closed"),
 ])
-def test_the_logs_schema_counts_from_the_low_watermark_on(said: list[tuple[str, TableSchema]], status: str) -> None:
+def test_log_schema_counts_from_low_watermark(schemas: list[tuple[str, TableSchema]], status: str) -> None:
     windows = Windows()
     opened(windows)
-    for where, schema in said:
+    for where, schema in schemas:
         if where == "before":
-            windows.log_says("public.t", schema.schema_id)
-    windows.saw(seen("low", 10), batch=7)
-    for where, schema in said:
+            windows.on_schema("public.t", schema.schema_id)
+    windows.on_watermark(seen("low", 10), batch=7)
+    for where, schema in schemas:
         if where == "inside":
-            windows.log_says("public.t", schema.schema_id)
-            windows.log_says("public.another", "0" * 16)
+            windows.on_schema("public.t", schema.schema_id)
+            windows.on_schema("public.another", "0" * 16)
     assert end_of(windows).status == status
 
 
-def test_a_chunk_begins_in_the_batch_of_its_first_trace() -> None:
+def test_chunk_starts_in_batch_of_its_first_row() -> None:
     windows = Windows()
     chunk = opened(windows)
-    chunk.traced(6)
-    windows.saw(seen("low", 10), batch=7)
+    chunk.add_batch(6)
+    windows.on_watermark(seen("low", 10), batch=7)
     assert end_of(windows).first_batch == 6

@@ -6,7 +6,7 @@ import pytest
 
 from dblake.core.errors import StateError
 from dblake.core.schema import Column, TableSchema
-from dblake.source.checks import clashing
+from dblake.source.checks import clashing_columns
 from dblake.sql.live import history_sql
 from dblake.state.shape import RESERVED, shape_of
 
@@ -14,7 +14,7 @@ from dblake.state.shape import RESERVED, shape_of
 @pytest.mark.parametrize("column", sorted(RESERVED))
 def test_what_state_refuses_preflight_has_named_before(column: str) -> None:
     table = TableSchema("public.t", (Column("id", "integer", False, 1), Column(column.upper(), "text")))
-    assert clashing(table) == [column.upper()]
+    assert clashing_columns(table) == [column.upper()]
     with pytest.raises(StateError, match=rf"table public\.t, column {column.upper()}: state tables have a column"):
         shape_of([table])
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.spark.types import holds, markdown, spark_type
+from dblake.spark.types import holds, spark_type
+from tools.types_reference import build_page
 
 
 @pytest.mark.parametrize(
@@ -52,4 +53,4 @@ def test_holds(wide: str, narrow: str, expected: bool) -> None:
 
 
 def test_the_page_is_the_mapping() -> None:
-    assert (Path(__file__).parents[3] / "docs" / "types.md").read_text(encoding="utf-8") == markdown()
+    assert (Path(__file__).parents[3] / "docs" / "types.md").read_text(encoding="utf-8") == build_page()

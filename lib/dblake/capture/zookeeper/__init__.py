@@ -1,1 +1,1 @@
-"""Progress documents and the lease in ZooKeeper, for captures that stand by for one another."""
+"""Lease and progress documents in ZooKeeper, for captures on several machines."""

@@ -1,13 +1,13 @@
 """The lease among captures on several machines: an election in ZooKeeper.
 
-Each capture that wants to lead makes a node that lives as long as its session, numbered by ZooKeeper; the lowest
-number leads, the others stand by in their order. Whether one leads, and goes on leading, is found by looking.
+Each capture that wants to lead creates a node that lives as long as its session, numbered by ZooKeeper; the lowest
+number leads, the others are on standby in their order. Captures poll; no watch has to arrive.
 
-Promise: ``held`` is true only while the session is surely alive, by this process's own clock. The servers end a
-session when they have heard nothing for its time-out; so the lease counts from the last request that was answered, as
-of when it was *sent*, and ends a third of the time-out early. A server that follows tells the one that leads only now
-and then whom it has heard from; the third is more than that and two clocks' drift take. A process that was frozen
-finds the time gone by when it goes on. What it had already handed to landing when it froze is refused there, by Delta.
+Guarantee: ``held`` is True only while the session is certainly alive, by this process's own clock. The servers expire a
+session after its time-out without a request. The lease therefore counts from the last answered request, as of when it
+was *sent*, and ends a third of the time-out early: a follower reports the sessions of its clients to the leader only at
+intervals, and two clocks drift. A process that was frozen sees the elapsed time when it resumes. What it had already
+passed to landing is rejected there, by Delta.
 """
 
 from __future__ import annotations
@@ -25,36 +25,44 @@ from uuid import uuid4
 from kazoo.exceptions import NoNodeError
 
 from dblake.capture.zookeeper.session import Session
-from dblake.core.errors import Fenced, LandingUnavailable
+from dblake.core.errors import Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 
-_SURE = 2 / 3
-_BEAT = 1 / 6
-# Goes on while the machine sleeps, where there is such a clock.
+_HELD_FRACTION = 2 / 3
+"""Of the session's time-out: how long after an answered request the lease counts as held."""
+_POLL_FRACTION = 1 / 6
+"""Of the session's time-out: the interval between requests."""
+_REFUSAL_FRACTION = 1.5
+"""Of the session's time-out: how long a capture without standby waits for the session of one that died to expire."""
+# Includes the time that the machine is suspended, where there is such a clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 logger = logging.getLogger(__name__)
 
 
 class ZookeeperLease:
-    """See Lease for the methods. Without ``standby`` it is refused when another capture leads, and goes on to."""
+    """See Lease for the methods. Without ``standby`` entering raises Fenced if another capture leads."""
 
     coordinated = True
 
-    def __init__(self, place: ZookeeperUrl, source: str, *, standby: bool, stop: threading.Event) -> None:
-        self._folder = f"{place.root}/{source}/lease"
+    def __init__(self, server: ZookeeperUrl, source: str, *, standby: bool, stop: threading.Event) -> None:
+        self._folder = f"{server.root}/{source}/lease"
         self._source, self._standby, self._stop = source, standby, stop
-        self._session = Session(place)
+        self._session = Session(server)
         self._token = uuid4().hex
         self.node = f"{self._folder}/{self._token}-"
-        """This capture's node, whose number ZooKeeper adds when it is made."""
-        self._answered = self._sure_until = float("-inf")
+        """This capture's node; ZooKeeper appends its number when it creates the node."""
+        self._answered_at = self._held_until = float("-inf")
         self._lost: str | None = None
         self._closed = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._keeper = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Returns once this capture leads, or ``stop`` is set. Raises Fenced if it may not wait so long."""
+        """Return once this capture leads, or ``stop`` is set.
+
+        Raises Fenced if another capture leads and this one may not stand by, ProgressUnavailable if ZooKeeper does not
+        answer.
+        """
         try:
             if self._wait():
                 self._keeper.start()
@@ -64,86 +72,94 @@ class ZookeeperLease:
         return self
 
     def _wait(self) -> bool:
-        began, told = _now(), ""
+        """Return True once this capture leads, False if ``stop`` is set before that."""
+        began, known_leader = _now(), ""
         while not self._stop.is_set():
             sent = _now()
             try:
-                leader = self._look()
-            except LandingUnavailable as error:
-                if not told:
+                leader = self._find_leader()
+            except ProgressUnavailable as error:
+                if not known_leader:
                     raise
-                logger.warning("%s; still standing by", error.what)
-                leader = told
+                logger.warning("%s; still on standby", error.what)
+                leader = known_leader
             if leader is None:
-                self._answered, self._sure_until = sent, sent + _SURE * self._session.timeout
+                self._renew(sent)
                 logger.info("capture of %s leads", self._source)
                 return True
-            # A capture that died seems to lead until its session has ended, which may take a little longer still.
-            if not self._standby and _now() - began > 1.5 * self._session.timeout:
+            # A capture that died keeps its node until its session has expired.
+            if not self._standby and _now() - began > _REFUSAL_FRACTION * self._session.timeout:
                 raise Fenced(
                     f"source {self._source}: another capture leads ({leader})",
-                    next_step="let it do the work; without --until-caught-up and --seconds this one stands by",
+                    next_step="leave the source to it; for standby, start without --until-caught-up and --seconds",
                 )
-            if leader != told:
-                logger.info("capture of %s stands by: %s leads", self._source, leader)
-                told = leader
-            self._stop.wait(_BEAT * self._session.timeout)
+            if leader != known_leader:
+                logger.info("capture of %s is on standby: %s leads", self._source, leader)
+                known_leader = leader
+            self._stop.wait(_POLL_FRACTION * self._session.timeout)
         return False
 
-    def _look(self) -> str | None:
-        """Who leads; None if it is this capture. Makes its node if there is none, or none any more."""
+    def _find_leader(self) -> str | None:
+        """Return who leads, or None if it is this capture; create this capture's node if it does not exist."""
         names = self._candidates()
         if not any(name.startswith(self._token) for name in names):
-            me = json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode()
-            self._session.ask(lambda client: client.create_async(
-                f"{self._folder}/{self._token}-", me, ephemeral=True, sequence=True, makepath=True
+            owner = json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode()
+            self._session.request(lambda client: client.create_async(
+                f"{self._folder}/{self._token}-", owner, ephemeral=True, sequence=True, makepath=True
             ))
             names = self._candidates()
-        # Two of ours, if the answer to the first creation was lost: they live and die together.
+        # There are two nodes of ours if the response to the first creation was lost; both end with the session.
         first, *_ = sorted(names, key=lambda name: name[-10:])
         if first.startswith(self._token):
             self.node = f"{self._folder}/{first}"
             return None
-        return self._name(first)
+        return self._owner_of(first)
 
     def _candidates(self) -> list[str]:
         try:
-            names: list[str] = self._session.ask(lambda client: client.get_children_async(self._folder))
+            names: list[str] = self._session.request(lambda client: client.get_children_async(self._folder))
         except NoNodeError:
             return []
         return names
 
-    def _name(self, candidate: str) -> str:
+    def _owner_of(self, candidate: str) -> str:
         try:
-            text, _ = self._session.ask(lambda client: client.get_async(f"{self._folder}/{candidate}"))
-            who = json.loads(text)
-            return f"process {who['process']} on {who['host']}"
+            text, _ = self._session.request(lambda client: client.get_async(f"{self._folder}/{candidate}"))
+            owner = json.loads(text)
+            return f"process {owner['process']} on {owner['host']}"
         except (NoNodeError, ValueError, KeyError, TypeError):
-            return "a process that does not say which"
+            return "an unknown process"
 
-    def _keep(self) -> None:
-        """Looks again and again whether the node is there, and so keeps the session alive."""
-        while not self._closed.wait(_BEAT * self._session.timeout):
+    def _keep_alive(self) -> None:
+        """Check at intervals that the node exists, which keeps the session alive; runs on its own thread."""
+        while not self._closed.wait(_POLL_FRACTION * self._session.timeout):
             sent = _now()
             try:
-                self._session.ask(lambda client: client.sync_async(self.node), once=True)
-                there = self._session.ask(lambda client: client.exists_async(self.node), once=True)
-            except LandingUnavailable:
+                self._session.request(lambda client: client.sync_async(self.node), once=True)
+                node = self._session.request(lambda client: client.exists_async(self.node), once=True)
+            except ProgressUnavailable:
                 continue
             except Exception:
-                logger.exception("the lease is no longer looked after")
+                logger.exception("lease keep-alive thread died")
                 return
-            if there is None:
+            if node is None:
                 self._lost = "its ZooKeeper session has ended"
                 return
-            self._answered, self._sure_until = sent, sent + _SURE * self._session.timeout
+            self._renew(sent)
+
+    def _renew(self, sent: float) -> None:
+        """Count the lease as held from when an answered request was sent."""
+        self._answered_at, self._held_until = sent, sent + _HELD_FRACTION * self._session.timeout
 
     def held(self) -> bool:
-        return self._lost is None and _now() < self._sure_until
+        """Return True while the session is certainly alive."""
+        return self._lost is None and _now() < self._held_until
 
     def lost(self) -> str | None:
-        if self._lost is None and self._sure_until > 0 and _now() - self._answered > self._session.patience:
-            return f"ZooKeeper has not answered for {self._session.patience:.0f} s"
+        """Return why the lease is lost: its node is gone, or ZooKeeper has not answered for three time-outs."""
+        is_silent = self._held_until > 0 and _now() - self._answered_at > self._session.patience_seconds
+        if self._lost is None and is_silent:
+            return f"ZooKeeper has not answered for {self._session.patience_seconds:.0f} s"
         return self._lost
 
     def __exit__(
@@ -152,7 +168,7 @@ class ZookeeperLease:
         self._closed.set()
         if self._keeper.is_alive():
             self._keeper.join(timeout=self._session.timeout)
-        self._sure_until = float("-inf")
+        self._held_until = float("-inf")
         self._session.close()
 
 

@@ -1,8 +1,8 @@
-"""One ZooKeeper session: connects when first asked, asks with a time limit, and explains what goes wrong in our words.
+"""One ZooKeeper session: connects at the first request, bounds every request in time, and maps the client's errors.
 
-Promises: nothing waits for ever; a lost connection is made again by itself and asked again for as long as
-``patience`` says, then it is an error worth another try; a session that expired is replaced by a new one without a
-word, since only the lease cares, which sees that its node is gone. Messages never hold a secret or a document.
+Guarantees: no call blocks without a limit; a lost connection is reopened and the request retried for as long as
+``patience_seconds``, then it is a retryable error; an expired session is replaced silently, because only the lease
+depends on it and detects that its node is gone. Messages never hold a secret or a document.
 """
 
 from __future__ import annotations
@@ -31,87 +31,99 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from dblake.core.errors import ConfigError, LandingUnavailable
+from dblake.core.errors import ConfigError, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 
-_PASSING = (
+_TRANSIENT = (
     ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, RequestTimeoutError,
     SessionMovedError, KazooTimeoutError,
 )
-_AGAIN_SECONDS = 1.0
-"""How long it rests at most before it tries to connect again."""
+_MAX_PAUSE_SECONDS = 1.0
+"""The maximum pause between two attempts to connect."""
+_PATIENCE_TIMEOUTS = 3
+_READ_TIMEOUT_FRACTION = 1.5
+"""kazoo's read time-out is two thirds of the session's time-out; this turns it back."""
 
-# Every try to connect is a warning of the driver's own; what matters of them is said here.
+# The client warns at every attempt to connect; our own messages report what matters.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 class Session:
-    """A session with the ensemble of one place. May be used by several threads."""
+    """A session with one ensemble. Several threads may use it.
 
-    def __init__(self, place: ZookeeperUrl) -> None:
-        self._place = place
+    ``timeout`` is the session's time-out in seconds: the requested one, then the one that the servers grant.
+    """
+
+    def __init__(self, server: ZookeeperUrl) -> None:
+        self._server = server
         self._lock = threading.Lock()
         self._client: Any = None
-        self.timeout = place.session_timeout
-        """After how many seconds without a sign of life the servers end the session: what they made of our wish."""
+        self.timeout = server.session_timeout
 
     @property
-    def patience(self) -> float:
-        """For how many seconds an ensemble that does not answer is asked again."""
-        return 3 * self.timeout
+    def patience_seconds(self) -> float:
+        """How long a request is retried while the ensemble does not answer, in seconds."""
+        return _PATIENCE_TIMEOUTS * self.timeout
 
-    def ask(self, does: Callable[[KazooClient], Any], *, once: bool = False) -> Any:
-        """What the request that ``does`` starts comes to; asked again if the connection is lost, unless ``once``.
+    def request(self, start: Callable[[KazooClient], Any], *, once: bool = False) -> Any:
+        """Return the result of the asynchronous request that ``start`` starts; retry it unless ``once``.
 
-        Raises LandingUnavailable if ZooKeeper does not answer, ConfigError if it refuses us, and kazoo's own
-        exceptions for what nodes there are. A request whose answer was lost may have been carried out.
+        Raises ProgressUnavailable if ZooKeeper does not answer, ConfigError if it denies access, and kazoo's own
+        exceptions about nodes. A request whose response was lost may have been executed.
         """
         if once:
-            return self._ask(does)
-        again = Retrying(
-            retry=retry_if_exception_type(LandingUnavailable), stop=stop_after_delay(self.patience),
-            wait=wait_exponential(multiplier=0.1, max=_AGAIN_SECONDS), reraise=True,
+            return self._request(start)
+        retry = Retrying(
+            retry=retry_if_exception_type(ProgressUnavailable), stop=stop_after_delay(self.patience_seconds),
+            wait=wait_exponential(multiplier=0.1, max=_MAX_PAUSE_SECONDS), reraise=True,
         )
-        return again(self._ask, does)
+        return retry(self._request, start)
 
-    def _ask(self, does: Callable[[KazooClient], Any]) -> Any:
-        client = self._connected()
-        with explained(self._place):
-            return does(client).get(timeout=self.timeout)
+    def _request(self, start: Callable[[KazooClient], Any]) -> Any:
+        client = self._connect()
+        with mapped_errors(self._server):
+            return start(client).get(timeout=self.timeout)
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         with self._lock:
             if self._client is None:
                 client = self._new_client()
-                with explained(self._place):
-                    client.start(timeout=self._place.session_timeout)
+                with mapped_errors(self._server):
+                    client.start(timeout=self._server.session_timeout)
                 self._client = client
             return self._client
 
     def _new_client(self) -> Any:
-        place, secret = self._place, self._place.secret()
+        server, secret = self._server, self._server.read_password()
         client = KazooClient(
-            hosts=place.hosts, timeout=place.session_timeout,
-            connection_retry=KazooRetry(max_tries=-1, max_delay=_AGAIN_SECONDS),
-            auth_data=[("digest", f"{place.user}:{secret}")] if secret else None,
-            default_acl=[make_digest_acl(place.user, secret, all=True)] if secret else None,
-            use_ssl=place.tls != "disable", verify_certs=place.tls == "verify", check_hostname=place.tls == "verify",
-            ca=place.ca or None, certfile=place.certificate or None, keyfile=place.key or None,
+            hosts=server.hosts, timeout=server.session_timeout,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_MAX_PAUSE_SECONDS),
+            auth_data=[("digest", f"{server.user}:{secret}")] if secret else None,
+            default_acl=[make_digest_acl(server.user, secret, all=True)] if secret else None,
+            use_ssl=server.tls != "disable", verify_certs=server.tls == "verify", check_hostname=server.tls == "verify",
+            ca=server.ca or None, certfile=server.certificate or None, keyfile=server.key or None,
         )
-        # What the servers grant may be less than what was wished for, and is told to nobody but the connection.
+        self._track_timeout(client)
+        return client
+
+    def _track_timeout(self, client: Any) -> None:
+        """Set ``timeout`` to what the servers grant, at every connect; they may grant less than requested.
+
+        kazoo has no public way: its connection handler computes the read time-out from the granted one and passes it
+        to no one else. ``tests/unit/capture/test_zookeeper_session.py`` pins the internals used here.
+        """
         connection = client._connection
         connect = connection._connect
 
-        def connect_and_learn(*address: Any) -> Any:
-            read_timeout, connect_timeout = connect(*address)
-            self.timeout = read_timeout * 1.5 / 1000
-            return read_timeout, connect_timeout
+        def connect_and_track(*address: Any) -> Any:
+            read_timeout_ms, connect_timeout = connect(*address)
+            self.timeout = read_timeout_ms * _READ_TIMEOUT_FRACTION / 1000
+            return read_timeout_ms, connect_timeout
 
-        connection._connect = connect_and_learn
-        return client
+        connection._connect = connect_and_track
 
     def close(self) -> None:
-        """Ends the session, and with it the nodes that live as long as it does."""
+        """Close the session; its ephemeral nodes are deleted with it."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -121,17 +133,17 @@ class Session:
 
 
 @contextmanager
-def explained(place: ZookeeperUrl) -> Iterator[None]:
-    """Turns the driver's errors into ours, except those that say which nodes there are."""
+def mapped_errors(server: ZookeeperUrl) -> Iterator[None]:
+    """Turn the client's errors into ours, except those about nodes."""
     try:
         yield
-    except _PASSING as error:
-        raise LandingUnavailable(
-            f"progress: ZooKeeper at {place.hosts} does not answer",
-            next_step="see that the ensemble is up, has a majority and is reachable from here; then run again",
+    except _TRANSIENT as error:
+        raise ProgressUnavailable(
+            f"progress: ZooKeeper at {server.hosts} does not answer",
+            next_step="check that the ensemble is up, has a majority and is reachable from here; then run this again",
         ) from error
     except (NoAuthError, AuthFailedError, InvalidACLError) as error:
         raise ConfigError(
-            f"progress: ZooKeeper at {place.hosts} does not let this user at {place.root}",
+            f"progress: ZooKeeper at {server.hosts}: access denied for this user at {server.root}",
             next_step="correct user and password in `progress`, or the ACL of the nodes",
         ) from error

@@ -1,1 +1,1 @@
-"""A database in memory: the twin of the real sources, for tests and for trying capture without a database."""
+"""A database in memory: the twin of the real sources, with which tests check capture against the model."""

@@ -1,6 +1,6 @@
-"""Chunk reads and watermarks on a memory database, each as of one moment.
+"""Reads chunks and writes watermarks on a memory database, each in one snapshot.
 
-Promises what every ChunkReader promises; rows come as lines of COPY text, a few at a time.
+Guarantee: that of every ChunkReader. Rows are delivered as lines of COPY text, a few at a time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dblake.core.errors import SourceError, Unsupported
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
-from dblake.source.memory.database import MemoryDatabase, Sight
+from dblake.source.memory.database import MemoryDatabase, TableView
 from dblake.source.memory.encode import copy_line
 from dblake.source.memory.tables import Key, Row
 
-_ROWS_DELIVERED = 3
+_ROWS_PER_DELIVERY = 3
 
 
 class MemoryChunkReader:
@@ -35,61 +35,61 @@ class MemoryChunkReader:
             txn.update(self._database.watermark_table, {"id": str(reader)}, {"value": value})
             if not txn.txid:
                 raise SourceError(
-                    f"source {self._name}: the watermark table has no row {reader}", next_step="put the row there"
+                    f"source {self._name}: the watermark table has no row {reader}", next_step="insert the row"
                 )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         self._require_connection()
-        keys = [key for key, _ in self._dumpable(table).rows]
+        keys = [key for key, _ in self._require_dumpable(table).rows]
         parts = min(parts, len(keys) // rows)
         return [keys[len(keys) * part // parts - 1] for part in range(1, parts)]
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         self._require_connection()
-        sight = self._dumpable(request.table)
-        if sight.locked:
-            raise SourceError(f"table {request.table} is locked by a transaction", next_step="run again")
-        rows = self._wanted(sight, request)
-        lines = [copy_line([row[name] for name in sight.schema.names]) for _, row in rows]
-        for start in range(0, len(lines), _ROWS_DELIVERED):
+        view = self._require_dumpable(request.table)
+        if view.locked:
+            raise SourceError(f"table {request.table} is locked by a transaction", next_step="run capture again")
+        rows = self._select(view, request)
+        lines = [copy_line([row[name] for name in view.schema.names]) for _, row in rows]
+        for start in range(0, len(lines), _ROWS_PER_DELIVERY):
             self._require_connection()
-            deliver(pa.array(lines[start : start + _ROWS_DELIVERED], pa.binary()), sight.schema)
-        now = self._database.see(request.table)
+            deliver(pa.array(lines[start : start + _ROWS_PER_DELIVERY], pa.binary()), view.schema)
+        current = self._database.see(request.table)
         return ChunkRead(
             rows=len(rows),
             last_key=rows[-1][0] if rows else None,
-            schema=sight.schema,
-            low_seen=sight.watermarks.get(str(request.reader)) or "",
-            snapshot=sight.snapshot,
-            schema_changed=now is None or now.schema != sight.schema,
+            schema=view.schema,
+            low_seen=view.watermarks.get(str(request.reader)) or "",
+            snapshot=view.snapshot,
+            schema_changed=current is None or current.schema != view.schema,
         )
 
-    def _dumpable(self, table: str) -> Sight:
-        sight = self._database.see(table)
-        if sight is None:
-            raise Unsupported(f"table {table} is not in the database", next_step="correct its name")
-        if not sight.schema.primary_key:
+    def _require_dumpable(self, table: str) -> TableView:
+        view = self._database.see(table)
+        if view is None:
+            raise Unsupported(f"table {table} does not exist", next_step="correct its name")
+        if not view.schema.primary_key:
             raise Unsupported(
                 f"table {table} has no primary key, so it cannot be dumped",
-                next_step="add a primary key; its changes are followed from the log meanwhile",
+                next_step="add a primary key; until then its changes are captured from the log only",
             )
-        return sight
+        return view
 
-    def _wanted(self, sight: Sight, request: ChunkRequest) -> list[tuple[Key, Row]]:
+    def _select(self, view: TableView, request: ChunkRequest) -> list[tuple[Key, Row]]:
         if request.keys is not None:
-            return [(key, row) for key, row in sight.rows if key in request.keys][: request.limit]
+            return [(key, row) for key, row in view.rows if key in request.keys][: request.limit]
         order = self._database.table(request.table).order
         after, upto = (None if key is None else order(key) for key in (request.after, request.upto))
         return [
-            (key, row) for key, row in sight.rows
+            (key, row) for key, row in view.rows
             if (after is None or order(key) > after) and (upto is None or order(key) <= upto)
         ][: request.limit]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no connection to close."""
 
     def _require_connection(self) -> None:
         if self._connection != self._database.connections:
             raise SourceError(
-                f"source {self._name}: the connection to the memory database is gone", next_step="run again"
+                f"source {self._name}: the connection to the memory database is lost", next_step="run capture again"
             )

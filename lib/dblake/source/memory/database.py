@@ -1,8 +1,8 @@
-"""A database in one process's memory: tables, transactions, and the log they leave.
+"""A database in the memory of one process: tables, transactions and their log.
 
-It has PostgreSQL's habits, those that break chunk windows first: a commit is in the log before it is visible and its
-rows stay locked until then, transaction ids do not follow commit order, updates leave out values they did not touch.
-Promises the same log for the same calls. Nothing waits for a lock: whoever meets one is refused at once.
+It has the properties of PostgreSQL that break chunk windows: a commit is in the log before it is visible, with its rows
+locked until then; transaction ids do not follow commit order; updates omit TOASTed values that they did not change.
+Guarantee: equal calls give equal logs. No call waits for a lock: a conflicting write raises ValueError at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MICROSECONDS_OF_2024 = 1_704_067_200_000_000
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What a statement sees of a table at one moment."""
+class TableView:
+    """A table in one snapshot."""
 
     schema: TableSchema
     rows: Sequence[tuple[Key, Row]]
@@ -39,7 +39,7 @@ class Sight:
 
 
 class MemoryDatabase:
-    """The server. Safe to use from several threads; ``changed`` is notified whenever the log grows or breaks off."""
+    """The server. Thread-safe; ``changed`` is notified when the log grows and when connections are cut."""
 
     def __init__(self, *, server: str = "memory", first_txid: int = 5 << 32, watermark_schema: str = "dblake") -> None:
         self.server, self.life = server, "1"
@@ -53,7 +53,7 @@ class MemoryDatabase:
         self._running: list[MemoryTransaction] = []
         self._next_txid, self._last_ended = first_txid, first_txid - 1
         self._next_row = 0
-        self._lagging: dict[str, Sight] | None = None
+        self._lagging: dict[str, TableView] | None = None
         watermark = (Column("id", "integer", False, 1), Column("value", "character varying(36)"))
         self.create_table(TableSchema(self.watermark_table, watermark))
         with self.begin() as setup:
@@ -64,12 +64,12 @@ class MemoryDatabase:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def create_table(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
-        """A new table. Updates do not send ``toasted`` columns unless they set them."""
+        """Create a table. Updates send ``toasted`` columns only if they set them."""
         with self.changed:
             self._tables[schema.table] = Table(16384 + len(self._tables), schema, frozenset(toasted))
 
     def alter_table(self, schema: TableSchema, defaults: Row | None = None) -> None:
-        """Gives a table other columns; new ones get their default in rows that are there too. Not logged."""
+        """Change a table's columns; existing rows get new ones' defaults. Not logged. Raises ValueError if locked."""
         with self.changed:
             table = self._tables[schema.table]
             if any(key[0] == schema.table for txn in self._running for key in txn.writes):
@@ -79,73 +79,73 @@ class MemoryDatabase:
             table.rows = {key: table.full(row) for key, row in table.rows.items()}
 
     def schemas(self) -> list[TableSchema]:
-        """All tables by name, without the watermark table."""
+        """Return all schemas ordered by name, without the watermark table."""
         with self.changed:
             return [t.schema for name, t in sorted(self._tables.items()) if name != self.watermark_table]
 
     def table(self, name: str) -> Table:
-        """A table; KeyError if there is none of that name."""
+        """Return a table. Raises KeyError if there is none of that name."""
         return self._tables[name]
 
     def rows(self, name: str) -> list[Row]:
-        """The rows that are visible, in key order."""
+        """Return the visible rows in key order."""
         with self.changed:
             return [dict(row) for _, row in self._see(name).rows]
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
     def begin(self) -> MemoryTransaction:
-        """A new transaction; it gets its id with its first change."""
+        """Begin a transaction; its first change assigns its id."""
         return MemoryTransaction(self)
 
     def snapshot(self) -> str:
-        """``xmin:xmax:xip``, as PostgreSQL writes it."""
+        """Return the current snapshot in PostgreSQL's notation, ``xmin:xmax:xip``."""
         with self.changed:
             running = sorted(txn.txid for txn in self._running)
             xmax = self._last_ended + 1
             return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in running if x < xmax)}"
 
-    def see(self, name: str) -> Sight | None:
-        """What a chunk reader sees of a table now, or saw when readers began to lag; None if there is no such table."""
+    def see(self, name: str) -> TableView | None:
+        """Return a table as chunk readers see it, now or when they began to lag; None if it does not exist."""
         with self.changed:
             if self._lagging is not None:
                 return self._lagging.get(name)
             return self._see(name) if name in self._tables else None
 
-    def _see(self, name: str) -> Sight:
+    def _see(self, name: str) -> TableView:
         table, marks = self._tables[name], self._tables[self.watermark_table]
         locked = any(name in txn.truncated for txn in self._running)
         watermarks = {row["id"] or "": row["value"] for row in marks.rows.values()}
-        return Sight(table.schema, table.in_order(), self.snapshot(), watermarks, locked)
+        return TableView(table.schema, table.in_order(), self.snapshot(), watermarks, locked)
 
     def start(self, txn: MemoryTransaction) -> int:
-        """Gives a transaction its id."""
+        """Register a running transaction and return its id."""
         self._running.append(txn)
         self._next_txid += 1
         return self._next_txid - 1
 
     def new_row(self) -> Key:
-        """What a row without a key goes by."""
+        """Return an internal key for a row of a table without a key."""
         self._next_row += 1
         return (str(self._next_row),)
 
     def lock(self, txn: MemoryTransaction, table: str, key: Key | None) -> None:
-        """Refuses a write that would have to wait for another transaction; ``key`` None means the whole table."""
+        """Raise ValueError if another transaction has locked the row; ``key`` None means the whole table."""
         for other in self._running:
             if other is txn:
                 continue
-            mine = any(at[0] == table and key in (None, at[1]) for at in other.writes)
-            if mine or table in other.truncated:
+            is_locked = any(at[0] == table and key in (None, at[1]) for at in other.writes)
+            if is_locked or table in other.truncated:
                 raise ValueError(f"a row of table {table} is locked by another transaction")
 
     def append(self, txid: int, changes: Sequence[LoggedChange]) -> None:
-        """The commit record. A transaction begins where the one before it ends."""
+        """Append a transaction with its commit record to the log. It begins where the previous one ends."""
         lsn, self.end = self.end, self.end + 16 + sum(len(change.payload) for change in changes)
         self.log.append(LoggedTransaction(lsn, self.end, txid, _MICROSECONDS_OF_2024 + lsn, tuple(changes)))
         self.changed.notify_all()
 
     def finish(self, txn: MemoryTransaction, *, apply: bool) -> None:
-        """Frees a transaction's locks, its changes visible or undone."""
+        """Release a transaction's locks; ``apply`` makes its changes visible, else they are rolled back."""
         self._running.remove(txn)
         self._last_ended = max(self._last_ended, txn.txid)
         if not apply:
@@ -157,33 +157,33 @@ class MemoryDatabase:
             if row is not None:
                 self._tables[name].rows[key] = row
 
-    # -- what happens to servers -------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def cut_connections(self) -> None:
-        """Every stream and reader open now fails at its next use; the slot is free again."""
+        """Make every open stream and reader fail at its next use, and release the slots."""
         with self.changed:
             self.connections += 1
             for slot in self.slots.values():
-                slot.taken = False
+                slot.is_taken = False
             self.changed.notify_all()
 
     def lag_readers(self) -> None:
-        """From now on chunks are read as of this moment, as from a replica that stands still."""
+        """Serve chunks from a snapshot of now, as a lagging replica does, until ``catch_up_readers``."""
         with self.changed:
             self._lagging = {name: self._see(name) for name in self._tables}
 
     def catch_up_readers(self) -> None:
-        """Ends the lag."""
+        """Serve chunks from the current tables again."""
         with self.changed:
             self._lagging = None
 
     def make_slot(self, name: str) -> None:
-        """From here on the log is kept until the slot's reader confirms it."""
+        """Create a slot at the log's end; the log from here on is kept until its reader confirms it."""
         with self.changed:
             self.slots[name] = Slot(self.end)
 
     def confirm(self, slot: str, end: int) -> None:
-        """A slot's reader needs the log up to ``end`` no more; what no slot needs goes."""
+        """Confirm the log up to ``end`` for a slot; remove the log that every slot has confirmed."""
         with self.changed:
             self.slots[slot].confirmed = max(self.slots[slot].confirmed, end)
             needed = min(slot.confirmed for slot in self.slots.values())
@@ -191,7 +191,10 @@ class MemoryDatabase:
 
 
 class MemoryTransaction:
-    """A transaction. As a context manager it commits, or rolls back if its block fails."""
+    """A transaction. As a context manager it commits, or rolls back if its block raises.
+
+    A conflict with another transaction, or a duplicate key, raises ValueError.
+    """
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
@@ -210,23 +213,23 @@ class MemoryTransaction:
             self.rollback()
 
     def insert(self, name: str, row: Row) -> None:
-        """One row; columns not named are NULL."""
+        """Insert one row; omitted columns get their default, else NULL."""
         with self._database.changed:
             table = self._database.table(name)
             full = table.full(row)
             key = table.key_of(full) or self._database.new_row()
-            self._require_free(table, key)
+            self._require_unused_key(table, key)
             self._write(table, key, full, pgoutput_insert(table.oid, list(full.values())))
 
     def update(self, name: str, where: Row, values: Row) -> None:
-        """Sets values in all rows that equal ``where`` in its columns."""
+        """Set values in all rows that equal ``where`` in its columns."""
         with self._database.changed:
             table = self._database.table(name)
             for key, old in self._matching(table, where):
                 new = old | values
                 moved = table.key_of(new) or key
                 if moved != key:
-                    self._require_free(table, moved)
+                    self._require_unused_key(table, moved)
                     self._lock(table, key)
                     self.writes[name, key] = None
                 sent: list[Value] = [
@@ -240,7 +243,7 @@ class MemoryTransaction:
                 self._write(table, moved, new, payload, updated=new)
 
     def delete(self, name: str, where: Row) -> None:
-        """Removes all rows that equal ``where`` in its columns."""
+        """Delete all rows that equal ``where`` in its columns."""
         with self._database.changed:
             table = self._database.table(name)
             for key, old in self._matching(table, where):
@@ -251,7 +254,7 @@ class MemoryTransaction:
                 self._write(table, key, None, payload)
 
     def truncate(self, *names: str) -> None:
-        """Empties tables, all at once."""
+        """Truncate tables in one statement."""
         with self._database.changed:
             for name in names:
                 self._database.lock(self, name, None)
@@ -263,7 +266,7 @@ class MemoryTransaction:
                 self._changes.append(LoggedChange(table.schema, pgoutput_truncate([table.oid]), truncate=True))
 
     def commit(self, *, visible: bool = True) -> None:
-        """Writes the commit record. Not ``visible``, it stays unseen, its rows locked, until ``reveal``."""
+        """Write the commit record. Unless ``visible``, the changes stay invisible and locked until ``reveal``."""
         with self._database.changed:
             if not self.txid:
                 return
@@ -272,12 +275,12 @@ class MemoryTransaction:
                 self.reveal()
 
     def reveal(self) -> None:
-        """Makes a commit visible."""
+        """Make a commit visible and release its locks."""
         with self._database.changed:
             self._database.finish(self, apply=True)
 
     def rollback(self) -> None:
-        """Ends the transaction as if it had not been."""
+        """Discard the transaction's changes."""
         with self._database.changed:
             if self.txid:
                 self._database.finish(self, apply=False)
@@ -309,9 +312,9 @@ class MemoryTransaction:
     def _matching(self, table: Table, where: Row) -> list[tuple[Key, Row]]:
         return [(k, row) for k, row in self._rows(table).items() if all(row[n] == v for n, v in where.items())]
 
-    def _require_free(self, table: Table, key: Key) -> None:
+    def _require_unused_key(self, table: Table, key: Key) -> None:
         if key in self._rows(table):
-            raise ValueError(f"table {table.name} has a row of that key already")
+            raise ValueError(f"table {table.name} already has a row with this key")
 
 
 def _key_only(table: Table, row: Row) -> list[Value]:

@@ -1,7 +1,7 @@
-"""The log of a memory database as a stream: framed, never decoded.
+"""The log of a memory database as a stream: framed, not decoded.
 
-Promises what every LogStream promises. Unlike a server's, this log is there to be looked into, so that nothing need
-be held back to learn which row is a transaction's last.
+Guarantee: that of every LogStream. Unlike a server's log, this one is in memory, so the stream reads a transaction's
+last row ahead and never holds a row back.
 """
 
 from __future__ import annotations
@@ -21,53 +21,55 @@ from dblake.source.memory.tables import LoggedChange, LoggedTransaction
 
 
 class MemoryLogStream:
-    """See LogStream for the methods. A token is the end of a transaction, as a number in text; ``name`` is the slot."""
+    """See LogStream. A token is the end of a transaction, a number as text; ``name`` is the slot's."""
 
     def __init__(
-        self, database: MemoryDatabase, name: str, wanted: TableFilter, resume: ResumePoint | None, incarnation: int
+        self, database: MemoryDatabase, name: str, table_filter: TableFilter, resume: ResumePoint | None,
+        incarnation: int,
     ) -> None:
-        self._database, self._name, self._wanted, self._incarnation = database, name, wanted, incarnation
+        self._database, self._name = database, name
+        self._table_filter, self._incarnation = table_filter, incarnation
         with database.changed:
-            self._end = _take_slot(database, name, resume)
+            self._end = _acquire_slot(database, name, resume)
             self._connection = database.connections
         self._skip_to = resume.landed if resume else None
         self._sent = 0
-        self._known: dict[str, str] = {}
+        self._schema_ids: dict[str, str] = {}
         self.start = ResumePoint(incarnation, str(self._end), self._skip_to)
-        self._clear()
+        self._start_piece()
 
-    def _clear(self) -> None:
+    def _start_piece(self) -> None:
         self._rows: list[dict[str, object]] = []
         self._seen: list[WatermarkSeen] = []
         self._bytes = 0
-        self._from = (self._end, self._sent)
+        self._piece_start = (self._end, self._sent)
 
     def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
         until = time.monotonic() + seconds
         with self._database.changed:
             while True:
                 self._require_connection()
-                full = self._gather(max_bytes, max_rows)
-                left = until - time.monotonic()
-                if full or left <= 0:
-                    return self._piece() if self._from != (self._end, self._sent) else None
-                self._database.changed.wait(left)
+                is_full = self._gather(max_bytes, max_rows)
+                remaining = until - time.monotonic()
+                if is_full or remaining <= 0:
+                    return self._build_piece() if self._piece_start != (self._end, self._sent) else None
+                self._database.changed.wait(remaining)
 
     def _gather(self, max_bytes: int, max_rows: int) -> bool:
-        """Takes in what there is; True if a limit was reached."""
+        """Append all available changes to the piece; return True if a limit is reached."""
         for txn in self._database.log:
             if txn.end <= self._end:
                 continue
-            captured = [n for n, change in enumerate(txn.changes) if self._captured(change.schema)]
+            captured = [n for n, change in enumerate(txn.changes) if self._is_captured(change.schema)]
             for number in range(self._sent, len(txn.changes)):
                 if self._bytes >= max_bytes or len(self._rows) >= max_rows:
                     return True
-                self._take(txn, number, is_last=bool(captured) and number == captured[-1])
+                self._append(txn, number, is_last=bool(captured) and number == captured[-1])
                 self._sent = number + 1
             self._end, self._sent = txn.end, 0
         return self._bytes >= max_bytes or len(self._rows) >= max_rows
 
-    def _take(self, txn: LoggedTransaction, number: int, *, is_last: bool) -> None:
+    def _append(self, txn: LoggedTransaction, number: int, *, is_last: bool) -> None:
         change, position = txn.changes[number], Position(self._incarnation, txn.lsn, number * 2)
         if self._skip_to is not None and position <= self._skip_to:
             return
@@ -77,16 +79,16 @@ class MemoryLogStream:
                     int(change.row["id"] or 0), change.row["value"] or "", position, txn.txid, txn.committed_at
                 ))
             return
-        if not self._captured(change.schema):
+        if not self._is_captured(change.schema):
             return
-        self._describe(txn, change.schema, position)
+        self._append_schema(txn, change.schema, position)
         self._bytes += len(change.payload)
-        self._rows.append(self._row(txn, change, position) | {"last_in_txn": is_last})
+        self._rows.append(self._build_row(txn, change, position) | {"last_in_txn": is_last})
 
-    def _captured(self, schema: TableSchema) -> bool:
-        return schema.table != self._database.watermark_table and self._wanted(*split_qualified(schema.table))
+    def _is_captured(self, schema: TableSchema) -> bool:
+        return schema.table != self._database.watermark_table and self._table_filter(*split_qualified(schema.table))
 
-    def _row(self, txn: LoggedTransaction, change: LoggedChange, position: Position) -> dict[str, object]:
+    def _build_row(self, txn: LoggedTransaction, change: LoggedChange, position: Position) -> dict[str, object]:
         return {
             "incarnation": position.incarnation, "lsn": position.lsn, "seq": position.seq,
             "kind": TRUNCATE if change.truncate else ROW, "table": change.schema.table,
@@ -94,14 +96,14 @@ class MemoryLogStream:
             "last_in_txn": False, "format": PGOUTPUT, "payload": change.payload,
         }
 
-    def _describe(self, txn: LoggedTransaction, schema: TableSchema, position: Position) -> None:
-        """A schema row before the first row of a table in this stream, and after each change of it."""
-        if self._known.get(schema.table) != schema.schema_id:
-            self._known[schema.table] = schema.schema_id
-            row = self._row(txn, LoggedChange(schema, schema.to_json().encode()), position)
+    def _append_schema(self, txn: LoggedTransaction, schema: TableSchema, position: Position) -> None:
+        """Append a schema row before the first row of a table in this stream, and after each schema change."""
+        if self._schema_ids.get(schema.table) != schema.schema_id:
+            self._schema_ids[schema.table] = schema.schema_id
+            row = self._build_row(txn, LoggedChange(schema, schema.to_json().encode()), position)
             self._rows.append(row | {"kind": SCHEMA, "format": JSON})
 
-    def _piece(self) -> LogPiece:
+    def _build_piece(self) -> LogPiece:
         landed = None
         if self._sent:
             inside = next(txn for txn in self._database.log if txn.end > self._end)
@@ -110,7 +112,7 @@ class MemoryLogStream:
         piece = LogPiece(
             rows, ResumePoint(self._incarnation, str(self._end), landed), tuple(self._seen), self._bytes
         )
-        self._clear()
+        self._start_piece()
         return piece
 
     def acknowledge(self, point: ResumePoint) -> None:
@@ -125,28 +127,31 @@ class MemoryLogStream:
         with self._database.changed:
             slot = self._database.slots.get(self._name)
             if slot and self._connection == self._database.connections:
-                slot.taken = False
+                slot.is_taken = False
 
     def _require_connection(self) -> None:
         if self._connection != self._database.connections:
             raise SourceError(
-                f"source {self._name}: the connection to the memory database is gone", next_step="run again"
+                f"source {self._name}: the connection to the memory database is lost", next_step="run capture again"
             )
 
 
-def _take_slot(database: MemoryDatabase, name: str, resume: ResumePoint | None) -> int:
-    """Where the slot can start; refuses by name a slot that lost the place."""
+def _acquire_slot(database: MemoryDatabase, name: str, resume: ResumePoint | None) -> int:
+    """Acquire the slot and return where to start.
+
+    Raises PrerequisitesNotMet or PositionLost if the slot is missing or past ``resume``, SourceError if it is in use.
+    """
     slot = database.slots.get(name)
     if slot is None and resume is None:
-        raise PrerequisitesNotMet(f"source {name}: there is no slot of that name", next_step="make_slot makes it")
+        raise PrerequisitesNotMet(f"source {name}: there is no slot of that name", next_step="call make_slot")
     if slot is None:
-        raise PositionLost(f"source {name}: the slot is gone, so the log after it is a gap", next_step=ACCEPT_GAP)
-    if slot.taken:
-        raise SourceError(f"source {name}: the slot is taken by another stream", next_step="stop the other capture")
+        raise PositionLost(f"source {name}: the slot is lost, so the log after it is a gap", next_step=ACCEPT_GAP)
+    if slot.is_taken:
+        raise SourceError(f"source {name}: the slot is in use by another stream", next_step="stop it")
     if resume is not None and slot.confirmed > int(resume.token):
         raise PositionLost(
-            f"source {name}: the slot stands after {resume.token} where landing ends: the log between is a gap",
+            f"source {name}: the slot's position is after {resume.token} where landing ends: the log between is a gap",
             next_step=ACCEPT_GAP,
         )
-    slot.taken = True
+    slot.is_taken = True
     return int(resume.token) if resume else slot.confirmed

@@ -14,7 +14,7 @@ from dblake.source.memory.log import MemoryLogStream
 
 
 class MemorySource:
-    """See Source for the methods. ``patterns`` say which tables are captured; ``slot`` goes by the source's name."""
+    """See Source. ``patterns`` select the captured tables; ``slot`` defaults to the source's name."""
 
     schema_changes_in_log = False
 
@@ -23,15 +23,15 @@ class MemorySource:
     ) -> None:
         self._database = database
         self._slot = slot or name
-        self._wanted = TableFilter(list(patterns))
+        self._table_filter = TableFilter(list(patterns))
         self.name = name
 
     def preflight(self) -> list[Check]:
-        """There is nothing it could lack."""
+        """Return no checks: the database has no prerequisites."""
         return []
 
     def require(self) -> None:
-        """There is nothing it could lack."""
+        """Do nothing: the database has no prerequisites."""
 
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)
@@ -40,7 +40,7 @@ class MemorySource:
         return False
 
     def tables(self) -> Sequence[TableSchema]:
-        return [schema for schema in self._database.schemas() if self._wanted(*split_qualified(schema.table))]
+        return [schema for schema in self._database.schemas() if self._table_filter(*split_qualified(schema.table))]
 
     def table_fingerprints(self) -> Sequence[TableFingerprint]:
         return [
@@ -48,7 +48,7 @@ class MemorySource:
             for schema in self.tables()
         ]
 
-    def log_retention(self, resume: ResumePoint | None) -> LogRetention:  # noqa: ARG002 - the slot knows
+    def log_retention(self, resume: ResumePoint | None) -> LogRetention:  # noqa: ARG002 - the slot has its own position
         if self._slot not in self._database.slots:
             return LogRetention(lost=True)
         behind = self._database.end - self._database.slots[self._slot].confirmed
@@ -58,14 +58,14 @@ class MemorySource:
         return {table: len(self._database.rows(table)) for table in tables}
 
     def terminate_stale_reader(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection holds the slot after its end."""
 
     def recreate_slot(self) -> None:
         if self._slot not in self._database.slots:
             self._database.make_slot(self._slot)
 
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MemoryLogStream:
-        return MemoryLogStream(self._database, self._slot, self._wanted, resume, incarnation)
+        return MemoryLogStream(self._database, self._slot, self._table_filter, resume, incarnation)
 
     def open_reader(self) -> MemoryChunkReader:
         return MemoryChunkReader(self._database, self.name)

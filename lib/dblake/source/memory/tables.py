@@ -1,6 +1,6 @@
-"""What a memory database is made of: tables with their rows, and the log's transactions.
+"""The parts of a memory database: tables with their rows, slots, and the log's transactions.
 
-Rows are canonical text, as the source they stand for would send it.
+Rows are canonical text, as PostgreSQL would send it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _NUMBERS = ("smallint", "integer", "bigint", "numeric")
 
 @dataclass(slots=True)
 class Slot:
-    """How far a reader of the log has confirmed it, and whether a stream holds the slot."""
+    """A replication slot: the end of the confirmed log, and whether a stream has it open."""
 
     confirmed: int
-    taken: bool = False
+    is_taken: bool = False
 
 
 @dataclass
 class Table:
-    """A table as it is visible. ``defaults`` are the values of columns that an insert leaves out."""
+    """A table with its visible rows. ``defaults`` are the values of columns that an insert omits."""
 
     oid: int
     schema: TableSchema
@@ -40,15 +40,15 @@ class Table:
         return self.schema.table
 
     def full(self, row: Row) -> Row:
-        """The row with all columns, in order."""
+        """Return the row with all columns, in order."""
         return {name: row.get(name, self.defaults.get(name)) for name in self.schema.names}
 
     def key_of(self, row: Row) -> Key | None:
-        """The row's key; None for a table without one."""
+        """Return the row's key; None for a table without one."""
         return tuple(row[name] or "" for name in self.schema.primary_key) or None
 
     def order(self, key: Key) -> tuple[Decimal | str, ...]:
-        """What keys are sorted by: numbers as numbers, all else by code points."""
+        """Return a sort key: numbers as numbers, other values by code points."""
         types = {c.name: c.type for c in self.schema.columns}
         return tuple(
             Decimal(text) if types[name].startswith(_NUMBERS) else text
@@ -56,7 +56,7 @@ class Table:
         )
 
     def in_order(self) -> list[tuple[Key, Row]]:
-        """The rows by key; without a key, as they came."""
+        """Return the rows in key order; in insertion order for a table without a key."""
         if not self.schema.primary_key:
             return list(self.rows.items())
         return sorted(self.rows.items(), key=lambda item: self.order(item[0]))
@@ -74,7 +74,7 @@ class LoggedChange:
 
 @dataclass(frozen=True, slots=True)
 class LoggedTransaction:
-    """A committed transaction as the log has it. ``lsn`` is its commit record's place, ``end`` the place after it."""
+    """A committed transaction in the log. ``lsn`` is its commit record's position, ``end`` the position after it."""
 
     lsn: int
     end: int

@@ -1,7 +1,7 @@
-"""Everything preflight and its ``--init`` must know about a server, asked for in a handful of queries.
+"""The facts about a server that preflight and its ``--init`` evaluate, read in a handful of queries.
 
-What the facts mean, and what is to be done about them, is for ``preflight`` and ``init`` to say. All questions about
-privileges are asked for the capture role, whoever asks; the role itself is shown no table it has no privilege on.
+Evaluating them is left to ``preflight`` and ``init``. Privileges are always those of the capture role, whichever user
+is connected; the role itself sees no table on which it has no privilege.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from pymysql.cursors import Cursor
 
 from dblake.core.names import TableFilter
 from dblake.core.schema import TableSchema
-from dblake.source.mysql import catalog as catalogue
-from dblake.source.mysql.catalog import CatalogueTable
+from dblake.source.mysql import catalog
+from dblake.source.mysql.catalog import CatalogTable
 from dblake.source.mysql.connection import ServerVersion, version_of
+from dblake.source.mysql.driver_errors import lacks_privilege
 from dblake.source.mysql.grants import Grants
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.sql_literals import identifier
-from dblake.source.mysql.statements import WATERMARK_TABLE, Account, spelled, watermark_table
+from dblake.source.mysql.statements import Account, quote_account, watermark_table
+from dblake.source.mysql.watermarks import WATERMARK_TABLE
 
 _VARIABLES = (
     "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_order_commits",
@@ -39,27 +41,29 @@ _CASCADE = re.compile(
 _CASCADES_LOGGED = ServerVersion("mysql", (9, 6, 0))
 _SHOW_REPLICA = ServerVersion("mysql", (8, 0, 22))
 _SHOW_BINARY_LOG = ServerVersion("mysql", (8, 2, 0))
-_LACKS_PRIVILEGE = (1044, 1142, 1227)
 
 
 @dataclass(frozen=True)
 class Server:
-    """The server and its settings. ``filters`` are the schemas its log is kept to (do) and those it leaves out."""
+    """The server and its settings.
+
+    ``logged_only`` (binlog-do-db) are the only schemas in its log unless empty, ``not_logged`` those left out of it.
+    """
 
     version: ServerVersion
     variables: Mapping[str, str]
-    replica: bool
+    is_replica: bool
     logged_only: frozenset[str] = frozenset()
     not_logged: frozenset[str] = frozenset()
 
-    def on(self, *names: str) -> bool:
-        """True if the first of the settings that this server knows is on."""
+    def is_on(self, *names: str) -> bool:
+        """Return True if the first of the settings that this server has is on."""
         return next((self.variables[n] in ("ON", "1") for n in names if n in self.variables), False)
 
 
 @dataclass(frozen=True)
 class Role:
-    """The capture role's account and what it may do."""
+    """The capture role's account and its privileges."""
 
     account: Account
     grants: Grants
@@ -69,57 +73,57 @@ class Role:
 class Watermarks:
     """The watermark table; ``rows`` is None if they may not be read."""
 
-    well_formed: bool
+    is_well_formed: bool
     rows: frozenset[int] | None
 
 
 @dataclass(frozen=True)
-class Survey:
-    """All facts. ``names`` are those of all tables that are seen; ``cascades`` foreign keys by table."""
+class CatalogFacts:
+    """All facts. ``names`` are those of all visible tables; ``cascades`` has the names of foreign keys by table."""
 
     server: Server
     role: Role | None
-    tables: tuple[CatalogueTable, ...]
+    tables: tuple[CatalogTable, ...]
     names: tuple[tuple[str, str], ...]
     cascades: Mapping[tuple[str, str], tuple[str, ...]]
     watermarks: Watermarks | None
 
-    def may_select(self, table: CatalogueTable) -> bool:
-        """True if the capture role may read the table."""
+    def can_select(self, table: CatalogTable) -> bool:
+        """Return True if the capture role may read the table."""
         return self.role is not None and self.role.grants.has("SELECT", table.schema_name, table.table_name)
 
 
-def survey(cur: Cursor, settings: MysqlSettings) -> Survey:
-    """Asks the server."""
-    everything = catalogue.captured_tables(cur, TableFilter(["*.*"]), settings.watermark_schema)
-    captured = tuple(t for t in everything if settings.wanted(t.schema_name, t.table_name))
-    return Survey(
-        server=_server(cur),
-        role=_role(cur, settings),
+def read_facts(cur: Cursor, settings: MysqlSettings) -> CatalogFacts:
+    """Read all facts over one connection, the capture role's or an administrator's."""
+    every = catalog.captured_tables(cur, TableFilter(["*.*"]), settings.watermark_schema)
+    captured = tuple(t for t in every if settings.table_filter(t.schema_name, t.table_name))
+    return CatalogFacts(
+        server=_read_server(cur),
+        role=_read_role(cur, settings),
         tables=captured,
-        names=tuple((t.schema_name, t.table_name) for t in everything),
-        cascades=_cascades(cur, captured),
-        watermarks=_watermarks(cur, settings),
+        names=tuple((t.schema_name, t.table_name) for t in every),
+        cascades=_read_cascades(cur, captured),
+        watermarks=_read_watermarks(cur, settings),
     )
 
 
-def _server(cur: Cursor) -> Server:
+def _read_server(cur: Cursor) -> Server:
     version = version_of(cur.connection)
     cur.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN %s", (_VARIABLES,))
     variables = dict(cur.fetchall())
-    only: str = ""
-    without: str = ""
+    logged_only: str = ""
+    not_logged: str = ""
     try:
         cur.execute("SHOW BINARY LOG STATUS" if version >= _SHOW_BINARY_LOG else "SHOW MASTER STATUS")
         if status := cur.fetchone():
-            only, without = status[2], status[3]
+            logged_only, not_logged = status[2], status[3]
     except pymysql.Error as error:
-        if error.args[0] not in _LACKS_PRIVILEGE:
+        if not lacks_privilege(error):
             raise
-    return Server(version, variables, _is_replica(cur, version), _names(only), _names(without))
+    return Server(version, variables, _is_replica(cur, version), _split_names(logged_only), _split_names(not_logged))
 
 
-def _names(listed: str) -> frozenset[str]:
+def _split_names(listed: str) -> frozenset[str]:
     return frozenset(listed.split(",")) - {""}
 
 
@@ -132,87 +136,80 @@ def _is_replica(cur: Cursor, version: ServerVersion) -> bool:
         cur.execute("SHOW REPLICA STATUS" if version >= _SHOW_REPLICA else "SHOW SLAVE STATUS")
         return bool(cur.fetchall())
     except pymysql.Error as error:
-        if error.args[0] not in _LACKS_PRIVILEGE:
+        if not lacks_privilege(error):
             raise
         return False
 
 
-def _role(cur: Cursor, settings: MysqlSettings) -> Role | None:
+def _read_role(cur: Cursor, settings: MysqlSettings) -> Role | None:
     cur.execute("SELECT CURRENT_USER()")
     user, _, host = str(cur.fetchone()[0]).rpartition("@")
     if user != settings.user:
         cur.execute("SELECT host FROM mysql.user WHERE user = %s ORDER BY host <> '%%', host", (settings.user,))
-        found = cur.fetchone()
-        if found is None:
+        row = cur.fetchone()
+        if row is None:
             return None
-        user, host = settings.user, str(found[0])
-    account = spelled((user, host))
-    grants = _grants(cur, account)
+        user, host = settings.user, str(row[0])
+    account = quote_account((user, host))
+    grants = _read_grants(cur, account)
     if grants.roles and settings.flavour == "mysql":
-        grants = _grants(cur, f"{account} USING {', '.join(grants.roles)}")
+        grants = _read_grants(cur, f"{account} USING {', '.join(grants.roles)}")
     elif grants.roles:
         for role in grants.roles:
-            grants.add(_grants(cur, role))
+            grants.add(_read_grants(cur, role))
     return Role((user, host), grants)
 
 
-def _grants(cur: Cursor, account: str) -> Grants:
+def _read_grants(cur: Cursor, account: str) -> Grants:
     cur.execute(f"SHOW GRANTS FOR {account}")
     return Grants(line for (line,) in cur.fetchall())
 
 
-def _cascades(cur: Cursor, tables: Sequence[CatalogueTable]) -> dict[tuple[str, str], tuple[str, ...]]:
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
-    wanted = {(t.schema_name, t.table_name) for t in tables}
+def _read_cascades(cur: Cursor, tables: Sequence[CatalogTable]) -> dict[tuple[str, str], tuple[str, ...]]:
+    cascades: dict[tuple[str, str], tuple[str, ...]] = {}
+    captured = {(t.schema_name, t.table_name) for t in tables}
     if version_of(cur.connection).flavour == "mysql":
         cur.execute(_CASCADES)
         for schema, table, name in cur.fetchall():
-            if (schema, table) in wanted:
-                found[schema, table] = (*found.get((schema, table), ()), name)
-        return found
-    # MariaDB's list is only for those who may change the table.
+            if (schema, table) in captured:
+                cascades[schema, table] = (*cascades.get((schema, table), ()), name)
+        return cascades
+    # MariaDB shows its list only to users who may change the table.
     for table in tables:
         try:
             cur.execute(f"SHOW CREATE TABLE {identifier(table.schema_name, table.table_name)}")
         except pymysql.Error as error:
-            if error.args[0] not in _LACKS_PRIVILEGE:
+            if not lacks_privilege(error):
                 raise
             continue
         if names := _CASCADE.findall(cur.fetchone()[1]):
-            found[table.schema_name, table.table_name] = tuple(name.replace("``", "`") for name in names)
-    return found
+            cascades[table.schema_name, table.table_name] = tuple(name.replace("``", "`") for name in names)
+    return cascades
 
 
 def cascades_are_logged(server: Server) -> bool:
-    """True if the server carries out foreign keys where the log is written, as MySQL does since 9.6."""
-    return server.version.flavour == "mysql" and server.version >= _CASCADES_LOGGED and not server.on(
+    """Return True if the server executes foreign keys above the log, as MySQL does since 9.6."""
+    return server.version.flavour == "mysql" and server.version >= _CASCADES_LOGGED and not server.is_on(
         "innodb_native_foreign_keys"
     )
 
 
-def _watermarks(cur: Cursor, settings: MysqlSettings) -> Watermarks | None:
-    found = catalogue.table_by_name(cur, settings.watermark_schema, WATERMARK_TABLE)
-    if found is None:
+def _read_watermarks(cur: Cursor, settings: MysqlSettings) -> Watermarks | None:
+    table = catalog.table_by_name(cur, settings.watermark_schema, WATERMARK_TABLE)
+    if table is None:
         return None
-    well_formed = found.engine == "InnoDB" and not found.prefix_key and _as_made(found.schema)
+    is_well_formed = table.engine == "InnoDB" and not table.prefix_key and _has_watermark_columns(table.schema)
     rows = None
-    if well_formed:
+    if is_well_formed:
         try:
             cur.execute(f"SELECT id FROM {watermark_table(settings)}")
             rows = frozenset(row[0] for row in cur.fetchall())
         except pymysql.Error as error:
-            if error.args[0] not in _LACKS_PRIVILEGE:
+            if not lacks_privilege(error):
                 raise
-    return Watermarks(well_formed, rows)
+    return Watermarks(is_well_formed, rows)
 
 
-def _as_made(schema: TableSchema) -> bool:
-    said = [(c.name, c.type.partition(" character set ")[0], c.key) for c in schema.columns]
-    return said == [("id", "int", 1), ("value", "varchar(36)", None)]
-
-
-def retention_seconds(variables: Mapping[str, str]) -> float | None:
-    """After how long the server removes log by itself; None if it never does."""
-    seconds = float(variables.get("binlog_expire_logs_seconds", 0))
-    seconds = seconds or 86_400 * float(variables.get("expire_logs_days", 0))
-    return None if variables.get("binlog_expire_logs_auto_purge") == "OFF" or not seconds else seconds
+def _has_watermark_columns(schema: TableSchema) -> bool:
+    columns = [(c.name, c.type.partition(" character set ")[0], c.key) for c in schema.columns]
+    return columns == [("id", "int", 1), ("value", "varchar(36)", None)]

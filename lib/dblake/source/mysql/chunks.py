@@ -1,12 +1,12 @@
-"""Chunk reads and watermarks: one autocommit connection that takes no locks.
+"""Reads chunks and writes watermarks, over one autocommit connection that takes no locks.
 
-Each chunk is one short transaction with a consistent snapshot, in which the reader's own watermark row is read back and
-its rows come as the packets the server writes, undecoded. Keys are ordered and compared by the database alone; the key
-to go on from is the one it returned, written as a constant of the column's own type.
+Each chunk is one short transaction with a consistent snapshot, which also reads back the reader's own watermark row;
+rows arrive as the server's packets, undecoded. Keys are ordered and compared by the database alone; the key to resume
+from is the one it returned, written as a constant of the column's own type.
 
-A snapshot does not hold definitions: these are read before and after it and have to be equal. In between the server
-lets no definition change once the chunk's statement has begun, for as long as the transaction lasts, and refuses to
-read a table that was rebuilt after the snapshot was taken.
+A snapshot does not include definitions: these are read before and after it and must be equal. In between the server
+lets no definition change from the beginning of the chunk's statement to the end of the transaction, and rejects a read
+of a table that was rebuilt after the snapshot.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.formats.mysql_types import parse
 from dblake.landing.columns import MYSQL_ROWS
-from dblake.source.mysql import catalog as catalogue
-from dblake.source.mysql import sql_literals as spelling
-from dblake.source.mysql.connection import explained
-from dblake.source.mysql.result_rows import ResultRows, values
+from dblake.source.mysql import catalog, sql_literals
+from dblake.source.mysql.driver_errors import translate_errors
+from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.settings import MysqlSettings
+from dblake.source.mysql.statements import watermark_table
 
-_IN_UTF8 = ("utf8mb4", "utf8mb3", "ascii")
+_UTF8_CHARSETS = ("utf8mb4", "utf8mb3", "ascii")
 _NOT_CONVERTIBLE = (1267, 3854)
+"""Errors of a comparison with text that the column's character set does not have."""
 
 
 class MysqlChunkReader:
-    """See ChunkReader for the methods."""
+    """A connection that reads chunks. See ChunkReader for the methods."""
 
     format = MYSQL_ROWS
 
@@ -42,41 +43,40 @@ class MysqlChunkReader:
         self._settings = settings
         self._connection = conn
         self._rows = ResultRows(conn)
-        self._watermark_table = spelling.identifier(settings.watermark_schema, "watermark")
+        self._watermark_table = watermark_table(settings)
 
     def mark(self, reader: int, value: str) -> None:
-        with explained(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
             cur.execute(f"UPDATE {self._watermark_table} SET value = %s WHERE id = %s", (value, reader))
             if cur.rowcount != 1:
                 raise SourceError(
                     f"source {self._settings.name}: the watermark table has no row {reader}",
-                    next_step="run preflight --init, which puts it there",
+                    next_step="run preflight --init, which inserts it",
                 )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        with explained(self._settings), self._connection.cursor() as cur:
-            known = self._table(cur, table)
-            name, type_ = _key_columns(known.schema)[0]
-            if parse(type_).name not in spelling.INTEGERS or known.prefix_key:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            dumped = self._table(cur, table)
+            name, type_ = _key_columns(dumped.schema)[0]
+            if parse(type_).name not in sql_literals.INTEGERS or dumped.prefix_key:
                 return []
-            parts = min(parts, catalogue.rows_about(cur, known.schema_name, known.table_name) // rows)
-            column, of = spelling.identifier(name), spelling.identifier(known.schema_name, known.table_name)
-            cur.execute(f"SELECT MIN({column}), MAX({column}) FROM {of}")
-            least, most = cur.fetchone()
-            # Dumps read key by key, so where the values crowd matters little: the fuller stretches take longer.
-            first, last = (int(value or 0) for value in (least, most))
+            parts = min(parts, catalog.estimate_rows(cur, dumped.schema_name, dumped.table_name) // rows)
+            column = sql_literals.identifier(name)
+            cur.execute(f"SELECT MIN({column}), MAX({column}) FROM {_quoted_name(dumped)}")
+            # Equal distances between the least and the greatest key; ranges with more rows take longer.
+            first, last = (int(value or 0) for value in cur.fetchone())
             keys: dict[tuple[str, ...], None] = {}
             for part in range(1, parts):
-                mark = first + (last - first) * part // parts
-                self._rows.read(_select(known, f"{column} >= {mark}", 1), lambda _: None)
-                if key := self._key(cur, known.schema):
+                bound = first + (last - first) * part // parts
+                self._rows.read(_select(dumped, f"{column} >= {bound}", 1), lambda _: None)
+                if key := self._key(cur, dumped.schema):
                     keys[key] = None
             return list(keys)
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
-        with explained(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
             table = self._table(cur, request.table)
-            query = _select(table, _wanted(table, request), request.limit)
+            query = _select(table, _condition(table, request), request.limit)
             try:
                 cur.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                 cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (request.reader,))
@@ -84,53 +84,56 @@ class MysqlChunkReader:
                 self._rows.read(query, lambda rows: deliver(rows, table.schema))
                 cur.execute("COMMIT")
                 last_key = self._key(cur, table.schema)
-                again = catalogue.table_by_name(cur, table.schema_name, table.table_name)
+                table_after = catalog.table_by_name(cur, table.schema_name, table.table_name)
             except BaseException as error:
-                # In the middle of a result nothing else can be said on this connection.
+                # The rest of a result may still be on the connection, which cannot be used again.
                 self._connection.close()
                 if isinstance(error, pymysql.Error) and error.args[0] in _NOT_CONVERTIBLE:
-                    raise _no_value(request.table) from error
+                    raise _invalid_key(request.table) from error
                 raise
         return ChunkRead(
             rows=self._rows.rows,
             last_key=last_key,
             schema=table.schema,
             low_seen=(low_seen and low_seen[0]) or "",
-            schema_changed=again is None or again.schema != table.schema,
+            schema_changed=table_after is None or table_after.schema != table.schema,
         )
 
-    def _table(self, cur: Cursor, name: str) -> catalogue.CatalogueTable:
-        table = catalogue.table_by_name(cur, *split_qualified(name))
+    def _table(self, cur: Cursor, name: str) -> catalog.CatalogTable:
+        """Return the table. Raises Unsupported if it does not exist or cannot be dumped."""
+        table = catalog.table_by_name(cur, *split_qualified(name))
         if table is None:
             raise Unsupported(f"table {name} is not in the database", next_step="correct its name")
         if not table.schema.primary_key:
             raise Unsupported(
                 f"table {name} has no primary key, so it cannot be dumped",
-                next_step="add a primary key; its changes are followed from the log meanwhile",
+                next_step="add a primary key; its changes are followed from the log until then",
             )
         if table.float_keys:
             raise Unsupported(
-                f"table {name} has the key column {table.float_keys[0]} of type float, whose values cannot be asked"
-                " for, so it cannot be dumped",
-                next_step="make the column double; its changes are followed from the log meanwhile",
+                f"table {name} has the key column {table.float_keys[0]} of type float, whose values no query can"
+                " match, so it cannot be dumped",
+                next_step="make the column double; its changes are followed from the log until then",
             )
         return table
 
     def _key(self, cur: Cursor, schema: TableSchema) -> tuple[str, ...] | None:
-        """The last row's key in canonical text. Only the server knows what its characters are in UTF-8."""
+        """Return the last row's key in canonical text, None if there were no rows."""
         if not self._rows.last:
             return None
-        row = values(self._rows.last)
+        row = split_values(self._rows.last)
         key = []
         for name, type_ in _key_columns(schema):
             raw = row[schema.names.index(name)] or b""
             charset = parse(type_).charset
-            key.append(spelling.canonical(type_, self._text(cur, raw, charset) if charset else raw.decode("latin-1")))
+            text = self._text(cur, raw, charset) if charset else raw.decode("latin-1")
+            key.append(sql_literals.canonical(type_, text))
         return tuple(key)
 
     @staticmethod
     def _text(cur: Cursor, raw: bytes, charset: str) -> str:
-        if charset in _IN_UTF8:
+        """Return text of a character set; the server converts all but UTF-8, as its mappings may differ from Python's."""
+        if charset in _UTF8_CHARSETS:
             return raw.decode()
         cur.execute(f"SELECT CONVERT(_{charset} x'{raw.hex()}' USING utf8mb4)")
         return str(cur.fetchone()[0])
@@ -145,38 +148,41 @@ def _key_columns(schema: TableSchema) -> list[tuple[str, str]]:
     return [(name, types[name]) for name in schema.primary_key]
 
 
-def _wanted(table: catalogue.CatalogueTable, request: ChunkRequest) -> str:
-    """What is true of the rows to be read."""
+def _condition(table: catalog.CatalogTable, request: ChunkRequest) -> str:
+    """Return the condition of the rows to read, empty for all."""
     keys = _key_columns(table.schema)
     try:
         if request.keys is not None:
-            return " OR ".join(spelling.equal(keys, key) for key in request.keys)
+            return " OR ".join(sql_literals.equal(keys, key) for key in request.keys)
         bounds = []
         if request.after is not None:
-            bounds.append(f"({spelling.after(keys, request.after)})")
+            bounds.append(f"({sql_literals.after(keys, request.after)})")
         if request.upto is not None:
-            bounds.append(spelling.upto(keys, request.upto))
+            bounds.append(sql_literals.upto(keys, request.upto))
         return " AND ".join(bounds)
     except ValueError as error:
-        raise _no_value(request.table) from error
+        raise _invalid_key(request.table) from error
 
 
-def _select(table: catalogue.CatalogueTable, wanted: str, limit: int) -> str:
-    # A float is written with six digits unless it is made a double, which loses nothing.
+def _select(table: catalog.CatalogTable, condition: str, limit: int) -> str:
+    # The server prints a FLOAT with six digits; converted to DOUBLE it loses nothing.
     columns = ", ".join(
-        f"({spelling.identifier(c.name)} + 0e0)" if c.type == "float" else spelling.identifier(c.name)
+        f"({sql_literals.identifier(c.name)} + 0e0)" if c.type == "float" else sql_literals.identifier(c.name)
         for c in table.schema.columns
     )
-    # Left to itself the server may prefer to sort the table, once for each chunk.
+    # Without a hint the optimizer may sort the whole table, once for each chunk.
     index = "" if table.prefix_key else " FORCE INDEX (PRIMARY)"
-    order = ", ".join(spelling.identifier(name) for name in table.schema.primary_key)
-    name = spelling.identifier(table.schema_name, table.table_name)
-    where = f" WHERE {wanted}" if wanted else ""
-    return f"SELECT {columns} FROM {name}{index}{where} ORDER BY {order} LIMIT {limit}"
+    order = ", ".join(sql_literals.identifier(name) for name in table.schema.primary_key)
+    where = f" WHERE {condition}" if condition else ""
+    return f"SELECT {columns} FROM {_quoted_name(table)}{index}{where} ORDER BY {order} LIMIT {limit}"
 
 
-def _no_value(table: str) -> Unsupported:
+def _quoted_name(table: catalog.CatalogTable) -> str:
+    return sql_literals.identifier(table.schema_name, table.table_name)
+
+
+def _invalid_key(table: str) -> Unsupported:
     return Unsupported(
-        f"table {table}: a key asked for is no value of its column's type",
+        f"table {table}: a requested key is no value of its column's type",
         next_step="correct --keys and start the dump again",
     )

@@ -1,4 +1,4 @@
-"""One prerequisite as preflight finds it: met, met with something to know, or what is wrong and what mends it."""
+"""Builds preflight's checks: met, met with a note, or a problem with the statement that corrects it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dblake.core.source import Check
 
 
-def finding(name: str, detail: str = "", fix: str = "", *, known: bool = False) -> Check:
-    """A check that is met if there is no detail. ``known``: the detail is worth knowing and stops nothing."""
-    return Check(name, known or not detail, detail, fix if detail else "")
+def finding(name: str, detail: str = "", fix: str = "", *, is_note: bool = False) -> Check:
+    """Return a check that is met if there is no detail; with ``is_note`` it is met in any case."""
+    return Check(name, is_note or not detail, detail, fix if detail else "")
 
 
 def script(statements: Iterable[str]) -> str:
-    """Several statements as one text, a line each."""
+    """Return several statements as one text, a line each."""
     return "\n".join(f"{statement};" for statement in statements)

@@ -1,8 +1,8 @@
-"""The wire below the log: asks the server for its binlog and takes the packets that come apart into events.
+"""The protocol below the log: requests the binlog from the server and splits the received packets into events.
 
 First step of the log's path. Promises each event whole and as the server sent it, checksum included, whatever the
-packets it came in; the only work done per event is to find where the next one begins. What an event means is left to
-``events`` and ``frames``, connecting and its errors to ``connection``.
+packets it came in; the only work per event is to find where the next one begins. The meaning of events is left to
+``transactions``, connecting to ``connection``, errors to ``driver_errors``.
 
 Protocol: MySQL documentation of the source, COM_REGISTER_SLAVE, COM_BINLOG_DUMP and "Protocol::Packet".
 """
@@ -22,20 +22,21 @@ import pymysql
 from pymysql.constants import COMMAND
 
 HEARTBEAT_SECONDS = 2.0
-"""How often the server speaks while it has nothing to send, so that a dead connection is told from a quiet log."""
+"""Interval of the server's heartbeats while it has no events to send; they distinguish an idle log from a dead
+connection."""
 
-_ROOM = 4 << 20
-_FULL = 0xFFFFFF
+_BUFFER_BYTES = 4 << 20
+_MAX_PACKET_BYTES = 0xFFFFFF
 """The length of a packet that is continued by the next one."""
 _EVENT, _ERROR = b"\0", b"\xff"
-_HEAD = 4
-"""Bytes before a packet's own: its length, three of them, and its number."""
+_HEAD_BYTES = 4
+"""Before a packet's content: its length in 3 bytes, and its number."""
 _LENGTH = struct.Struct("<I").unpack_from
-_NOTHING_MORE = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class DumpEnded(Exception):
-    """The server ended the stream: with an error of this number and text, or (0) because it shuts down."""
+    """The server has ended the stream: with an error of this number and text, or (0) because it shuts down."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number)
@@ -44,10 +45,10 @@ class DumpEnded(Exception):
 
 
 def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label: str, file: str, offset: int) -> None:
-    """Makes a connection a replica's: from here on only events come, from ``offset`` of ``file`` on, without end.
+    """Turn a connection into a replica's, which receives the binlog's events from ``offset`` of ``file`` on.
 
-    The offset must be one that 32 bits hold. Checksums are asked for as the file has them: events arrive byte for
-    byte as written, so that their sizes add up to places in the file and a damaged one can be told.
+    The offset must fit into 32 bits. Checksums are requested as the file has them: events arrive byte for byte as
+    written, so that their sizes add up to offsets in the file and a damaged one can be detected.
     """
     period = int(HEARTBEAT_SECONDS * 1e9)
     settings = [
@@ -55,7 +56,7 @@ def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label:
         f"SET @source_heartbeat_period = {period}, @master_heartbeat_period = {period}",
     ]
     if flavour == "mariadb":
-        # The highest there is: the server then sends its own event types as they are.
+        # The highest level: the server then sends its own event types unchanged.
         settings.append("SET @mariadb_slave_capability = 4")
     with conn.cursor() as cur:
         for statement in settings:
@@ -68,14 +69,14 @@ def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label:
 
 
 class Events:
-    """Events that came together, in the packets they came in: ``events[n]`` is one of them, checksum included.
+    """The events of one read, in their packets: ``events[n]`` is one event, checksum included.
 
     ``data`` holds the packets, of one event each; the n-th begins at ``packets[n]``, and the last number is the end.
-    It is theirs only until the next ones are received.
+    The data is valid only until the next read.
     """
 
-    HEAD = _HEAD + 1
-    """Bytes between the beginning of a packet and that of its event."""
+    HEAD_BYTES = _HEAD_BYTES + 1
+    """Between the beginning of a packet and that of its event."""
 
     def __init__(self, data: bytes | memoryview, packets: list[int]) -> None:
         self.data, self.packets = data, packets
@@ -87,95 +88,96 @@ class Events:
 
     @classmethod
     def of(cls, events: Iterable[bytes]) -> Events:
-        """Events that are in no packets, or came in several."""
+        """Return events that are in no packets, or came in several, in packets of their own."""
         packets, parts = [0], []
         for event in events:
-            parts += [bytes(cls.HEAD), event]
-            packets.append(packets[-1] + cls.HEAD + len(event))
+            parts += [bytes(cls.HEAD_BYTES), event]
+            packets.append(packets[-1] + cls.HEAD_BYTES + len(event))
         return cls(b"".join(parts), packets)
 
     def __len__(self) -> int:
         return len(self.packets) - 1
 
     def __getitem__(self, number: int) -> bytes:
-        return bytes(self.data[self.packets[number] + Events.HEAD : self.packets[number + 1]])
+        return bytes(self.data[self.packets[number] + Events.HEAD_BYTES : self.packets[number + 1]])
 
 
 class Packets:
-    """Takes events from the socket of a started dump."""
+    """Receives events from the socket of a started dump."""
 
     def __init__(self, conn: pymysql.Connection) -> None:
         self._socket: socket.socket = conn._sock
-        self._room = memoryview(bytearray(_ROOM))
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._begin = self._end = 0
-        """Of what has come and is no whole packet yet."""
-        self._wanted = _HEAD
+        """Bounds of the bytes received that are no whole packet yet."""
+        self._needed = _HEAD_BYTES
+        """Bytes until the next packet, or its head, is whole."""
         self._parts: list[bytes] = []
         self._ended: DumpEnded | None = None
 
     def receive(self, seconds: float) -> Events | None:
-        """The events of what is there now, or comes within ``seconds``; None if nothing came, not even a part of one.
+        """Return the events that are available now or arrive within ``seconds``; None if no byte arrived.
 
         Raises DumpEnded, and OSError if the connection is gone.
         """
         if self._ended:
             raise self._ended
-        self._make_room()
+        self._move_rest()
         self._socket.settimeout(max(seconds, 0.0001))
         try:
-            if not self._take_in():
+            if not self._fill():
                 raise DumpEnded(0, "")
         except TimeoutError:
             return None
-        # What has come meanwhile costs less if it is looked at together.
+        # Events are handled at less cost together, so take all that has arrived by now.
         self._socket.settimeout(0.0)
         try:
-            while self._end < len(self._room) and self._take_in():
+            while self._end < len(self._buffer) and self._fill():
                 pass
-        except _NOTHING_MORE:
+        except _WOULD_BLOCK:
             pass
-        return self._split() if self._end >= self._wanted else Events(b"", [0])
+        return self._split() if self._end >= self._needed else Events(b"", [0])
 
-    def _make_room(self) -> None:
-        """Brings the start of the packet that is yet to come whole to the front, with room for all of it."""
-        rest = self._room[self._begin : self._end]
-        if self._wanted > len(self._room):
-            self._room = memoryview(bytearray(self._wanted))
-        self._room[: len(rest)] = rest
+    def _move_rest(self) -> None:
+        """Move the incomplete packet to the front of the buffer, and make the buffer large enough for it."""
+        rest = self._buffer[self._begin : self._end]
+        if self._needed > len(self._buffer):
+            self._buffer = memoryview(bytearray(self._needed))
+        self._buffer[: len(rest)] = rest
         self._begin, self._end = 0, len(rest)
 
-    def _take_in(self) -> int:
-        size = self._socket.recv_into(self._room[self._end :])
+    def _fill(self) -> int:
+        size = self._socket.recv_into(self._buffer[self._end :])
         self._end += size
         return size
 
     def _split(self) -> Events:
-        """The events that are complete; the start of the next one stays."""
-        data = self._room[: self._end]
-        packets, at, last = [0], 0, len(data) - _HEAD
+        """Return the complete events; the incomplete packet stays in the buffer."""
+        data = self._buffer[: self._end]
+        packets, at, last = [0], 0, len(data) - _HEAD_BYTES
         while at <= last:
-            at += _HEAD + (_LENGTH(data, at)[0] & _FULL)
+            at += _HEAD_BYTES + (_LENGTH(data, at)[0] & _MAX_PACKET_BYTES)
             packets.append(at)
-        self._wanted = _HEAD
+        self._needed = _HEAD_BYTES
         if at > len(data):
             packets.pop()
-            self._wanted = at - packets[-1]
+            self._needed = at - packets[-1]
         self._begin = packets[-1]
         events = Events(data, packets)
-        return Events.of(self._joined(data, packets)) if self._parts or not _whole(events) else events
+        return Events.of(self._join(data, packets)) if self._parts or not _are_single(events) else events
 
-    def _joined(self, data: memoryview, packets: list[int]) -> list[bytes]:
-        """The events of packets of which some are parts of one, or the server's last word."""
+    def _join(self, data: memoryview, packets: list[int]) -> list[bytes]:
+        """Return the events of packets of which some are parts of one event, or end the stream."""
         events: list[bytes] = []
         for at, stop in pairwise(packets):
-            packet = bytes(data[at + _HEAD : stop])
+            packet = bytes(data[at + _HEAD_BYTES : stop])
             self._parts.append(packet)
-            if len(packet) == _FULL:
+            if len(packet) == _MAX_PACKET_BYTES:
                 continue
             packet = b"".join(self._parts)
             self._parts = []
             if packet[:1] != _EVENT:
-                self._ended = _why(packet)
+                self._ended = _read_end(packet)
                 if not events:
                     raise self._ended
                 break
@@ -183,15 +185,15 @@ class Packets:
         return events
 
 
-def _whole(events: Events) -> bool:
-    """True if each packet is an event of its own."""
+def _are_single(events: Events) -> bool:
+    """Return True if each packet is one event."""
     sizes = np.diff(events.bounds)
-    if ((sizes <= _HEAD) | (sizes == _HEAD + _FULL)).any():
+    if ((sizes <= _HEAD_BYTES) | (sizes == _HEAD_BYTES + _MAX_PACKET_BYTES)).any():
         return False
-    return not np.frombuffer(events.data, np.uint8)[events.bounds[:-1] + _HEAD].any()
+    return not np.frombuffer(events.data, np.uint8)[events.bounds[:-1] + _HEAD_BYTES].any()
 
 
-def _why(packet: bytes) -> DumpEnded:
+def _read_end(packet: bytes) -> DumpEnded:
     if packet[:1] == _ERROR:
         return DumpEnded(int.from_bytes(packet[1:3], "little"), packet[9:].decode("utf-8", "replace"))
     return DumpEnded(0, "")

@@ -1,7 +1,7 @@
-"""Which table a TABLE_MAP means: from the log's description to captured tables and their schemas.
+"""The captured table and schema behind a TABLE_MAP event.
 
 The log describes a table in full (``binlog_row_metadata=FULL``), as it was when its rows were written. Only what
-MariaDB leaves out, that a binary column is a UUID or an address, is asked of the catalogue.
+MariaDB leaves out, that a binary column is a UUID or an address, is read from the catalog.
 """
 
 from __future__ import annotations
@@ -14,150 +14,151 @@ from dblake.core.errors import Unsupported
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.formats.mysql_charsets import Charset, charset_named
-from dblake.formats.mysql_types import FIXED, from_log, wire
-from dblake.source.mysql import catalog as catalogue
-from dblake.source.mysql import table_map
-from dblake.source.mysql.connection import connect, explained, version_of
+from dblake.formats.mysql_types import FIXED
+from dblake.source.mysql import catalog
+from dblake.source.mysql.column_types import log_encoding, type_from_log
+from dblake.source.mysql.connection import connect, version_of
+from dblake.source.mysql.driver_errors import translate_errors
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.table_map import MappedColumn, TableMap
+from dblake.source.mysql.table_map import MappedColumn, TableMap, read_names, read_table_map
+from dblake.source.mysql.watermarks import WATERMARK_TABLE
 
-_MOST_KNOWN = 10_000
-"""Descriptions remembered: a table gets a new number, and so a new one, whenever the server opens it anew."""
-_WATERMARK = "watermark"
+_MAX_CACHED = 10_000
+"""Descriptions in the cache. A table gets a new table id, and so another description, each time the server opens it."""
 _SEQUENCE_COLUMN = "next_not_cached_value"
-"""What MariaDB calls the first column of a sequence, which is a table to the log and to nobody else."""
+"""The first column of a MariaDB sequence, which the log writes like a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a TABLE_MAP stands for: a captured table, the watermark table, or a table nobody asked for."""
+    """The table of a TABLE_MAP: captured (with its schema), the watermark table, or another one."""
 
     schema: TableSchema | None
     is_watermark_table: bool = False
 
 
 class Relations:
-    """The tables of one log stream. Connects by itself when something must be asked of the server.
+    """The tables of one log stream. Opens a connection when it needs the catalog.
 
-    ``fold`` tells that the server stores tables' names in lower case, however statements write them.
+    ``folds_names`` is true if the server stores tables' names in lower case, however statements write them.
     """
 
-    def __init__(self, settings: MysqlSettings, *, fold: bool) -> None:
+    def __init__(self, settings: MysqlSettings, *, folds_names: bool) -> None:
         self._settings = settings
-        self._fold = fold
+        self._folds_names = folds_names
         self._conn: pymysql.Connection | None = None
-        self._mariadb = settings.flavour == "mariadb"
-        self._known: dict[bytes, Captured] = {}
+        self._is_mariadb = settings.flavour == "mariadb"
+        self._cache: dict[bytes, Captured] = {}
         self._charsets: dict[int, str] = {}
 
-    def of(self, body: bytes) -> Captured:
-        """The table that a TABLE_MAP event's body describes."""
-        found = self._known.get(body)
-        if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[body] = self._resolve(body)
-        return found
+    def table_of(self, body: bytes) -> Captured:
+        """Return the table that a TABLE_MAP event's body describes. Raises Unsupported for one that cannot be read."""
+        captured = self._cache.get(body)
+        if captured is None:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            captured = self._cache[body] = self._resolve(body)
+        return captured
 
-    def captures(self, schema: str, table: str) -> bool:
-        """True if rows of a table of this name are wanted."""
-        own = schema == self._settings.watermark_schema
-        return not own and schema not in catalogue.SYSTEM_SCHEMAS and self._settings.wanted(schema, table)
+    def is_captured(self, schema: str, table: str) -> bool:
+        """Return True if rows of a table of this name are captured."""
+        is_own = schema == self._settings.watermark_schema
+        return not is_own and schema not in catalog.SYSTEM_SCHEMAS and self._settings.table_filter(schema, table)
 
-    def watches(self, schema: str, table: str) -> bool:
-        """True if a change of a table of this name must not be missed: a captured one, or the watermark table."""
-        return self.captures(schema, table) or (schema, table) == (self._settings.watermark_schema, _WATERMARK)
+    def is_watched(self, schema: str, table: str) -> bool:
+        """Return True for a captured table and for the watermark table: no change of them may be missed."""
+        return self.is_captured(schema, table) or (schema, table) == (self._settings.watermark_schema, WATERMARK_TABLE)
 
-    def named(self, schema: str, table: str) -> tuple[str, str]:
-        """A name out of a statement, as the server stores it."""
-        return (schema.lower(), table.lower()) if self._fold else (schema, table)
+    def fold_name(self, schema: str, table: str) -> tuple[str, str]:
+        """Return a statement's table name as the server stores it."""
+        return (schema.lower(), table.lower()) if self._folds_names else (schema, table)
 
     def close(self) -> None:
-        """Ends the connection, if there is one."""
+        """Close the catalog connection, if there is one."""
         if self._conn is not None:
             self._conn.close()
             self._conn = None
 
     def _resolve(self, body: bytes) -> Captured:
-        schema, table = table_map.names(body)
+        schema, table = read_names(body)
         if schema == self._settings.watermark_schema:
-            return Captured(None, is_watermark_table=table == _WATERMARK)
-        if not self.captures(schema, table):
+            return Captured(None, is_watermark_table=table == WATERMARK_TABLE)
+        if not self.is_captured(schema, table):
             return Captured(None)
-        said = table_map.table_map(body, mariadb=self._mariadb)
-        first = said.columns[0].name
+        described = read_table_map(body, mariadb=self._is_mariadb)
+        first = described.columns[0].name
         if first is None:
             raise Unsupported(
                 f"table {qualified(schema, table)}: the log does not name its columns",
                 next_step="SET GLOBAL binlog_row_metadata = 'FULL'; then capture --accept-gap, which starts behind it",
             )
-        if self._mariadb and first == _SEQUENCE_COLUMN:
+        if self._is_mariadb and first == _SEQUENCE_COLUMN:
             return Captured(None)
-        with explained(self._settings):
-            return Captured(self._schema(said))
+        with translate_errors(self._settings):
+            return Captured(self._schema(described))
 
-    def _schema(self, said: TableMap) -> TableSchema:
-        name = qualified(said.schema_name, said.table_name)
-        there = self._in_catalogue(said) if self._mariadb else {}
+    def _schema(self, described: TableMap) -> TableSchema:
+        name = qualified(described.schema_name, described.table_name)
+        catalog_types = self._catalog_types(described) if self._is_mariadb else {}
         columns = []
-        for column in said.columns:
+        for column in described.columns:
             try:
-                spelled = self._spelled(column, there)
+                type_ = self._column_type(column, catalog_types)
             except Unsupported as error:
                 raise Unsupported(
                     f"table {name}, column {column.name}: {error.what}", next_step=error.next_step
                 ) from error
-            columns.append(Column(column.name or "", spelled, column.nullable, column.key))
+            columns.append(Column(column.name or "", type_, column.nullable, column.key))
         return TableSchema(name, tuple(columns))
 
-    def _spelled(self, column: MappedColumn, there: dict[str, str]) -> str:
-        in_catalogue = there.get(column.name or "")
-        if in_catalogue in FIXED and wire(in_catalogue) == (column.code, column.meta):
-            return in_catalogue
+    def _column_type(self, column: MappedColumn, catalog_types: dict[str, str]) -> str:
+        in_catalog = catalog_types.get(column.name or "")
+        if in_catalog in FIXED and log_encoding(in_catalog) == (column.code, column.meta):
+            return in_catalog
         charset = None if column.collation is None else self._charset(column.collation)
         labels = None
         if column.labels is not None:
-            labels = [_label(raw, charset_named(charset or "binary")) for raw in column.labels]
-        return from_log(
+            labels = [_decode_label(raw, charset_named(charset or "binary")) for raw in column.labels]
+        return type_from_log(
             column.code, column.meta, unsigned=column.unsigned, charset=charset, labels=labels,
             dimensions=column.dimensions,
         )
 
-    def _in_catalogue(self, said: TableMap) -> dict[str, str]:
-        """The types of the table's columns as it is now; it may have changed since, or be gone."""
-        with self._asked().cursor() as cur:
-            found = catalogue.table_by_name(cur, said.schema_name, said.table_name)
-        return {c.name: c.type for c in found.schema.columns} if found else {}
+    def _catalog_types(self, described: TableMap) -> dict[str, str]:
+        """Return the types of the table's columns as it is now; it may have changed since, or be gone."""
+        with self._connection().cursor() as cur:
+            table = catalog.table_by_name(cur, described.schema_name, described.table_name)
+        return {c.name: c.type for c in table.schema.columns} if table else {}
 
     def _charset(self, collation: int) -> str:
         if not self._charsets:
-            self._charsets = self._all_charsets()
+            self._charsets = self._read_charsets()
         return self._charsets.get(collation, f"of collation {collation}")
 
-    def _all_charsets(self) -> dict[int, str]:
-        """The character set of every collation by number."""
-        conn = self._asked()
-        # Newer MariaDB has collations that go with many character sets, by a number for each.
-        many = self._mariadb and version_of(conn).number >= (10, 10, 0)
-        view = "COLLATION_CHARACTER_SET_APPLICABILITY" if many else "COLLATIONS"
+    def _read_charsets(self) -> dict[int, str]:
+        """Return the character set of every collation, by its number."""
+        conn = self._connection()
+        # From 10.10 on MariaDB has collations of many character sets, with a number for each.
+        is_shared = self._is_mariadb and version_of(conn).number >= (10, 10, 0)
+        view = "COLLATION_CHARACTER_SET_APPLICABILITY" if is_shared else "COLLATIONS"
         with conn.cursor() as cur:
             cur.execute(f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{view} WHERE ID IS NOT NULL")
             return {int(number): str(name) for number, name in cur.fetchall()}
 
-    def _asked(self) -> pymysql.Connection:
-        """A connection; made anew if the server has closed it meanwhile, since it may not be used for days."""
+    def _connection(self) -> pymysql.Connection:
+        """Return the catalog connection; reconnects if the server has closed it, as it may be idle for days."""
         if self._conn is not None:
             try:
                 self._conn.ping(reconnect=False)
             except (pymysql.Error, OSError):
                 self._conn = None
         if self._conn is None:
-            self._conn = connect(self._settings, purpose="catalogue")
+            self._conn = connect(self._settings, purpose="catalog")
         return self._conn
 
 
-def _label(raw: bytes, charset: Charset) -> str:
-    """A label as the catalogue spells it."""
+def _decode_label(raw: bytes, charset: Charset) -> str:
+    """Return an enum's or a set's label as the catalog spells it."""
     text = raw.decode(charset.codec, "surrogateescape").translate({ord(c): to for c, to in charset.differs.items()})
-    # What the codec leaves out is a control character of the same number, or no text in any case.
+    # A byte without a character in the codec is a control character of the same number, or no text in any case.
     return "".join(chr(ord(c) - 0xDC00) if "\udc80" <= c <= "\udcff" else c for c in text)

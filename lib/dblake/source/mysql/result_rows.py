@@ -1,8 +1,8 @@
-"""The rows of a query's result as the packets the server sent, undecoded and many at a time.
+"""Rows of a query's result as the packets that the server sent, undecoded and many at a time.
 
-The driver sends the query and reads the description of the columns; from there the packets are cut out of what the
-socket gives, by their lengths alone (MySQL documentation of the source: "Protocol::Packet", "Text Resultset"). Nothing
-is done for each row but to find its end. A packet of 16 MiB or more, which goes on in the next, is put together.
+The driver sends the query and reads the description of the columns; from there on the packets are split by their
+lengths alone (MySQL documentation of the source: "Protocol::Packet", "Text Resultset"). The only work per row is to
+find its end. A row of 16 MiB or more, which spans several packets, is joined.
 """
 
 from __future__ import annotations
@@ -18,67 +18,69 @@ import pymysql
 from pymysql.connections import MySQLResult
 from pymysql.constants import COMMAND, CR
 
-_PIECE_BYTES = 2 << 20
-_HEADER = 4
-_CONTINUED = 0xFFFFFF
-"""The length of a packet that goes on in the next one."""
+_BUFFER_BYTES = 2 << 20
+_HEADER_BYTES = 4
+_MAX_PACKET_BYTES = 0xFFFFFF
+"""The length of a packet that is continued by the next one."""
 _EOF, _ERROR = 0xFE, 0xFF
-"""First bytes of packets that are no rows: no row that fits into a piece begins with either."""
+"""First bytes of packets that are not rows: no row that fits into the buffer begins with either."""
+_NULL = 0xFB
+"""First byte of a value that is NULL; smaller ones are lengths, greater ones announce lengths of more bytes."""
 
 
 class ResultRows:
-    """Reads results on one connection; ``rows`` and ``last`` tell of the result read last."""
+    """Reads results on one connection; ``rows`` and ``last`` describe the latest one."""
 
     def __init__(self, conn: pymysql.Connection) -> None:
         self._connection = conn
-        self._buffer = bytearray(_PIECE_BYTES)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self.rows = 0
         self.last = b""
         """The last row's packet, empty if there was none."""
 
     def read(self, query: str, deliver: Callable[[pa.BinaryArray], None]) -> None:
-        """Runs the query and hands its rows over as they come. A failure leaves the connection unusable."""
+        """Run a query and deliver its rows as they arrive. A failure leaves the connection unusable."""
         self.rows, self.last = 0, b""
         conn = self._connection
         conn._execute_command(COMMAND.COM_QUERY, query)
         head = MySQLResult(conn)
         head.init_unbuffered_query()
-        # From here on nobody but us reads what is left of the result.
+        # The rest of the result is read here, not by the driver.
         head.unbuffered_active = False
         self._file = conn._rfile
         self._bounds = [0]
-        # What the driver has read ahead comes first; after that its buffer is empty, and the socket is read past it.
+        # The driver's read-ahead first; after that its buffer is empty, and the socket is read past it.
         ahead = self._file.read1(len(self._buffer))
         self._buffer[: len(ahead)] = ahead
         self._filled = 0
-        ended = self._find_rows(len(ahead))
-        while not ended:
+        has_ended = self._split(len(ahead))
+        while not has_ended:
             if self._filled == len(self._buffer):
-                self._hand_over(deliver)
+                self._deliver(deliver)
                 if self._filled == len(self._buffer):
                     self._read_long_row(deliver)
-            ended = self._find_rows(self._file.raw.readinto(memoryview(self._buffer)[self._filled :]))
-        self._hand_over(deliver)
+            has_ended = self._split(self._file.raw.readinto(memoryview(self._buffer)[self._filled :]))
+        self._deliver(deliver)
 
-    def _find_rows(self, count: int) -> bool:
-        """Finds the rows in ``count`` more bytes that have come; True once the result's end is there."""
+    def _split(self, count: int) -> bool:
+        """Find the packets in ``count`` more bytes. Returns True once the result has ended."""
         if not count:
-            raise _lost()
+            raise _connection_lost()
         self._filled += count
         buffer, filled, bounds = self._buffer, self._filled, self._bounds
         length_at, append = struct.Struct("<I").unpack_from, bounds.append
-        position, before, most = bounds[-1], len(bounds), filled - _HEADER
-        while position <= most:
-            end = position + _HEADER + (length_at(buffer, position)[0] & _CONTINUED)
+        position, known, last = bounds[-1], len(bounds), filled - _HEADER_BYTES
+        while position <= last:
+            end = position + _HEADER_BYTES + (length_at(buffer, position)[0] & _MAX_PACKET_BYTES)
             if end > filled:
                 break
             append(end)
             position = end
-        return len(bounds) > before and self._ended()
+        return len(bounds) > known and self._has_ended()
 
-    def _ended(self) -> bool:
-        """Looks whether the last packet is the result's last: whatever ends a result, nothing follows it."""
-        start = self._bounds[-2] + _HEADER
+    def _has_ended(self) -> bool:
+        """Return True if the last packet ends the result; nothing follows such a packet. Raises the server's error."""
+        start = self._bounds[-2] + _HEADER_BYTES
         first = self._buffer[start]
         if first < _EOF:
             return False
@@ -87,15 +89,15 @@ class ResultRows:
         self._bounds.pop()
         return True
 
-    def _hand_over(self, deliver: Callable[[pa.BinaryArray], None]) -> None:
-        """Delivers the whole rows in the buffer; what follows them moves to its beginning."""
+    def _deliver(self, deliver: Callable[[pa.BinaryArray], None]) -> None:
+        """Deliver the whole rows in the buffer; the rest moves to its beginning."""
         bounds = np.frombuffer(array("i", self._bounds), np.int32)
         count, end = len(bounds) - 1, int(bounds[-1])
         if count:
             # Headers and rows in turn, of which every second one is taken.
             offsets = np.empty(2 * count + 1, np.int32)
             offsets[::2] = bounds
-            offsets[1::2] = bounds[:-1] + _HEADER
+            offsets[1::2] = bounds[:-1] + _HEADER_BYTES
             packets = pa.BinaryArray.from_buffers(
                 pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self._buffer)]
             )
@@ -108,46 +110,46 @@ class ResultRows:
         self._bounds = [0]
 
     def _read_long_row(self, deliver: Callable[[pa.BinaryArray], None]) -> None:
-        """Delivers the row that begins the buffer and is longer than it, alone."""
+        """Deliver the row that fills the buffer and exceeds it, alone."""
         length = int.from_bytes(self._buffer[:3], "little")
-        row = self._buffer[_HEADER:] + self._exactly(length - (len(self._buffer) - _HEADER))
-        while length == _CONTINUED:
-            length = int.from_bytes(self._exactly(_HEADER)[:3], "little")
-            row += self._exactly(length)
+        row = self._buffer[_HEADER_BYTES:] + self._read_exactly(length - (len(self._buffer) - _HEADER_BYTES))
+        while length == _MAX_PACKET_BYTES:
+            length = int.from_bytes(self._read_exactly(_HEADER_BYTES)[:3], "little")
+            row += self._read_exactly(length)
         self._filled = 0
         self.rows += 1
         self.last = bytes(row)
         deliver(pa.array([self.last], pa.binary()))
 
-    def _exactly(self, count: int) -> bytes:
-        # Past the driver's buffer, like all else: it would read ahead.
+    def _read_exactly(self, count: int) -> bytes:
+        # Past the driver's buffer, which would read ahead.
         data = bytearray(count)
-        room = memoryview(data)
-        while room:
-            read = self._file.raw.readinto(room)
+        rest = memoryview(data)
+        while rest:
+            read = self._file.raw.readinto(rest)
             if not read:
-                raise _lost()
-            room = room[read:]
+                raise _connection_lost()
+            rest = rest[read:]
         return bytes(data)
 
 
-def values(packet: bytes) -> list[bytes | None]:
-    """A row's values as the server wrote them."""
-    found: list[bytes | None] = []
+def split_values(packet: bytes) -> list[bytes | None]:
+    """Return a row's values as the server wrote them; None is NULL."""
+    values: list[bytes | None] = []
     position = 0
     while position < len(packet):
         first = packet[position]
         position += 1
-        if first == 0xFB:
-            found.append(None)
+        if first == _NULL:
+            values.append(None)
             continue
         width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
         length = int.from_bytes(packet[position : position + width], "little") if width else first
         position += width
-        found.append(packet[position : position + length])
+        values.append(packet[position : position + length])
         position += length
-    return found
+    return values
 
 
-def _lost() -> Any:
+def _connection_lost() -> Any:
     return pymysql.err.OperationalError(CR.CR_SERVER_LOST, "the connection ended in the middle of a result")

@@ -1,8 +1,7 @@
-"""Landing rows while they are gathered, by columns: a list for each, so that nothing is made for a row but its own.
+"""Storage of landing rows by columns: one list for each, so that appending a row creates no object but its values.
 
-Rows that were framed together come as columns already, and what was gathered before them becomes columns with that.
-
-Below ``frames``, which knows what the rows are. Promises the columns of CAPTURED when rows are taken out.
+Rows that were framed in a run arrive as columns; those appended before them become columns at that time. Below
+``pieces``, which decides what the rows are. Promises the columns of CAPTURED when rows are taken out.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ NO_ROWS = CAPTURED.empty_table()
 Integers = npt.NDArray[np.int64]
 
 
-class What(NamedTuple):
-    """What many rows have in common."""
+class RowKind(NamedTuple):
+    """The columns whose values many rows share; a row refers to them by a code."""
 
     kind: str
     table: str | None
@@ -30,17 +29,17 @@ class What(NamedTuple):
 
 
 class Rows:
-    """Rows in order. The lists are of one length and may be appended to by whoever frames rows; ``code`` is a What.
+    """Rows in order. The lists are of one length and may be appended to by the caller; ``codes`` refer to RowKinds.
 
-    What is in the lists comes after all that was ``put_together``; places count from the lists' beginning.
+    Rows in the lists follow all that ``append_columns`` was given; row numbers count from the lists' beginning.
     """
 
     def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._whats: list[What] = []
-        self._codes: dict[What, int] = {}
-        self._together: list[pa.Table] = []
-        self._together_bytes = self._together_count = 0
+        self._kinds: list[RowKind] = []
+        self._code_of: dict[RowKind, int] = {}
+        self._columns: list[pa.Table] = []
+        self._columns_bytes = self._columns_rows = 0
         self.lsns: list[int] = []
         self.seqs: list[int] = []
         self.codes: list[int] = []
@@ -50,63 +49,66 @@ class Rows:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def code(self, what: What) -> int:
-        """The number that stands for it."""
-        found = self._codes.get(what)
-        if found is None:
-            found = self._codes[what] = len(self._whats)
-            self._whats.append(what)
-        return found
+    def code(self, kind: RowKind) -> int:
+        """Return the code of a row kind."""
+        code = self._code_of.get(kind)
+        if code is None:
+            code = self._code_of[kind] = len(self._kinds)
+            self._kinds.append(kind)
+        return code
 
-    def drop(self, place: int) -> None:
-        """Forgets the rows from there on."""
+    def drop(self, first: int) -> None:
+        """Drop the rows from a row number on."""
         for column in (self.lsns, self.seqs, self.codes, self.times, self.payloads):
-            del column[place:]
+            del column[first:]
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes of all payloads, and how many rows are no schemas."""
-        schemas = {number for number, what in enumerate(self._whats) if what.kind == SCHEMA}
+        """Return the bytes of all payloads, and the number of rows that are not schemas."""
+        schemas = {code for code, kind in enumerate(self._kinds) if kind.kind == SCHEMA}
         return (
-            self._together_bytes + sum(map(len, self.payloads)),
-            self._together_count + sum(code not in schemas for code in self.codes),
+            self._columns_bytes + sum(map(len, self.payloads)),
+            self._columns_rows + sum(code not in schemas for code in self.codes),
         )
 
-    def put_together(
+    def append_columns(
         self, lasts: list[int], lsns: Integers, seqs: Integers, codes: Integers, times: Integers,
         last: npt.NDArray[np.bool_], payloads: pa.BinaryArray,
     ) -> None:
-        """Adds rows as columns: one at least, none a schema. ``lasts`` are the places before that end transactions."""
-        size, count = self.sizes()
-        more: int = pc.sum(pc.binary_length(payloads)).as_py() or 0
-        if self.payloads:
-            self._together.append(self._listed(len(self), lasts))
-        self._together.append(self._framed(lsns, seqs, codes, times, last, payloads))
-        self._together_bytes, self._together_count = size + more, count + len(payloads)
+        """Append rows as columns: one at least, none a schema.
 
-    def take(self, place: int, lasts: list[int]) -> pa.Table:
-        """Takes out the rows before there, as CAPTURED. ``lasts`` are the places of those that end transactions."""
-        taken = [*self._together, *([self._listed(place, lasts)] if place else [])]
-        self._together, self._together_bytes, self._together_count = [], 0, 0
+        ``lasts`` are the numbers of the rows before them that end transactions, ``last`` marks those among them.
+        """
+        size, count = self.sizes()
+        added: int = pc.sum(pc.binary_length(payloads)).as_py() or 0
+        if self.payloads:
+            self._columns.append(self._take_listed(len(self), lasts))
+        self._columns.append(self._table(lsns, seqs, codes, times, last, payloads))
+        self._columns_bytes, self._columns_rows = size + added, count + len(payloads)
+
+    def take(self, stop: int, lasts: list[int]) -> pa.Table:
+        """Remove the rows before a row number and return them as CAPTURED; ``lasts`` end transactions."""
+        taken = [*self._columns, *([self._take_listed(stop, lasts)] if stop else [])]
+        self._columns, self._columns_bytes, self._columns_rows = [], 0, 0
         return pa.concat_tables(taken) if taken else NO_ROWS
 
-    def _listed(self, place: int, lasts: list[int]) -> pa.Table:
-        """The same of the lists alone."""
-        last = np.zeros(place, np.bool_)
+    def _take_listed(self, stop: int, lasts: list[int]) -> pa.Table:
+        """Remove rows from the lists alone and return them."""
+        last = np.zeros(stop, np.bool_)
         last[lasts] = True
         lsns, seqs, codes, times = (
-            np.array(column[:place], np.int64) for column in (self.lsns, self.seqs, self.codes, self.times)
+            np.array(column[:stop], np.int64) for column in (self.lsns, self.seqs, self.codes, self.times)
         )
-        taken = self._framed(lsns, seqs, codes, times, last, pa.array(self.payloads[:place], pa.binary()))
+        taken = self._table(lsns, seqs, codes, times, last, pa.array(self.payloads[:stop], pa.binary()))
         for column in (self.lsns, self.seqs, self.codes, self.times, self.payloads):
-            del column[:place]
+            del column[:stop]
         return taken
 
-    def _framed(
+    def _table(
         self, lsns: Integers, seqs: Integers, codes: Integers, times: Integers, last: npt.NDArray[np.bool_],
         payloads: pa.BinaryArray,
     ) -> pa.Table:
         count = len(payloads)
-        kinds, tables, schema_ids, formats = zip(*self._whats, strict=True)
+        kinds, tables, schema_ids, formats = zip(*self._kinds, strict=True)
 
         def spread(values: tuple[str | None, ...]) -> pa.StringArray:
             return pa.array(values, pa.string()).take(pa.array(codes))

@@ -1,12 +1,12 @@
-"""Runs of plain transactions: found among events that came together, and framed all at once.
+"""Runs of plain transactions: detected among the events of one read, and framed at once.
 
-Most of a busy log is alike: a GTID, table maps and rows of captured tables, an XID. Such transactions are told apart
-here by their events' headers, as arrays; a run of them costs some dozen numpy calls, whatever it holds.
-Promises the same rows as ``transactions`` makes of the same events one by one, or none at all: what is unusual in any
-way (a statement, XA, a size that does not fit, an event that the server made for the stream) is in no run, and what
-only shows later (a table not told of yet) makes ``framed`` give up. Nothing is refused here.
+Most of a busy log is uniform: a GTID, table maps and rows of captured tables, an XID. Such transactions are detected
+by their events' headers, as arrays; a run of them costs a few dozen numpy calls, whatever its length (decision 6).
+Promises the same rows as handling the same events one by one, or none at all: whatever is unusual (a statement, XA, a
+size that does not fit, an event that the server made for the stream) is in no run, and what shows only later (a schema
+that has no row yet) makes ``Run.frame`` return None. Rejects nothing.
 
-Between ``packets`` and ``transactions``, which knows where a run may begin and keeps the place in the log.
+Between ``packets`` and ``transactions``, which decides where a run may begin.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pymysqlreplication.constants import BINLOG
 
 from dblake.core.schema import TableSchema
 from dblake.source.mysql import checksums, events, watermarks
-from dblake.source.mysql.events import BODY
+from dblake.source.mysql.events import BODY, COMMIT_TIME_OFFSET
 from dblake.source.mysql.gtids import Gtid
 from dblake.source.mysql.packets import Events
 from dblake.source.mysql.relations import Captured
@@ -29,31 +30,32 @@ from dblake.source.mysql.relations import Captured
 _Ints = npt.NDArray[np.int64]
 _Bools = npt.NDArray[np.bool_]
 
-_WORTH = 8
-"""So many transactions that a run costs less than they would one by one."""
-_LONG = 2000
-"""Bytes of an event: to bring longer ones together takes longer than to go from one to the other."""
+_MIN_TRANSACTIONS = 8
+"""From this many transactions on a run costs less than handling them one by one."""
+_LONG_EVENT_BYTES = 2000
+"""Copying longer events together takes longer than one call for each."""
 _OTHER, _BEGIN, _INNER, _END, _STATEMENT = range(5)
 _CLASS = np.zeros(256, np.uint8)
-_CLASS[[events.GTID, events.ANONYMOUS_GTID, events.MARIADB_GTID]] = _BEGIN
-_CLASS[[events.TABLE_MAP, events.ROWS_QUERY, events.ANNOTATE_ROWS, *events.ROWS]] = _INNER
-_CLASS[events.XID] = _END
-_CLASS[events.QUERY] = _STATEMENT
-_LEAST = np.zeros(256, np.int64)
-"""Bytes that an event's body has at least: what is looked at here."""
-_LEAST[[events.GTID, events.ANONYMOUS_GTID]] = events.COMMITTED_AT + 7
-_LEAST[[events.MARIADB_GTID, events.QUERY]] = 13
-_LEAST[[events.TABLE_MAP, *events.ROWS]] = 6
+_CLASS[[BINLOG.GTID_LOG_EVENT, BINLOG.ANONYMOUS_GTID_LOG_EVENT, BINLOG.MARIADB_GTID_EVENT]] = _BEGIN
+_CLASS[[BINLOG.TABLE_MAP_EVENT, BINLOG.ROWS_QUERY_LOG_EVENT, BINLOG.MARIADB_ANNOTATE_ROWS_EVENT, *events.ROWS]] = _INNER
+_CLASS[BINLOG.XID_EVENT] = _END
+_CLASS[BINLOG.QUERY_EVENT] = _STATEMENT
+_MIN_BODY_BYTES = np.zeros(256, np.int64)
+"""By type, the bytes of an event's body that are read here."""
+_MIN_BODY_BYTES[[BINLOG.GTID_LOG_EVENT, BINLOG.ANONYMOUS_GTID_LOG_EVENT]] = COMMIT_TIME_OFFSET + 7
+_MIN_BODY_BYTES[[BINLOG.MARIADB_GTID_EVENT, BINLOG.QUERY_EVENT]] = 13
+_MIN_BODY_BYTES[[BINLOG.TABLE_MAP_EVENT, *events.ROWS]] = 6
 _ROWS, _UPDATES = (np.isin(np.arange(256), sorted(kinds)) for kinds in (events.ROWS, events.UPDATES))
 _BEGIN_TEXT = int.from_bytes(b"BEGI", "little"), ord("N")
 
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Rows events of captured tables, in order, and what else the first ``transactions`` of a run say.
+    """Rows events of captured tables, in order, of the first ``transactions`` of a run.
 
-    ``offsets`` and ``times`` are of their transactions: the place in the file, and microseconds since 1970. ``numbers``
-    are theirs among all rows events of their transaction. ``tables`` says of each which of ``schemas`` it has.
+    ``offsets`` and ``times`` are those of their transactions: the offset in the file, and microseconds since 1970.
+    ``numbers`` count all rows events of a transaction. ``tables`` are indexes into ``schemas``. ``last_begin`` and
+    ``last_start`` are offsets in the file where the last transaction and its last event begin, ``end`` where it ends.
     """
 
     transactions: int
@@ -64,84 +66,80 @@ class Framed:
     lasts: _Bools
     payloads: pa.BinaryArray
     schemas: list[TableSchema | None]
-    """None are those of other tables, of which there is no row."""
+    """None for other tables, of which there are no rows."""
     watermarks: list[tuple[int, int, int, list[tuple[int, str]]]]
-    """Updates of the watermark table: offset, number and time, as above, and what ``watermarks.updates`` says."""
+    """Updates of the watermark table: offset, number and time, as above, and the rows written."""
     gtids: list[Gtid]
-    """All that have to be added to those executed before."""
+    """GTIDs that make the set of executed ones complete."""
     last_begin: int
     last_start: int
     end: int
-    """Where in the file the last transaction begins, its last event does, and that ends."""
 
 
 class Headers:
-    """What the headers of events that came together say, as columns, one line each.
+    """The header fields of the events of one read, as columns. ``checksum_bytes`` is 4 if events end with a CRC-32."""
 
-    ``checksum`` is how many bytes at the end of each event are one.
-    """
-
-    def __init__(self, came: Events, checksum: int) -> None:
-        self.came, self.checksum = came, checksum
-        self.data = np.frombuffer(came.data, np.uint8)
-        self.stops: _Ints = came.bounds[1:] - checksum
-        # What has no whole header is nothing to be read, and may be the last.
-        self.at: _Ints = np.minimum(came.bounds[:-1] + Events.HEAD, len(self.data) - BODY)
+    def __init__(self, received: Events, checksum_bytes: int) -> None:
+        self.received, self.checksum_bytes = received, checksum_bytes
+        self.data = np.frombuffer(received.data, np.uint8)
+        self.stops: _Ints = received.bounds[1:] - checksum_bytes
+        # An event without a whole header may be the last one; it must not be read past the data.
+        self.at: _Ints = np.minimum(received.bounds[:-1] + Events.HEAD_BYTES, len(self.data) - BODY)
         self.kinds = self.data[self.at + 4]
-        self.sizes: _Ints = self.numbers(4, self.at + 9)
-        self.ends: _Ints = self.numbers(4, self.at + 13)
-        self.classes = self._classes()
+        self.sizes: _Ints = self.read_numbers(4, self.at + 9)
+        self.ends: _Ints = self.read_numbers(4, self.at + 13)
+        self.classes = self._classify()
 
-    def numbers(self, size: int, at: _Ints) -> _Ints:
-        """The little-endian numbers of 1, 2, 4 or 8 bytes that stand at these places."""
+    def read_numbers(self, size: int, at: _Ints) -> _Ints:
+        """Return the little-endian numbers of 1, 2, 4 or 8 bytes at some offsets."""
         # An overlapping view, one number at each byte.
-        spread = np.ndarray((len(self.data) - size + 1,), f"<u{size}", self.came.data, strides=(1,))
-        return spread[at].astype(np.int64)
+        every = np.ndarray((len(self.data) - size + 1,), f"<u{size}", self.received.data, strides=(1,))
+        return every[at].astype(np.int64)
 
-    def cut(self, which: _Ints, skip: int = 0, *, checksum: bool = False) -> pa.BinaryArray:
-        """These events' bytes but for the first ``skip`` and, unless asked for, their checksums."""
+    def copy_events(self, which: _Ints, skip: int = 0, *, checksum: bool = False) -> pa.BinaryArray:
+        """Return events without their first ``skip`` bytes and, unless ``checksum``, without their checksums."""
         if not len(which):
             return pa.array([], pa.binary())
-        # Arrow takes what lies between them for values too, and leaves it out when the others are taken.
+        # Arrow takes the bytes between them for values, too; taking every second one leaves those out.
         offsets = np.empty(2 * len(which), np.int32)
-        offsets[0::2], offsets[1::2] = self.at[which] + skip, self.stops[which] + (self.checksum if checksum else 0)
-        spread = pa.Array.from_buffers(
-            pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.came.data)]
+        offsets[0::2], offsets[1::2] = self.at[which] + skip, self.stops[which] + checksum * self.checksum_bytes
+        every = pa.Array.from_buffers(
+            pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.received.data)]
         )
-        return spread.take(pa.array(np.arange(0, len(offsets), 2)))
+        return every.take(pa.array(np.arange(0, len(offsets), 2)))
 
-    def _classes(self) -> npt.NDArray[np.uint8]:
+    def _classify(self) -> npt.NDArray[np.uint8]:
         sizes = self.stops - self.at
-        classes = np.where(sizes >= BODY + _LEAST[self.kinds], _CLASS[self.kinds], _OTHER)
-        mariadb = np.flatnonzero((classes == _BEGIN) & (self.kinds == events.MARIADB_GTID))
-        classes[mariadb[~self._opens(mariadb)]] = _OTHER
+        classes = np.where(sizes >= BODY + _MIN_BODY_BYTES[self.kinds], _CLASS[self.kinds], _OTHER)
+        mariadb = np.flatnonzero((classes == _BEGIN) & (self.kinds == BINLOG.MARIADB_GTID_EVENT))
+        classes[mariadb[~self._opens_rows(mariadb)]] = _OTHER
         statements = np.flatnonzero(classes == _STATEMENT)
-        begins = self._begin(statements) & (classes[statements - 1] == _BEGIN) & (statements > 0)
+        begins = self._is_begin(statements) & (classes[statements - 1] == _BEGIN) & (statements > 0)
         classes[statements] = np.where(begins, _INNER, _OTHER)
-        odd = (self.data[self.at + 17] & events.ARTIFICIAL != 0) | (self.ends == 0)
-        odd |= self.sizes != sizes + self.checksum
-        classes[odd] = _OTHER
+        unusual = (self.data[self.at + 17] & events.ARTIFICIAL_FLAG != 0) | (self.ends == 0)
+        unusual |= self.sizes != sizes + self.checksum_bytes
+        classes[unusual] = _OTHER
         return classes
 
-    def _opens(self, which: _Ints) -> _Bools:
-        """True if rows follow MariaDB's GTID, and no XA transaction is prepared or ended by them."""
+    def _opens_rows(self, which: _Ints) -> _Bools:
+        """Return where rows follow MariaDB's GTID, and no XA transaction is prepared or ended by them."""
         flags: npt.NDArray[np.uint8] = self.data[self.at[which] + BODY + 12]
         opens: _Bools = flags & (1 | 64 | 128) == 0
         return opens
 
-    def _begin(self, which: _Ints) -> _Bools:
-        """True if the statement is BEGIN."""
+    def _is_begin(self, which: _Ints) -> _Bools:
+        """Return where the statement is BEGIN."""
         body = self.at[which] + BODY
-        statement = body + 14 + self.data[body + 8] + self.numbers(2, body + 11)
+        statement = body + 14 + self.data[body + 8] + self.read_numbers(2, body + 11)
         fits = self.stops[which] - statement == 5
         statement = np.where(fits, statement, 0)
         first, last = _BEGIN_TEXT
-        is_it: _Bools = fits & (self.numbers(4, statement) == first) & (self.data[statement + 4] == last)
-        return is_it
+        is_begin: _Bools = fits & (self.read_numbers(4, statement) == first) & (self.data[statement + 4] == last)
+        return is_begin
 
 
 class Run:
-    """Plain transactions one behind the other: each of ``begins`` is the line of one's first event, in ``headers``."""
+    """Consecutive plain transactions: ``begins`` are the numbers of their first events, ``stop`` the one behind."""
 
     def __init__(self, headers: Headers, begins: _Ints, stop: int) -> None:
         self.headers, self._begins, self.stop = headers, begins, stop
@@ -151,152 +149,158 @@ class Run:
 
     @property
     def first(self) -> int:
-        """The line of its first event; ``stop`` if nothing is left."""
+        """The number of its first event; ``stop`` if no transaction is left."""
         return int(self._begins[0]) if len(self) else self.stop
 
     def without(self, transactions: int) -> Run:
-        """What is left without the first of them."""
+        """Return the run without its first transactions."""
         return Run(self.headers, self._begins[transactions:], self.stop)
 
     @property
-    def sound(self) -> bool:
-        """True if no event of it is damaged, as far as they have checksums."""
+    def has_valid_checksums(self) -> bool:
+        """True if no event is damaged; True as well if events have no checksums."""
         headers = self.headers
-        if not headers.checksum:
+        if not headers.checksum_bytes:
             return True
         starts, sizes = headers.at[self.first : self.stop], headers.sizes[self.first : self.stop]
-        long = sizes > _LONG
-        data, short = memoryview(headers.came.data), headers.cut(np.flatnonzero(~long) + self.first, checksum=True)
+        is_long = sizes > _LONG_EVENT_BYTES
+        data = memoryview(headers.received.data)
+        short = headers.copy_events(np.flatnonzero(~is_long) + self.first, checksum=True)
         return all(
-            crc32(data[start : start + size]) == events.SOUND
-            for start, size in zip(starts[long].tolist(), sizes[long].tolist(), strict=True)
-        ) and checksums.sound(memoryview(short.buffers()[2]), sizes[~long])
+            crc32(data[start : start + size]) == events.CRC32_RESIDUE
+            for start, size in zip(starts[is_long].tolist(), sizes[is_long].tolist(), strict=True)
+        ) and checksums.all_crc32_valid(memoryview(short.buffers()[2]), sizes[~is_long])
 
-    def framed(
-        self, at: int, most_bytes: int, most_rows: int, captured: Callable[[bytes], Captured],
-        told: Callable[[TableSchema], bool],
+    def frame(
+        self, at: int, max_bytes: int, max_rows: int, table_of: Callable[[bytes], Captured],
+        is_schema_landed: Callable[[TableSchema], bool],
     ) -> Framed | None:
-        """What the first of its transactions say: as many as stay below both limits; None if there are none.
+        """Return the rows of the first transactions that stay below both limits; None if there are none.
 
-        ``at`` is where in the file the log has come to. ``captured`` says of a table map's body what it means,
-        ``told`` whether rows of a schema may come without another word of it. Raises what reading an event may raise.
+        ``at`` is the offset in the file behind what has been read. ``table_of`` resolves a TABLE_MAP's body;
+        ``is_schema_landed`` is True for schemas whose rows need no schema row. Raises what reading an event may raise.
         """
         headers, lines = self.headers, self.stop - self.first
         ends = headers.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
         starts = ends - headers.sizes[self.first : self.stop]
         if starts[0] < at or (starts[1:] < ends[:-1]).any():
-            # They do not simply follow one another.
+            # The offsets wrap past 4 GiB, or events do not simply follow one another.
             return None
         begins = self._begins - self.first
         kinds = headers.kinds[self.first : self.stop]
         rows = np.flatnonzero(_ROWS[kinds])
         transaction = np.repeat(np.arange(len(begins)), np.diff(begins, append=lines))
-        of_rows = transaction[rows]
-        found = self._tables(rows + self.first, transaction, captured)
-        if found is None:
+        row_transaction = transaction[rows]
+        resolved = self._resolve_tables(rows + self.first, transaction, table_of)
+        if resolved is None:
             return None
-        tables, means = found
-        schemas = [known.schema for known in means]
-        if not all(schema is None or told(schema) for schema in (schemas[n] for n in np.unique(tables))):
+        tables, captured = resolved
+        schemas = [table.schema for table in captured]
+        if not all(schema is None or is_schema_landed(schema) for schema in (schemas[n] for n in np.unique(tables))):
             return None
-        wanted = np.array([schema is not None for schema in schemas], bool)[tables]
-        watermark = np.array([known.is_watermark_table for known in means], bool)[tables]
+        is_captured = np.array([schema is not None for schema in schemas], bool)[tables]
+        is_watermark = np.array([table.is_watermark_table for table in captured], bool)[tables]
 
-        sizes = np.where(wanted, headers.stops[rows + self.first] - headers.at[rows + self.first], 0)
-        keep = min(_below(most_bytes, sizes, of_rows, len(self)), _below(most_rows, wanted, of_rows, len(self)))
-        if not keep:
+        sizes = np.where(is_captured, headers.stops[rows + self.first] - headers.at[rows + self.first], 0)
+        count = min(
+            _count_below(max_bytes, sizes, row_transaction, len(self)),
+            _count_below(max_rows, is_captured, row_transaction, len(self)),
+        )
+        if not count:
             return None
-        stop = int(begins[keep]) if keep < len(begins) else lines
-        among = np.arange(len(rows)) - np.searchsorted(rows, begins)[of_rows]
-        offsets, times = starts[begins], self._times()
-        kept = rows < stop
-        marks = np.flatnonzero(kept & watermark & _UPDATES[kinds[rows]])
-        mine = np.flatnonzero(kept & wanted)
-        their = of_rows[mine]
+        stop = int(begins[count]) if count < len(begins) else lines
+        numbers = np.arange(len(rows)) - np.searchsorted(rows, begins)[row_transaction]
+        offsets, times = starts[begins], self._commit_times()
+        is_kept = rows < stop
+        marks = np.flatnonzero(is_kept & is_watermark & _UPDATES[kinds[rows]])
+        kept = np.flatnonzero(is_kept & is_captured)
+        kept_transaction = row_transaction[kept]
         return Framed(
-            keep, offsets[their], among[mine], times[their], tables[mine].astype(np.int32),
-            np.diff(their, append=-1) != 0, headers.cut(rows[mine] + self.first), schemas,
+            count, offsets[kept_transaction], numbers[kept], times[kept_transaction], tables[kept].astype(np.int32),
+            np.diff(kept_transaction, append=-1) != 0, headers.copy_events(rows[kept] + self.first), schemas,
             [
-                (int(offsets[t]), int(among[n]), int(times[t]), list(watermarks.updates(self._event(int(rows[n])))))
-                for n, t in zip(marks, of_rows[marks], strict=True)
+                (int(offsets[t]), int(numbers[n]), int(times[t]), list(watermarks.read_updates(self._event(rows[n]))))
+                for n, t in zip(marks, row_transaction[marks], strict=True)
             ],
-            self._gtids(keep), int(offsets[keep - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
+            self._gtids(count), int(offsets[count - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
         )
 
-    def _tables(
-        self, rows: _Ints, transaction: _Ints, captured: Callable[[bytes], Captured]
+    def _resolve_tables(
+        self, rows: _Ints, transaction: _Ints, table_of: Callable[[bytes], Captured]
     ) -> tuple[_Ints, list[Captured]] | None:
-        """Which table each rows event is of, and what those mean; None if the table maps do not say it of all."""
+        """Return each rows event's table, as an index, and the tables; None if the run's table maps leave it open."""
         headers = self.headers
-        maps = np.flatnonzero(headers.kinds[self.first : self.stop] == events.TABLE_MAP) + self.first
-        bodies = headers.cut(maps, BODY).dictionary_encode()
-        numbers, of_map = np.unique(self._table_numbers(maps), return_inverse=True)
-        if len(numbers) != len(bodies.dictionary):
-            # The number of one table has come to mean another.
+        maps = np.flatnonzero(headers.kinds[self.first : self.stop] == BINLOG.TABLE_MAP_EVENT) + self.first
+        bodies = headers.copy_events(maps, BODY).dictionary_encode()
+        ids, id_of_map = np.unique(self._table_ids(maps), return_inverse=True)
+        if len(ids) != len(bodies.dictionary):
+            # A table id was reused for another table.
             return None
-        mine = self._table_numbers(rows)
-        which = np.minimum(np.searchsorted(numbers, mine), max(len(numbers) - 1, 0))
-        if len(rows) and not (len(numbers) and (numbers[which] == mine).all()):
+        row_ids = self._table_ids(rows)
+        which = np.minimum(np.searchsorted(ids, row_ids), max(len(ids) - 1, 0))
+        if len(rows) and not (len(ids) and (ids[which] == row_ids).all()):
             return None
-        mapped = transaction[maps - self.first] * len(numbers) + of_map
-        if not np.isin(transaction[rows - self.first] * len(numbers) + which, mapped).all():
+        mapped = transaction[maps - self.first] * len(ids) + id_of_map
+        if not np.isin(transaction[rows - self.first] * len(ids) + which, mapped).all():
             return None
-        code = np.zeros(len(numbers), np.int64)
-        code[of_map] = bodies.indices.to_numpy()
-        return code[which], [captured(body) for body in bodies.dictionary.to_pylist()]
+        code = np.zeros(len(ids), np.int64)
+        code[id_of_map] = bodies.indices.to_numpy()
+        return code[which], [table_of(body) for body in bodies.dictionary.to_pylist()]
 
-    def _table_numbers(self, which: _Ints) -> _Ints:
+    def _table_ids(self, which: _Ints) -> _Ints:
         at = self.headers.at[which] + BODY
-        return self.headers.numbers(4, at) | self.headers.numbers(2, at + 4) << 32
+        return self.headers.read_numbers(4, at) | self.headers.read_numbers(2, at + 4) << 32
 
-    def _times(self) -> _Ints:
-        """When each transaction was committed, in microseconds."""
+    def _commit_times(self) -> _Ints:
+        """Return when each transaction was committed, in microseconds since 1970."""
         headers, at = self.headers, self.headers.at[self._begins]
-        if headers.kinds[self.first] == events.MARIADB_GTID:
-            return headers.numbers(4, at) * 1_000_000
-        return headers.numbers(8, at + BODY + events.COMMITTED_AT) & (1 << 55) - 1
+        if headers.kinds[self.first] == BINLOG.MARIADB_GTID_EVENT:
+            return headers.read_numbers(4, at) * 1_000_000
+        return headers.read_numbers(8, at + BODY + COMMIT_TIME_OFFSET) & (1 << 55) - 1
 
     def _gtids(self, count: int) -> list[Gtid]:
-        """Those of the first transactions; of MariaDB's only the last if they are of one domain."""
+        """Return the GTIDs of the first transactions; of MariaDB's only the last if all are of one domain."""
         headers, which = self.headers, self._begins[:count]
         kinds, body = headers.kinds[which], headers.at[which] + BODY
-        if kinds[0] == events.MARIADB_GTID:
-            of_mariadb = [headers.numbers(4, body + 8), headers.numbers(4, body - BODY + 5), headers.numbers(8, body)]
-            gtids = list(zip(*(column.tolist() for column in of_mariadb), strict=True))
-            return gtids[-1:] if len({domain for domain, *_ in gtids}) == 1 else gtids
-        named = body[kinds == events.GTID]
-        data = headers.came.data
+        if kinds[0] == BINLOG.MARIADB_GTID_EVENT:
+            domain, server, sequence = (
+                headers.read_numbers(size, at) for size, at in ((4, body + 8), (4, body - BODY + 5), (8, body))
+            )
+            gtids: list[Gtid] = list(zip(domain.tolist(), server.tolist(), sequence.tolist(), strict=True))
+            return gtids[-1:] if (domain == domain[0]).all() else gtids
+        named = body[kinds == BINLOG.GTID_LOG_EVENT]
+        data = headers.received.data
         return [
             (bytes(data[at + 1 : at + 17]).hex(), "", number)
-            for at, number in zip(named.tolist(), headers.numbers(8, named + 17).tolist(), strict=True)
+            for at, number in zip(named.tolist(), headers.read_numbers(8, named + 17).tolist(), strict=True)
         ]
 
     def _event(self, line: int) -> bytes:
-        at = self.first + line
-        return bytes(self.headers.came.data[self.headers.at[at] : self.headers.stops[at]])
+        at = self.first + int(line)
+        return bytes(self.headers.received.data[self.headers.at[at] : self.headers.stops[at]])
 
 
-def runs(came: Events, checksum: int) -> list[Run]:
-    """The runs among events, in order; none that is too short to be worth it."""
-    if len(came) < 4 * _WORTH:
+def find_runs(received: Events, checksum_bytes: int) -> list[Run]:
+    """Return the runs among the events of one read, in order; none that is too short to pay."""
+    if len(received) < 4 * _MIN_TRANSACTIONS:
         return []
-    headers = Headers(came, checksum)
+    headers = Headers(received, checksum_bytes)
     begins = np.flatnonzero(headers.classes == _BEGIN)
-    bounds = np.append(np.flatnonzero(headers.classes != _INNER), len(came))
+    bounds = np.append(np.flatnonzero(headers.classes != _INNER), len(received))
     stops = bounds[np.searchsorted(bounds, begins) + 1] + 1
     ends = np.append(headers.classes, _OTHER)[stops - 1]
-    plain = ends == _END
-    # A run goes on with the next transaction if that is plain too, and begins where this one ends.
-    goes_on = np.append(plain[:-1] & plain[1:] & (begins[1:] == stops[:-1]), False)
-    firsts = np.flatnonzero(plain & ~np.insert(goes_on[:-1], 0, False))
-    lasts = np.flatnonzero(plain & ~goes_on)
+    is_plain = ends == _END
+    # A run continues with the next transaction if that is plain, too, and begins where this one ends.
+    continues = np.append(is_plain[:-1] & is_plain[1:] & (begins[1:] == stops[:-1]), False)
+    firsts = np.flatnonzero(is_plain & ~np.insert(continues[:-1], 0, False))
+    lasts = np.flatnonzero(is_plain & ~continues)
     return [
         Run(headers, begins[first : last + 1], int(stops[last]))
-        for first, last in zip(firsts, lasts, strict=True) if last - first + 1 >= _WORTH
+        for first, last in zip(firsts, lasts, strict=True) if last - first + 1 >= _MIN_TRANSACTIONS
     ]
 
 
-def _below(most: int, sizes: _Ints, transaction: _Ints, count: int) -> int:
-    """How many of so many transactions, from the first on, stay below a limit together."""
-    reached = np.cumsum(np.bincount(transaction, sizes, count)) >= most
+def _count_below(limit: int, sizes: _Ints, transaction: _Ints, count: int) -> int:
+    """Return how many of ``count`` transactions, from the first on, stay below a limit together."""
+    reached = np.cumsum(np.bincount(transaction, sizes, count)) >= limit
     return int(reached.argmax()) if reached.any() else count

@@ -1,4 +1,4 @@
-"""What must be known to talk to one MySQL or MariaDB server as the capture role; ``config`` documents each."""
+"""The settings that a connection to one MySQL or MariaDB source needs; ``config`` documents each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from dblake.core.defaults import WATERMARK_SCHEMA
 from dblake.core.names import TableFilter
 
 
 @dataclass(frozen=True)
 class MysqlSettings:
-    """One source. ``user`` is the capture role; its password never shows in a repr.
+    """One source's settings. ``user`` is the capture role; the repr leaves its password out.
 
-    ``server_id`` is by what the server knows the capture among its replicas. The name's own, unless one is given, is
-    above 2^31, where nobody numbers servers by hand.
+    ``server_id`` identifies capture among the server's replicas. The default is derived from the name and lies above
+    2^31, where servers are rarely numbered by hand.
 
     >>> MysqlSettings("shop", "mysql", "db", 3306, "dblake", "hunter2", ("shop.*",)).server_id
     2892647586
@@ -30,19 +31,19 @@ class MysqlSettings:
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
-    watermark_schema: str = "dblake"
+    watermark_schema: str = WATERMARK_SCHEMA
     server_id: int = 0
 
     def __post_init__(self) -> None:
-        own = 1 << 31 | zlib.crc32(self.name.encode())
-        object.__setattr__(self, "server_id", self.server_id or own)
+        default = 1 << 31 | zlib.crc32(self.name.encode())
+        object.__setattr__(self, "server_id", self.server_id or default)
 
     @cached_property
-    def wanted(self) -> TableFilter:
-        """Which tables are captured."""
+    def table_filter(self) -> TableFilter:
+        """The predicate for captured tables."""
         return TableFilter(list(self.patterns))
 
     @property
     def product(self) -> str:
-        """What the server calls itself."""
+        """The product's name, for messages."""
         return {"mysql": "MySQL", "mariadb": "MariaDB"}[self.flavour]

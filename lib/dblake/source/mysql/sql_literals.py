@@ -1,8 +1,8 @@
-"""Names and values as MySQL and MariaDB read them: canonical text turned into what stands in a statement.
+"""Names and values in MySQL's and MariaDB's statements, made of names and canonical text.
 
-A value is written as a constant of its column's own type, so that the server compares it as it orders the column and
-uses the key to find it; text that is no such value is a ValueError. Floats cannot be written so: no text the server
-takes is equal to what a FLOAT column holds.
+A value becomes a constant of its column's own type, so that the server compares it as it orders the column and can use
+the key; text that is no such value is a ValueError. FLOAT has no constants: no text that the server accepts is equal to
+what a FLOAT column stores.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _BITS = re.compile(r"[01]+")
 
 
 def identifier(*parts: str) -> str:
-    """A name, or several with dots between, in backticks."""
+    """Return a name in backticks, or several with dots between."""
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def text(value: str) -> str:
-    """Text, whatever it holds; compared by the collation of the column it is held against."""
+    """Return a constant of any text; compared by the collation of the column beside it."""
     return f"_utf8mb4 x'{value.encode().hex()}'"
 
 
 def string(value: str) -> str:
-    """Text between quotes, for statements that a person reads. Valid with sql_mode as connections have it."""
+    """Return text between quotes, for statements that a person reads. Valid in the connections' sql_mode."""
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def literal(type_: str, value: str) -> str:
-    """A value's canonical text as a constant of its column's type. Raises ValueError if it is none of its values."""
+    """Return a value's canonical text as a constant of its column's type. Raises ValueError for other text."""
     column = parse(type_)
     match column.name:
         case "enum":
@@ -54,7 +54,7 @@ def literal(type_: str, value: str) -> str:
         case "double":
             number = float(_checked(_DOUBLE, value))
             if not isfinite(number):
-                raise ValueError("no double is so large")
+                raise ValueError("out of the range of DOUBLE")
             return f"{number:.17e}"
         case "decimal":
             return _checked(_DECIMAL, value)
@@ -70,11 +70,11 @@ def literal(type_: str, value: str) -> str:
             return str(int(_checked(_INTEGER, value)))
         case _ if column.charset:
             return text(value)
-    raise ValueError(f"no constants of type {column.name}")
+    raise ValueError(f"type {column.name} has no constants")
 
 
 def canonical(type_: str, value: str) -> str:
-    """The canonical text of a key value that the server wrote as text (``value``; bytes as Latin-1)."""
+    """Return the canonical text of a key value that the server printed as ``value`` (bytes as Latin-1)."""
     column = parse(type_)
     match column.name:
         case "bit":
@@ -87,7 +87,7 @@ def canonical(type_: str, value: str) -> str:
         case "year":
             return value.zfill(4)
         case "decimal":
-            # Zeros in front are ZEROFILL's.
+            # ZEROFILL adds zeros in front.
             return re.sub(r"^(-?)0+(?=[0-9])", r"\1", value)
         case name if name in _INTEGERS:
             return str(int(value))
@@ -95,26 +95,26 @@ def canonical(type_: str, value: str) -> str:
 
 
 def after(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """What is true of the rows behind a key, of columns given as name and type.
+    """Return the condition of the rows behind a key; columns are given as name and type.
 
-    Spelled out column by column: for ``(a, b) > (1, 2)`` the servers read the table from its beginning.
+    Expanded column by column: for ``(a, b) > (1, 2)`` the servers read the table from its beginning.
     """
     terms: list[str] = []
-    same: list[str] = []
+    equal_so_far: list[str] = []
     for (name, type_), value in zip(columns, key, strict=True):
-        terms.append(" AND ".join([*same, _greater(name, type_, value)]))
-        same.append(f"{identifier(name)} = {literal(type_, value)}")
+        terms.append(" AND ".join([*equal_so_far, _greater(name, type_, value)]))
+        equal_so_far.append(f"{identifier(name)} = {literal(type_, value)}")
     return " OR ".join(f"({term})" for term in terms)
 
 
 def upto(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """What is true of the row with a key and of those before it; the first column is an integer."""
+    """Return the condition of the row with a key and of those before it; the first column is an integer."""
     (name, type_), *_ = columns
     return f"{identifier(name)} <= {literal(type_, key[0])} AND NOT ({after(columns, key)})"
 
 
 def equal(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """What is true of the one row with a key."""
+    """Return the condition of the one row with a key."""
     parts = [f"{identifier(n)} = {literal(t, value)}" for (n, t), value in zip(columns, key, strict=True)]
     return f"({' AND '.join(parts)})"
 
@@ -123,7 +123,7 @@ def _greater(name: str, type_: str, value: str) -> str:
     column = parse(type_)
     if column.name != "enum":
         return f"{identifier(name)} > {literal(type_, value)}"
-    # Ordered by number, compared as text: only a list of what comes after is looked up in the key.
+    # An enum is ordered by number but compared as text: only a list of the later numbers uses the key.
     rest = range(_enum_number(column, value) + 1, len(column.labels) + 1)
     return f"{identifier(name)} IN ({', '.join(map(str, rest))})" if rest else "FALSE"
 
@@ -134,11 +134,11 @@ def _enum_number(column: MysqlType, label: str) -> int:
 
 def _label_number(column: MysqlType, label: str) -> int:
     if "" in column.labels:
-        raise ValueError("the empty label reads like no label")
+        raise ValueError("an empty label cannot be distinguished from no label")
     return column.labels.index(label)
 
 
 def _checked(pattern: re.Pattern[str], value: str) -> str:
     if not pattern.fullmatch(value):
-        raise ValueError("not a value of the column's type")
+        raise ValueError("not a value of its column's type")
     return value

@@ -1,8 +1,9 @@
-"""TABLE_MAP events: which table the rows events after it mean, and what its columns are.
+"""TABLE_MAP events: the table that the rows events behind them refer to, and its columns as the log describes them.
 
-Promises the columns as the event describes them, in its order; whether the table is captured, and what its schema is
-called, is left to ``relations``. With ``binlog_row_metadata=FULL`` the event has names, signs, character sets, labels
-and the primary key; without it names are missing, which is told and not guessed.
+Promises the columns of the event in its order, and None for what the event leaves out: with
+``binlog_row_metadata=FULL`` it has names, signs, character sets, labels and the primary key. Whether the table is
+captured, and which schema it has, is left to ``relations``. Read here and not by mysql-replication's ``TableMapEvent``,
+which knows no vectors, decodes labels as UTF-8 and rejects unknown types (decision 8).
 
 Layout: ``Table_map_event`` in MySQL's documentation of the source.
 """
@@ -12,25 +13,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dblake.source.mysql.events import packed
+from pymysqlreplication.constants import FIELD_TYPE
 
-_FLOAT, _DOUBLE, _VARCHAR, _BIT, _VECTOR, _JSON, _DECIMAL, _ENUM, _SET = 4, 5, 15, 16, 242, 245, 246, 247, 248
-_BLOBS, _STRING, _GEOMETRY = (249, 250, 251, 252), 254, 255
-_NUMERIC = {1, 2, 3, 8, 9, 13, _FLOAT, _DOUBLE, _DECIMAL}
-"""Whose sign the event tells."""
-_CHARACTER = {_VARCHAR, 253, _STRING, *_BLOBS}
-_META_BYTES = {
-    _FLOAT: 1, _DOUBLE: 1, **dict.fromkeys((_BIT, _VARCHAR, 253, _STRING, _DECIMAL, _ENUM, _SET, 141), 2),
-    **dict.fromkeys((*_BLOBS, _GEOMETRY, _JSON, _VECTOR, 17, 18, 19, 140), 1),
+from dblake.formats.binlog import ROWS_HEADER_BYTES
+from dblake.source.mysql.column_types import COMPRESSED_BLOB, COMPRESSED_VARCHAR, VECTOR
+from dblake.source.mysql.events import read_packed
+
+_BLOBS = (FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB, FIELD_TYPE.BLOB)
+_HAS_SIGN = {
+    FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG, FIELD_TYPE.YEAR,
+    FIELD_TYPE.FLOAT, FIELD_TYPE.DOUBLE, FIELD_TYPE.NEWDECIMAL,
 }  # fmt: skip
+"""Types that have an entry in the list of signs."""
+_CHARACTER = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, *_BLOBS}
+_META_BYTES = {
+    **dict.fromkeys((
+        FIELD_TYPE.FLOAT, FIELD_TYPE.DOUBLE, *_BLOBS, FIELD_TYPE.GEOMETRY, FIELD_TYPE.JSON, VECTOR,
+        FIELD_TYPE.TIMESTAMP2, FIELD_TYPE.DATETIME2, FIELD_TYPE.TIME2, COMPRESSED_BLOB,
+    ), 1),
+    **dict.fromkeys((
+        FIELD_TYPE.BIT, FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.NEWDECIMAL,
+        FIELD_TYPE.ENUM, FIELD_TYPE.SET, COMPRESSED_VARCHAR,
+    ), 2),
+}  # fmt: skip
+"""Bytes of metadata by type; 0 for all others."""
 
+# Types of the optional metadata fields.
 (_SIGNS, _CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS, _, _KEY, _PREFIX_KEY, _LABELS_CHARSET,
  _LABELS_CHARSETS, _, _DIMENSIONS) = range(1, 14)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """A column as the log has it. ``meta`` is the little-endian number of its metadata bytes."""
+    """A column as the log describes it. ``meta`` is the little-endian number of its metadata bytes."""
 
     name: str | None
     code: int
@@ -41,7 +56,7 @@ class MappedColumn:
     labels: tuple[bytes, ...] | None = None
     dimensions: int | None = None
     key: int | None = None
-    """Its place in the primary key, from 1."""
+    """The column's number in the primary key, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,103 +68,105 @@ class TableMap:
     columns: tuple[MappedColumn, ...]
 
 
-def names(body: bytes) -> tuple[str, str]:
-    """The schema's and the table's name of a TABLE_MAP event's body."""
-    schema, table, _ = _names(body)
+def read_names(body: bytes) -> tuple[str, str]:
+    """Return the schema's and the table's name of a TABLE_MAP event's body."""
+    schema, table, _ = _read_names(body)
     return schema, table
 
 
-def table_map(body: bytes, *, mariadb: bool) -> TableMap:
-    """Reads a TABLE_MAP event's body."""
-    schema, table, at = _names(body)
-    count, at = packed(body, at)
+def read_table_map(body: bytes, *, mariadb: bool) -> TableMap:
+    """Return the table that a TABLE_MAP event's body describes."""
+    schema, table, at = _read_names(body)
+    count, at = read_packed(body, at)
     codes = body[at : at + count]
-    size, at = packed(body, at + count)
-    metas, place = [], at
+    size, at = read_packed(body, at + count)
+    metas, meta_at = [], at
     for code in codes:
         width = _META_BYTES.get(code, 0)
-        metas.append(int.from_bytes(body[place : place + width], "little"))
-        place += width
+        metas.append(int.from_bytes(body[meta_at : meta_at + width], "little"))
+        meta_at += width
     at += size
     nullable = _low_bits(body[at : at + (count + 7) // 8], count)
-    said = dict(_fields(body, at + (count + 7) // 8))
-    real = [meta & 0xFF if code == _STRING and meta & 0xFF in (_ENUM, _SET) else code
+    fields = dict(_read_fields(body, at + (count + 7) // 8))
+    labeled = (FIELD_TYPE.ENUM, FIELD_TYPE.SET)
+    real = [meta & 0xFF if code == FIELD_TYPE.STRING and meta & 0xFF in labeled else code
             for code, meta in zip(codes, metas, strict=True)]
-    text = _CHARACTER | {_GEOMETRY} if mariadb else _CHARACTER
+    character = _CHARACTER | {FIELD_TYPE.GEOMETRY} if mariadb else _CHARACTER
     numeric, characters, enums, sets, vectors = (
-        [n for n, code in enumerate(real) if code in kind]
-        for kind in (_NUMERIC, text, {_ENUM}, {_SET}, {_VECTOR})
+        [n for n, code in enumerate(real) if code in kinds]
+        for kinds in (_HAS_SIGN, character, {FIELD_TYPE.ENUM}, {FIELD_TYPE.SET}, {VECTOR})
     )
-    signs = dict(zip(numeric, _high_bits(said.get(_SIGNS, b"")), strict=False))
-    collations = _collations(said, _CHARSET, _CHARSETS, characters)
-    collations |= _collations(said, _LABELS_CHARSET, _LABELS_CHARSETS, sorted(enums + sets))
-    labels = dict(zip(enums, _labels(said.get(_ENUM_LABELS, b"")), strict=False))
-    labels |= dict(zip(sets, _labels(said.get(_SET_LABELS, b"")), strict=False))
-    dimensions = dict(zip(vectors, _numbers(said.get(_DIMENSIONS, b"")), strict=False))
-    keys = _numbers(said.get(_KEY, b"")) or _numbers(said.get(_PREFIX_KEY, b""))[::2]
-    place_in_key = {column: n + 1 for n, column in enumerate(keys)}
-    called = _strings(said[_NAMES]) if _NAMES in said else [None] * count
+    signs = dict(zip(numeric, _high_bits(fields.get(_SIGNS, b"")), strict=False))
+    collations = _collations(fields, _CHARSET, _CHARSETS, characters)
+    collations |= _collations(fields, _LABELS_CHARSET, _LABELS_CHARSETS, sorted(enums + sets))
+    labels = dict(zip(enums, _read_labels(fields.get(_ENUM_LABELS, b"")), strict=False))
+    labels |= dict(zip(sets, _read_labels(fields.get(_SET_LABELS, b"")), strict=False))
+    dimensions = dict(zip(vectors, _read_numbers(fields.get(_DIMENSIONS, b"")), strict=False))
+    keys = _read_numbers(fields.get(_KEY, b"")) or _read_numbers(fields.get(_PREFIX_KEY, b""))[::2]
+    number_in_key = {column: n + 1 for n, column in enumerate(keys)}
+    names = _read_strings(fields[_NAMES]) if _NAMES in fields else [None] * count
     return TableMap(schema, table, tuple(
         MappedColumn(
             name.decode() if name is not None else None, code, metas[n], nullable[n], signs.get(n, False),
-            collations.get(n), labels.get(n), dimensions.get(n), place_in_key.get(n),
+            collations.get(n), labels.get(n), dimensions.get(n), number_in_key.get(n),
         )
-        for n, (name, code) in enumerate(zip(called, codes, strict=True))
+        for n, (name, code) in enumerate(zip(names, codes, strict=True))
     ))
 
 
-def _names(body: bytes) -> tuple[str, str, int]:
-    at = 8
-    found = []
+def _read_names(body: bytes) -> tuple[str, str, int]:
+    at = ROWS_HEADER_BYTES
+    names = []
     for _ in range(2):
-        size, at = packed(body, at)
-        found.append(body[at : at + size].decode())
+        size, at = read_packed(body, at)
+        names.append(body[at : at + size].decode())
         at += size + 1
-    return found[0], found[1], at
+    return names[0], names[1], at
 
 
-def _fields(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+def _read_fields(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the optional metadata fields: type and content."""
     while at < len(body):
         kind = body[at]
-        size, at = packed(body, at + 1)
+        size, at = read_packed(body, at + 1)
         yield kind, body[at : at + size]
         at += size
 
 
-def _collations(said: Mapping[int, bytes], default: int, each: int, columns: list[int]) -> dict[int, int]:
-    """The collation of each of some columns: one for all but those listed, or a list of all."""
-    if default in said:
-        usual, *pairs = _numbers(said[default])
+def _collations(fields: Mapping[int, bytes], default: int, each: int, columns: list[int]) -> dict[int, int]:
+    """Return the collation of each column, from a default with exceptions or from a list of all."""
+    if default in fields:
+        usual, *pairs = _read_numbers(fields[default])
         other = dict(zip(pairs[::2], pairs[1::2], strict=True))
         return {column: other.get(n, usual) for n, column in enumerate(columns)}
-    return dict(zip(columns, _numbers(said.get(each, b"")), strict=False))
+    return dict(zip(columns, _read_numbers(fields.get(each, b"")), strict=False))
 
 
-def _numbers(data: bytes) -> list[int]:
-    found, at = [], 0
+def _read_numbers(data: bytes) -> list[int]:
+    numbers, at = [], 0
     while at < len(data):
-        number, at = packed(data, at)
-        found.append(number)
-    return found
+        number, at = read_packed(data, at)
+        numbers.append(number)
+    return numbers
 
 
-def _strings(data: bytes) -> list[bytes]:
-    found, at = [], 0
+def _read_strings(data: bytes) -> list[bytes]:
+    strings, at = [], 0
     while at < len(data):
-        size, at = packed(data, at)
-        found.append(data[at : at + size])
+        size, at = read_packed(data, at)
+        strings.append(data[at : at + size])
         at += size
-    return found
+    return strings
 
 
-def _labels(data: bytes) -> Iterator[tuple[bytes, ...]]:
-    """The labels of one column after another."""
+def _read_labels(data: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Yield the labels of one column after another."""
     at = 0
     while at < len(data):
-        count, at = packed(data, at)
+        count, at = read_packed(data, at)
         labels = []
         for _ in range(count):
-            size, at = packed(data, at)
+            size, at = read_packed(data, at)
             labels.append(data[at : at + size])
             at += size
         yield tuple(labels)

@@ -1,10 +1,9 @@
-"""The log followed event by event: where each transaction begins and ends, and what in it concerns landing.
+"""The log event by event: each event is routed to what it does, and none passes without being understood.
 
-Between ``packets`` and ``frames``. Promises that every event is either understood, or known to be of no concern, or
-refused by name with the place before it: nothing passes unseen. Holds no rows of its own.
-
-A transaction is what lies between a GTID event (or a BEGIN without one) and an XID, a COMMIT, an XA_PREPARE, or the
-end of a lone statement. Its place is that of its first event.
+Between ``packets`` and ``transaction_state``. Promises that every event is handled, or known to have no effect, or
+rejected by name with its position; plain transactions are taken by whole runs (``runs``), with the same result. Holds
+no rows and no transaction: ``pieces`` holds the rows, ``transaction_state`` the open transaction, ``log_cursor`` the
+position.
 """
 
 from __future__ import annotations
@@ -15,390 +14,269 @@ from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pyarrow as pa
+from pymysqlreplication.constants import BINLOG
 
 from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, SourceError, Unsupported
-from dblake.core.names import qualified
-from dblake.landing.columns import DDL, TRUNCATE
-from dblake.source.mysql import events
-from dblake.source.mysql.ddl import Means, Statement, judge
-from dblake.source.mysql.events import Begin, Query
-from dblake.source.mysql.frames import Gathered
-from dblake.source.mysql.gtids import Executed
+from dblake.formats.binlog import TABLE_ID_BYTES
+from dblake.source.mysql import control_events, events
+from dblake.source.mysql.gtids import ExecutedGtids
+from dblake.source.mysql.log_cursor import LogCursor
+from dblake.source.mysql.log_position import LogPosition
+from dblake.source.mysql.logged_statements import SKIP_STEP, LoggedStatements
 from dblake.source.mysql.packets import Events
+from dblake.source.mysql.pieces import PieceBuilder
 from dblake.source.mysql.relations import Captured, Relations
-from dblake.source.mysql.resume import Place, lsn, unwrapped
-from dblake.source.mysql.runs import Run, runs
+from dblake.source.mysql.runs import Run, find_runs
+from dblake.source.mysql.transaction_state import TransactionState
 
-_GO_ON = "capture --accept-gap starts behind it, with a new incarnation and dumps of all tables"
-_ARTIFICIAL = events.ARTIFICIAL
-_BODY, _CHECKSUM, _SOUND = events.BODY, events.CHECKSUM, events.SOUND
-_TABLE = _BODY + 6
-"""Behind the number of its table, in table maps and rows events."""
+_ARTIFICIAL = events.ARTIFICIAL_FLAG
+_BODY, _CHECKSUM_BYTES, _CRC32_RESIDUE = events.BODY, events.CHECKSUM_BYTES, events.CRC32_RESIDUE
+_TABLE_ID_END = _BODY + TABLE_ID_BYTES
+"""Behind the number of the table, in TABLE_MAP and rows events."""
 _SIZE_AND_END = struct.Struct("<II").unpack_from
-_WORTH_A_STOP = events.ROWS | events.COMPRESSED_ROWS.keys() | {
-    events.QUERY, events.QUERY_COMPRESSED, events.XA_PREPARE, events.FORMAT_DESCRIPTION,
+_MAY_LEAVE_ROWS = events.ROWS | events.COMPRESSED_ROWS.keys() | {
+    BINLOG.QUERY_EVENT, events.QUERY_COMPRESSED, BINLOG.XA_PREPARE_EVENT, BINLOG.FORMAT_DESCRIPTION_EVENT,
 }  # fmt: skip
-_UNREADABLE = (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException)
-"""What bytes raise that are not what they should be."""
+"""Types of events after which the consumer may want to cut a piece."""
+_MALFORMED = (ValueError, IndexError, KeyError, struct.error, zlib.error, pa.ArrowException)
+"""Errors that reading malformed bytes raises."""
 _NO_TABLE = b"\xff\xff\xff\x00\x00\x00"
-"""The table of a rows event that only ends a statement."""
+"""The table number of a rows event that only ends a statement."""
 
 
 class Transactions:
-    """Where a stream is in the log. ``place`` is where it starts; events before it are passed over."""
+    """A stream's events, from offset ``begins`` on; those before ``resume`` are skipped."""
 
     def __init__(
-        self, source: str, relations: Relations, gathered: Gathered, place: Place, *, begins: int, executed: Executed
+        self, source: str, relations: Relations, pieces: PieceBuilder, resume: LogPosition, *, begins: int,
+        executed: ExecutedGtids,
     ) -> None:
-        self._source, self._relations, self._gathered, self._executed = source, relations, gathered, executed
-        self._file, self._at, self._skip_until = place.file, begins, place.offset
-        self._lsn_of_file = lsn(place.file, 0)
-        self._start = begins
-        self._whole = (place.file, place.offset, place.created)
-        self.created = 0
-        """When the server began the current file, 0 until it has said so."""
-        self.ended = False
-        """True once a transaction has ended; whoever takes the rows away sets it back."""
-        self._checksums = True
-        self._tables: dict[bytes, Captured] = {}
+        self._relations, self._pieces = relations, pieces
+        self._cursor = LogCursor(source, resume, begins=begins)
+        self._state = TransactionState(self._cursor, pieces, executed)
+        self._statements = LoggedStatements(relations, self._state)
+        self._has_checksums = True
         self._payload: Iterator[bytes] | None = None
-        self._begun: Begin | None = None
-        self._begun_at = 0
-        self._open = False
+        state = self._state
         self._handlers: dict[int, Callable[[bytes], None]] = {
-            events.TABLE_MAP: self._table_map,
-            events.QUERY: self._query,
-            events.QUERY_COMPRESSED: self._query,
-            events.XID: lambda _: self._commit(),
-            events.GTID: lambda event: self._begin(event, events.gtid(event)),
-            events.ANONYMOUS_GTID: lambda event: self._begin(event, events.gtid(event)),
-            events.GTID_TAGGED: lambda event: self._begin(event, events.gtid_tagged(event)),
-            events.MARIADB_GTID: lambda event: self._begin(event, events.mariadb_gtid(event)),
-            events.XA_PREPARE: self._xa_prepare,
-            events.TRANSACTION_PAYLOAD: self._unpack,
-            events.PARTIAL_UPDATE_ROWS: self._partial_rows,
-            **dict.fromkeys(events.ROWS, self._rows),
-            **dict.fromkeys(events.COMPRESSED_ROWS, self._rows),
-            **dict.fromkeys(events.IGNORED, lambda _: self._between()),
+            BINLOG.TABLE_MAP_EVENT: self._on_table_map,
+            BINLOG.QUERY_EVENT: self._on_query,
+            events.QUERY_COMPRESSED: self._on_query,
+            BINLOG.XID_EVENT: lambda _: state.commit(),
+            BINLOG.GTID_LOG_EVENT: lambda event: state.begin(event, events.read_gtid(event)),
+            BINLOG.ANONYMOUS_GTID_LOG_EVENT: lambda event: state.begin(event, events.read_gtid(event)),
+            events.GTID_TAGGED: lambda event: state.begin(event, events.read_tagged_gtid(event)),
+            BINLOG.MARIADB_GTID_EVENT: lambda event: state.begin(event, events.read_mariadb_gtid(event)),
+            BINLOG.XA_PREPARE_EVENT: self._on_xa_prepare,
+            events.TRANSACTION_PAYLOAD: self._on_payload,
+            BINLOG.PARTIAL_UPDATE_ROWS_EVENT: self._on_partial_rows,
+            **dict.fromkeys(events.ROWS, self._on_rows),
+            **dict.fromkeys(events.COMPRESSED_ROWS, self._on_rows),
+            **dict.fromkeys(events.IGNORED, lambda _: state.pass_event()),
         }  # fmt: skip
 
     @property
     def token(self) -> str:
-        """The end of the last whole transaction."""
-        return Place(*self._whole, str(self._executed)).token
+        """The resume token of the end of the last whole transaction."""
+        return self._state.token
 
-    def enter_file(self) -> None:
-        """Makes the start, now that its file is known, a place to resume at."""
-        self._whole = (*self._whole[:2], self.created)
+    @property
+    def file_created(self) -> int:
+        """When the server began the current file, in seconds since 1970; 0 until the stream has described it."""
+        return self._cursor.created
 
-    def feed(self, came: Events) -> Iterator[None]:
-        """Takes in events; stops after each that may have left rows, and where a file begins.
+    @property
+    def has_ended(self) -> bool:
+        """True once a transaction has ended since ``clear_ended``."""
+        return self._state.has_ended
 
-        Runs of plain transactions are taken in together, short of where a piece would be full.
+    def clear_ended(self) -> None:
+        """Note that the rows of all transactions that have ended were taken out."""
+        self._state.has_ended = False
+
+    def confirm_start(self) -> None:
+        """Make the start, whose file is described by now, a position to resume at."""
+        self._cursor.confirm_start()
+
+    def feed(self, received: Events) -> Iterator[None]:
+        """Handle events; yields after each that may have left rows, and where a file begins.
+
+        Runs of plain transactions are handled at once, as far as they fit into the piece. Raises Unsupported,
+        PositionLost or SourceError, with the position, for an event that cannot be captured.
         """
         at = 0
-        for run in runs(came, self._checksum):
-            yield from self._each(came, at, run.first)
-            at = run.without(self._together(run)).first
-        yield from self._each(came, at, len(came))
+        for run in find_runs(received, self._checksum_bytes):
+            yield from self._handle_each(received, at, run.first)
+            at = run.without(self._handle_run(run)).first
+        yield from self._handle_each(received, at, len(received))
 
-    def _together(self, run: Run) -> int:
-        """How many of a run's transactions could be taken in at once; the others are left to ``_each``."""
-        max_bytes, max_rows = self._gathered.room
-        between = self._begun is None and not self._open and self._at >= self._skip_until
-        if not (between and max_rows > 0 and run.headers.checksum == self._checksum and run.sound):
+    def _handle_run(self, run: Run) -> int:
+        """Return how many of a run's transactions were handled at once; the others are left to ``_handle_each``."""
+        max_bytes, max_rows = self._pieces.room
+        can_start = self._state.is_between and not self._cursor.is_skipping and max_rows > 0
+        if not (can_start and run.headers.checksum_bytes == self._checksum_bytes and run.has_valid_checksums):
             return 0
         try:
-            framed = run.framed(self._at, max_bytes, max_rows, self._relations.of, self._gathered.told)
-        except (DblakeError, *_UNREADABLE):
-            # Told at its place, after what comes before it.
+            framed = run.frame(
+                self._cursor.end, max_bytes, max_rows, self._relations.table_of, self._pieces.is_schema_landed
+            )
+        except (DblakeError, *_MALFORMED):
+            # Handled one by one, the error is raised at its position, behind what precedes it.
             return 0
         if framed is None:
             return 0
-        self._gathered.together(framed, self._lsn_of_file)
-        for gtid in framed.gtids:
-            self._executed.add(gtid)
-        self._at, self._start = framed.end, framed.last_start
-        self._end()
+        self._state.end_run(framed)
         return framed.transactions
 
     @property
-    def _checksum(self) -> int:
-        return _CHECKSUM if self._checksums else 0
+    def _checksum_bytes(self) -> int:
+        return _CHECKSUM_BYTES if self._has_checksums else 0
 
-    def _each(self, came: Events, first: int, stop: int) -> Iterator[None]:
-        take = self._take
+    def _handle_each(self, received: Events, first: int, stop: int) -> Iterator[None]:
+        handle = self._handle
         for number in range(first, stop):
-            event = came[number]
+            event = received[number]
             try:
-                take(event)
-                if event[4] in _WORTH_A_STOP:
+                handle(event)
+                if event[4] in _MAY_LEAVE_ROWS:
                     yield
                 if self._payload:
                     for inner in self._payload:
-                        self._unusual(inner) if (known := self._handlers.get(inner[4])) is None else known(inner)
+                        self._handlers.get(inner[4], self._on_unknown)(inner)
                         yield
                     self._payload = None
-            except _UNREADABLE as error:
+            except _MALFORMED as error:
                 kind = f"of type {event[4]}" if len(event) > 4 else "without a type"
                 raise Unsupported(
                     f"{self._where}: an event {kind} that cannot be read ({type(error).__name__})",
-                    next_step="report it with the server's version; " + _GO_ON,
+                    next_step="report it with the server's version; " + SKIP_STEP,
                 ) from error
 
     @property
     def _where(self) -> str:
-        return f"source {self._source}: at {self._file}:{self._start} of the log"
+        return self._cursor.description
 
-    def _take(self, event: bytes) -> None:
-        """One event as the server sent it. This and what it calls run for every event: it is kept short for speed."""
+    def _handle(self, event: bytes) -> None:
+        """Handle one event as the server sent it. Runs for every event outside runs, so it is kept short for speed."""
         handler = self._handlers.get(event[4])
-        if handler is None and self._is_of_the_stream(event):
+        if handler is None and self._handle_stream_event(event):
             return
-        if self._checksums:
-            if crc32(event) != _SOUND:
-                self._refuse_damaged()
-            event = event[:-_CHECKSUM]
+        if self._has_checksums:
+            if crc32(event) != _CRC32_RESIDUE:
+                self._reject_damaged()
+            event = event[:-_CHECKSUM_BYTES]
         size, end = _SIZE_AND_END(event, 9)
-        if end and not event[17] & _ARTIFICIAL:
-            self._at = at = end if end >= self._at else unwrapped(end, self._at)
-            self._start = start = at - size
-            if start < self._skip_until:
-                return
-        if handler is None:
-            self._unusual(event)
-        else:
-            handler(event)
+        if end and not event[17] & _ARTIFICIAL and not self._cursor.advance(size, end):
+            return
+        (handler or self._on_unknown)(event)
 
-    def _is_of_the_stream(self, event: bytes) -> bool:
-        """Deals with events that the server makes for the stream, or changes: they have no place in the file."""
+    def _handle_stream_event(self, event: bytes) -> bool:
+        """Handle an event that the server makes or changes for the stream, so that its end offset is not one."""
         kind, end, flags = event[4], *struct.unpack_from("<IH", event, 13)
-        if kind == events.FORMAT_DESCRIPTION:
-            self._describe(event, end)
-        elif kind == events.ROTATE and flags & _ARTIFICIAL:
-            # Sent before the server says whether it sends checksums.
-            self._rotate(event[: -events.CHECKSUM] if zlib.crc32(event) == events.SOUND else event)
+        if kind == BINLOG.FORMAT_DESCRIPTION_EVENT:
+            self._on_format_description(event, end)
+        elif kind == BINLOG.ROTATE_EVENT and flags & _ARTIFICIAL:
+            # Sent before the server announces whether it sends checksums.
+            self._on_rotate(event[:-_CHECKSUM_BYTES] if crc32(event) == _CRC32_RESIDUE else event)
         else:
-            return kind in (events.HEARTBEAT, events.HEARTBEAT_V2)
+            return kind in events.HEARTBEATS
         return True
 
-    def _unusual(self, event: bytes) -> None:
+    def _on_unknown(self, event: bytes) -> None:
         kind = event[4]
-        if kind == events.ROTATE:
-            self._rotate(event)
-        elif kind == events.INCIDENT:
+        if kind == BINLOG.ROTATE_EVENT:
+            self._on_rotate(event)
+        elif kind == BINLOG.INCIDENT_EVENT:
             raise PositionLost(
-                f"{self._where}: the server tells of an incident: changes may be missing, a gap", next_step=ACCEPT_GAP
+                f"{self._where}: the binlog contains an INCIDENT event: changes may be missing, a gap",
+                next_step=ACCEPT_GAP,
             )
-        elif not event[17] & events.CAN_BE_IGNORED:
+        elif not event[17] & events.IGNORABLE_FLAG:
             raise Unsupported(
                 f"{self._where}: an event of type {kind} ({events.NAMES.get(kind, 'unknown')}), which may be a change",
-                next_step=f"find out what writes it and stop that; then {_GO_ON}",
+                next_step=f"find out what writes it and stop that; then {SKIP_STEP}",
             )
 
-    def _refuse_damaged(self) -> None:
+    def _reject_damaged(self) -> None:
         raise PositionLost(
             f"{self._where}: an event's checksum is wrong, so what follows is a gap",
-            next_step="run again, in case it was the network; if it comes again, " + ACCEPT_GAP,
+            next_step="run again, in case it was the network; if it fails again, " + ACCEPT_GAP,
         )
 
-    def _describe(self, event: bytes, end: int) -> None:
+    def _on_format_description(self, event: bytes, end: int) -> None:
         """A file begins, or this is where the stream enters it."""
-        version = int.from_bytes(event[events.BODY : events.BODY + 2], "little")
-        algorithm = event[-events.CHECKSUM - 1]
-        if version != 4 or event[events.BODY + 56] != events.BODY or algorithm > 1:
+        description = control_events.read_format_description(event)
+        if not description.is_supported:
             raise Unsupported(
                 f"{self._where}: the log's format is not that of MySQL 5.6 or MariaDB 10.0 and later",
                 next_step="upgrade the server",
             )
-        if self._open:
-            self._break_off()
-        self._checksums = algorithm == 1
-        self.created = int.from_bytes(event[:4], "little")
+        self._state.discard_open()
+        self._has_checksums = description.has_checksums
+        self._cursor.describe_file(description.created, end)
         if end:
-            self._at = unwrapped(end, self._at)
-            self._between()
+            self._state.pass_event()
 
-    def _break_off(self) -> None:
-        """A file begins in the middle of a transaction: the server crashed before it was committed."""
-        if not self._gathered.break_off():
-            raise PositionLost(
-                f"{self._where}: landing has a part of a transaction that was lost in a crash of the server, a gap",
-                next_step=ACCEPT_GAP,
-            )
-        self._begun, self._open = None, False
-        self._tables.clear()
+    def _on_rotate(self, event: bytes) -> None:
+        self._cursor.rotate(*control_events.read_rotate(event))
 
-    def _rotate(self, event: bytes) -> None:
-        file, offset = events.rotate(event)
-        if file != self._file:
-            self._file, self._at, self._skip_until, self.created = file, offset, 0, 0
-            self._lsn_of_file = lsn(file, 0)
-        self._start = offset
+    def _on_table_map(self, event: bytes) -> None:
+        if not self._state.is_open:
+            self._state.enter(event)
+        self._state.tables[event[_BODY:_TABLE_ID_END]] = self._relations.table_of(event[_BODY:])
 
-    def _between(self) -> None:
-        """After an event of no concern: between transactions, the stream can be resumed behind it."""
-        if self._begun is None and not self._open and self.created and self._at >= self._skip_until:
-            self._whole = (self._file, self._at, self.created)
-
-    def _begin(self, event: bytes, begun: Begin) -> None:
-        if self._open:
-            raise SourceError(f"{self._where}: a transaction begins inside another", next_step="run again")
-        self._begun, self._begun_at = begun, self._start
-        if begun.opens:
-            self._enter(event)
-            if begun.prepared is not None:
-                self._gathered.hold()
-
-    def _enter(self, event: bytes, *, rows_follow: bool = True) -> None:
-        """The transaction's contents begin with this event, unless they have before."""
-        if self._open:
-            return
-        if self._begun is None:
-            self._begun, self._begun_at = Begin(None), self._start
-        when = self._begun.committed_at
-        self._gathered.begin(self._lsn_of_file + self._begun_at, events.committed_at(event) if when is None else when)
-        self._open = rows_follow
-
-    def _commit(self) -> None:
-        self._gathered.commit()
-        self._end()
-
-    def _end(self) -> None:
-        if self._begun is not None and self._begun.gtid is not None:
-            self._executed.add(self._begun.gtid)
-        self._begun, self._open, self.ended = None, False, True
-        self._tables.clear()
-        self._whole = (self._file, self._at, self.created)
-
-    def _table_map(self, event: bytes) -> None:
-        if not self._open:
-            self._enter(event)
-        self._tables[event[_BODY:_TABLE]] = self._relations.of(event[_BODY:])
-
-    def _rows(self, event: bytes) -> None:
-        captured = self._tables.get(event[_BODY:_TABLE]) or self._mapped(event)
+    def _on_rows(self, event: bytes) -> None:
+        captured = self._state.tables.get(event[_BODY:_TABLE_ID_END]) or self._mapped_table(event)
         if captured.schema is None and not captured.is_watermark_table:
-            self._gathered.pass_over()
+            self._pieces.skip_row()
             return
         if event[4] in events.COMPRESSED_ROWS:
-            event = events.plain_rows(event)
+            event = events.uncompressed_rows(event)
         if captured.schema is not None:
-            self._gathered.row(captured.schema, event)
+            self._pieces.append_row(captured.schema, event)
         elif event[4] in events.UPDATES:
-            self._gathered.watermark(event)
+            self._pieces.append_watermarks(event)
         else:
-            self._gathered.pass_over()
+            self._pieces.skip_row()
 
-    def _partial_rows(self, event: bytes) -> None:
-        captured = self._mapped(event)
+    def _on_partial_rows(self, event: bytes) -> None:
+        captured = self._mapped_table(event)
         if captured.schema is not None:
             raise Unsupported(
                 f"{self._where}: table {captured.schema.table}: a PARTIAL_UPDATE_ROWS event, which has parts of"
                 " JSON values only",
-                next_step=f"SET GLOBAL binlog_row_value_options = '' and in all sessions; then {_GO_ON}",
+                next_step=f"SET GLOBAL binlog_row_value_options = '' and in all sessions; then {SKIP_STEP}",
             )
-        self._gathered.pass_over()
+        self._pieces.skip_row()
 
-    def _mapped(self, event: bytes) -> Captured:
-        number = event[_BODY:_TABLE]
-        captured = self._tables.get(number)
+    def _mapped_table(self, event: bytes) -> Captured:
+        number = event[_BODY:_TABLE_ID_END]
+        captured = self._state.tables.get(number)
         if captured is None and number == _NO_TABLE:
             return Captured(None)
         if captured is None:
             raise SourceError(f"{self._where}: rows of a table that the log did not describe", next_step="run again")
         return captured
 
-    def _unpack(self, event: bytes) -> None:
-        self._payload = events.payload(event)
+    def _on_payload(self, event: bytes) -> None:
+        self._payload = events.unpack_payload(event)
 
-    def _xa_prepare(self, event: bytes) -> None:
-        name, one_phase = events.xa_prepare(event)
-        if one_phase:
-            self._gathered.commit_held()
+    def _on_xa_prepare(self, event: bytes) -> None:
+        name, is_one_phase = control_events.read_xa_prepare(event)
+        if is_one_phase:
+            self._pieces.commit_held()
         else:
-            self._gathered.prepare(name, self.token)
-        self._end()
+            self._pieces.prepare(name, self.token)
+        self._state.end()
 
-    def _query(self, event: bytes) -> None:
-        if event[4] == events.QUERY:
+    def _on_query(self, event: bytes) -> None:
+        if event[4] == BINLOG.QUERY_EVENT:
+            # One or both of them come with every transaction.
             statement = events.statement_bytes(event)
             if statement == b"BEGIN":
-                self._enter(event)
+                self._state.enter(event)
                 return
             if statement == b"COMMIT":
-                self._commit()
+                self._state.commit()
                 return
-        query = events.query(event)
-        self._judged(event, query, judge(query))
-
-    def _judged(self, event: bytes, query: Query, statement: Statement) -> None:
-        means = statement.means
-        self._enter(event, rows_follow=means in (Means.BEGIN, Means.XA_START))
-        if means is Means.XA_START:
-            self._gathered.hold()
-        elif means is Means.COMMIT:
-            self._commit()
-        elif means in (Means.ROLLBACK, Means.ROLLBACK_TO):
-            self._refuse_lost_rows()
-            if means is Means.ROLLBACK:
-                self._gathered.roll_back()
-                self._end()
-        elif means is Means.XA_COMMIT:
-            self._commit_prepared(statement.xa)
-        elif means is Means.XA_ROLLBACK:
-            self._gathered.roll_back(statement.xa)
-            self._end()
-        else:
-            if means in (Means.DDL, Means.TRUNCATE):
-                self._changes_tables(query, statement)
-            elif means is Means.ROWS:
-                self._refuse_rows(statement)
-            elif means is Means.UNKNOWN:
-                raise Unsupported(
-                    f"{self._where}: a statement of a kind that dblake does not know, which may be a change",
-                    next_step=f"report its first word; {_GO_ON}",
-                )
-            if means is not Means.BEGIN and not self._open:
-                self._commit()
-
-    def _commit_prepared(self, name: str) -> None:
-        try:
-            self._gathered.commit_prepared(name)
-        except KeyError:
-            raise PositionLost(
-                f"{self._where}: an XA transaction is committed that was prepared before the log was followed, a gap",
-                next_step=ACCEPT_GAP,
-            ) from None
-        self._end()
-
-    def _changes_tables(self, query: Query, statement: Statement) -> None:
-        if not statement.tables:
-            self._gathered.statement(DDL, {None: {"rewrites": False, "gone": False}}, query)
-            return
-        names = [self._relations.named(*name) for name in statement.tables]
-        rewritten, gone = (
-            {self._relations.named(*name) for name in those} for those in (statement.rewrites, statement.gone)
-        )
-        captured: dict[str | None, dict[str, bool]] = {
-            qualified(*name): {"rewrites": name in rewritten, "gone": name in gone}
-            for name in names if self._relations.captures(*name)
-        }
-        self._gathered.statement(DDL if statement.means is Means.DDL else TRUNCATE, captured, query)
-
-    def _refuse_rows(self, statement: Statement) -> None:
-        names = [self._relations.named(*name) for name in statement.tables]
-        if names and not any(self._relations.watches(*name) for name in names):
-            return
-        what = f"table {qualified(*names[0])}: a change" if names else "a change of tables that cannot be told"
-        raise Unsupported(
-            f"{self._where}: {what} was logged as a statement, not as rows",
-            next_step=f"SET GLOBAL binlog_format = 'ROW' and in all sessions; then {_GO_ON}",
-        )
-
-    def _refuse_lost_rows(self) -> None:
-        if self._gathered.has_rows:
-            raise Unsupported(
-                f"{self._where}: a transaction is rolled back after its rows were logged, some of which may stay",
-                next_step=f"do not mix transactional and other engines in one transaction; {_GO_ON}",
-            )
+        self._statements.apply(event, control_events.read_query(event))

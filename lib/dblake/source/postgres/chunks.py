@@ -1,8 +1,8 @@
-"""Chunk reads and watermarks: one autocommit connection that takes no locks.
+"""Reads chunks and writes watermarks on one autocommit connection, without locks.
 
-Each chunk is one short REPEATABLE READ transaction. Its snapshot is recorded with it, the reader's own watermark row
-is read back in it, and its rows come by COPY as the lines PostgreSQL writes, undecoded. Keys are ordered and compared
-by the database alone; the key to go on from is the one it returned, bound as a value of the column's own type.
+Guarantee: each chunk is one short REPEATABLE READ transaction, which also reads the reader's watermark row and records
+its snapshot. Only the database orders and compares keys; the next chunk starts after the key that it returned, bound as
+a value of the column's own type. Rows arrive by COPY as the lines that PostgreSQL writes; decoding is for Spark.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dblake.core.names import abbreviated, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
-from dblake.source.postgres import catalog as catalogue
-from dblake.source.postgres.connection import explained
+from dblake.source.postgres import catalog
+from dblake.source.postgres.driver_errors import translate_errors
 from dblake.source.postgres.settings import PostgresSettings
 
-_DELIVER_BYTES = 2 << 20
+_BUFFER_BYTES = 2 << 20
 _NEWLINE = ord("\n")
-_PAGES_A_PART = 25
-"""So many of a table's pages, picked at random, tell well enough where to divide it."""
-_SIZE = """
+_SAMPLED_PAGES_PER_PART = 25
+"""Random pages sampled for each split point: enough for parts of about equal size."""
+_PAGES = """
 SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::int FROM pg_class
 WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
 """
-_DIVIDE = """
+_SPLIT_POINTS = """
 WITH sample AS (
   SELECT {keys}, row_number() OVER (ORDER BY {order}) AS n, count(*) OVER () AS c
   FROM {table} TABLESAMPLE SYSTEM ({share})
@@ -58,51 +58,51 @@ class PgChunkReader:
         self._watermark_table = sql.Identifier(settings.watermark_schema, "watermark")
 
     def mark(self, reader: int, value: str) -> None:
-        with explained(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
             cur.execute(
                 sql.SQL("UPDATE {} SET value = %s WHERE id = %s").format(self._watermark_table), (value, reader)
             )
             if cur.rowcount != 1:
                 raise SourceError(
                     f"source {self._settings.name}: the watermark table has no row {reader}",
-                    next_step="run preflight --init, which puts it there",
+                    next_step="run preflight --init, which inserts it",
                 )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        with explained(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
             cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(table))
-            known = _dumpable(table, self._catalogued(cur, cur.fetchone()[0]))
-            cur.execute(_SIZE, {"oid": known.oid})
+            cataloged = _require_dumpable(table, self._read_catalog(cur, cur.fetchone()[0]))
+            cur.execute(_PAGES, {"oid": cataloged.oid})
             pages = cur.fetchone()[0]
             if not pages:
                 return []
-            keys = [sql.Identifier(name) for name in known.schema.primary_key]
+            keys = [sql.Identifier(name) for name in cataloged.schema.primary_key]
             names = [sql.Identifier(f"key_{number}") for number in range(len(keys))]
             texts = [sql.SQL("{}::text AS {}").format(key, name) for key, name in zip(keys, names, strict=True)]
-            cur.execute(sql.SQL(_DIVIDE).format(
+            cur.execute(sql.SQL(_SPLIT_POINTS).format(
                 keys=sql.SQL(", ").join(texts), names=sql.SQL(", ").join(names), order=sql.SQL(", ").join(keys),
-                table=_rows_of(known), parts=sql.Literal(parts), rows=sql.Literal(rows),
-                share=sql.Literal(min(100.0, 100.0 * parts * _PAGES_A_PART / float(pages))),
+                table=_own_rows(cataloged), parts=sql.Literal(parts), rows=sql.Literal(rows),
+                share=sql.Literal(min(100.0, 100.0 * parts * _SAMPLED_PAGES_PER_PART / float(pages))),
             ))
             return [tuple(row) for row in cur.fetchall()]
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
-        with explained(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
             try:
                 table, chunk = self._read(cur, request, deliver)
-                # After the snapshot's end, since within it the catalogue stands still. A table rewritten between
-                # snapshot and read does not: to that snapshot it is empty, without an error.
-                again = catalogue.table_by_oid(cur, table.oid, first="COMMIT; ")
-                return replace(chunk, schema_changed=again != table)
+                # After the transaction, because its snapshot would return the old catalog. A table rewritten between
+                # snapshot and read appears empty to the snapshot, without an error.
+                current = catalog.table_by_oid(cur, table.oid, first="COMMIT; ")
+                return replace(chunk, schema_changed=current != table)
             except BaseException:
-                # In the middle of a COPY nothing else can be said on this connection.
+                # During a COPY the connection accepts no other statement.
                 self._connection.close()
                 raise
 
     def _read(
         self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
-    ) -> tuple[catalogue.CatalogueTable, ChunkRead]:
-        # Each statement sent alone is a way to the server and back; chunks are many.
+    ) -> tuple[catalog.CatalogTable, ChunkRead]:
+        # One round trip for all three: a dump reads many chunks.
         cur.execute(
             sql.SQL(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
@@ -112,36 +112,36 @@ class PgChunkReader:
             (request.reader, *split_qualified(request.table)),
         )
         snapshot, low_seen, oid = cur.fetchone()
-        table = _dumpable(request.table, self._catalogued(cur, oid))
+        table = _require_dumpable(request.table, self._read_catalog(cur, oid))
         with _CopySink(table.schema, deliver) as sink:
             self._copy(cur, self._select(table, request), request, sink)
         return table, ChunkRead(
             rows=sink.rows,
-            last_key=_key_of(sink.last, table.schema) if sink.last else None,
+            last_key=_parse_key(sink.last, table.schema) if sink.last else None,
             schema=table.schema,
             low_seen=low_seen,
             snapshot=snapshot,
         )
 
     @staticmethod
-    def _catalogued(cur: cursor, oid: int | None) -> catalogue.CatalogueTable | None:
-        return catalogue.table_by_oid(cur, oid) if oid else None
+    def _read_catalog(cur: cursor, oid: int | None) -> catalog.CatalogTable | None:
+        return catalog.table_by_oid(cur, oid) if oid else None
 
     @staticmethod
     def _copy(cur: cursor, select: sql.Composable, request: ChunkRequest, sink: _CopySink) -> None:
-        # psycopg2 writes row by row; the buffer gathers them without running Python for each.
-        gathered = io.BufferedWriter(sink, _DELIVER_BYTES)
+        # psycopg2 writes row by row; the buffer collects rows without running Python for each.
+        buffer = io.BufferedWriter(sink, _BUFFER_BYTES)
         try:
-            cur.copy_expert(select.as_string(cur), gathered)
+            cur.copy_expert(select.as_string(cur), buffer)
         except psycopg2.DataError as error:
             raise Unsupported(
-                f"table {request.table}: a key asked for is no value of its column's type",
+                f"table {request.table}: a requested key is not a value of its column's type",
                 next_step="correct --keys and start the dump again",
             ) from error
-        gathered.flush()
+        buffer.flush()
 
     @staticmethod
-    def _select(table: catalogue.CatalogueTable, request: ChunkRequest) -> sql.Composable:
+    def _select(table: catalog.CatalogTable, request: ChunkRequest) -> sql.Composable:
         columns = sql.SQL(", ").join(map(sql.Identifier, table.schema.names))
         keys = sql.SQL(", ").join(map(sql.Identifier, table.schema.primary_key))
         # Type names come from format_type, which quotes what must be quoted.
@@ -151,7 +151,7 @@ class PgChunkReader:
             if len(values) != len(table.schema.primary_key):
                 raise Unsupported(
                     f"table {request.table}: its key has {len(table.schema.primary_key)} columns, and had"
-                    f" {len(values)} when this dump began",
+                    f" {len(values)} when this dump started",
                     next_step="start another dump of the table",
                 )
             parts = [
@@ -160,49 +160,49 @@ class PgChunkReader:
             ]
             return sql.SQL("({})").format(sql.SQL(", ").join(parts))
 
-        wanted = [sql.SQL("true")]
+        conditions = [sql.SQL("true")]
         if request.keys is not None:
-            wanted.append(sql.SQL("({}) IN ({})").format(keys, sql.SQL(", ").join(row(k) for k in request.keys)))
+            conditions.append(sql.SQL("({}) IN ({})").format(keys, sql.SQL(", ").join(row(k) for k in request.keys)))
         if request.after is not None:
-            wanted.append(sql.SQL("({}) > {}").format(keys, row(request.after)))
+            conditions.append(sql.SQL("({}) > {}").format(keys, row(request.after)))
         if request.upto is not None:
-            wanted.append(sql.SQL("({}) <= {}").format(keys, row(request.upto)))
+            conditions.append(sql.SQL("({}) <= {}").format(keys, row(request.upto)))
         return sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT {}) TO STDOUT").format(
-            columns, _rows_of(table), sql.SQL(" AND ").join(wanted), keys, sql.Literal(request.limit)
+            columns, _own_rows(table), sql.SQL(" AND ").join(conditions), keys, sql.Literal(request.limit)
         )
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _dumpable(name: str, table: catalogue.CatalogueTable | None) -> catalogue.CatalogueTable:
+def _require_dumpable(name: str, table: catalog.CatalogTable | None) -> catalog.CatalogTable:
     if table is None:
-        raise Unsupported(f"table {name} is not in the database", next_step="correct its name")
-    catalogue.require_whole_key(table)
+        raise Unsupported(f"table {name} does not exist", next_step="correct its name")
+    catalog.require_whole_key(table)
     if not table.schema.primary_key:
         raise Unsupported(
             f"table {name} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; its changes are followed from the log meanwhile",
+            next_step="add a primary key; until then its changes are captured from the log only",
         )
-    if table.own_order:
+    if table.extension_ordered:
         raise Unsupported(
-            f"table {name}: its key has column {abbreviated(table.own_order)}, of a type that an extension brought, and rows"
-            " are not compared by such a type as they are ordered by it, so it cannot be dumped",
-            next_step="give it a key of a built-in type; its changes are followed from the log meanwhile",
+            f"table {name}: its key column {abbreviated(table.extension_ordered)} has a type from an extension, whose"
+            " comparison may differ from its sort order, so the table cannot be dumped",
+            next_step="give it a key of a built-in type; until then its changes are captured from the log only",
         )
     return table
 
 
-def _rows_of(table: catalogue.CatalogueTable) -> sql.Composable:
-    # The log names a table's own rows by it, and those of tables that inherit from it by theirs.
-    only = sql.SQL("" if table.partitioned else "ONLY ")
+def _own_rows(table: catalog.CatalogTable) -> sql.Composable:
+    # The log names the rows of tables that inherit from this one by those tables.
+    only = sql.SQL("" if table.is_partitioned else "ONLY ")
     return sql.SQL("{}{}").format(only, sql.Identifier(table.schema_name, table.table_name))
 
 
 class _CopySink(io.RawIOBase):
-    """Takes COPY's text in pieces that end anywhere, and delivers whole lines.
+    """Receives COPY text in pieces that end anywhere, and delivers whole lines.
 
-    A newline in it is always the end of a line: one in a value is written as a backslash and an n.
+    A newline always ends a line: COPY writes one inside a value as backslash and n.
     """
 
     def __init__(self, schema: TableSchema, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> None:
@@ -231,7 +231,7 @@ class _CopySink(io.RawIOBase):
         return len(piece)
 
 
-def _key_of(line: bytes, schema: TableSchema) -> tuple[str, ...]:
+def _parse_key(line: bytes, schema: TableSchema) -> tuple[str, ...]:
     values = line.decode().removesuffix("\n").split("\t")
     return tuple(_unescape(values[schema.names.index(name)]) for name in schema.primary_key)
 

@@ -1,9 +1,9 @@
-"""Statements that change tables, told in the log's order: event triggers that write a logical message each.
+"""Event triggers that write DDL statements into the log, as one logical message each (``source.log_ddl``).
 
-PostgreSQL's log has rows and, before the first row of a table in another shape, that shape; it does not say when a
-statement came, nor that a table was dropped. With ``source.log_ddl`` two event triggers do: what they write lands as
-rows of kind ``ddl``, like a statement in MySQL's binlog. They tell which statement it was and of which tables, never
-its text, which may hold values. Making them is for ``init``.
+PostgreSQL's log contains rows and, before the first row of a changed table, its new description; it contains neither
+the position of the statement nor dropped tables. The messages land as rows of kind ``ddl``, as MySQL's statements do.
+Guarantee: a message names the kind of statement and its tables, never its text, which may hold values. Creating the
+triggers is for ``init``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dblake.source.postgres.settings import PostgresSettings
 logger = logging.getLogger(__name__)
 
 FIRST_VERSION = 140000
-"""Before it, pgoutput passes no messages on."""
+"""The first version whose pgoutput sends logical messages."""
 
 _PREFIX = "dblake"
 _EVENTS = {"ddl": "ddl_command_end", "drop": "sql_drop"}
@@ -49,11 +49,11 @@ END $$
 
 
 def create(settings: PostgresSettings) -> list[sql.Composable]:
-    """The statements that make the function and its triggers; whoever made them before, they are made anew."""
+    """Return the statements that create or replace the function and its triggers."""
     function = sql.Identifier(settings.watermark_schema, "log_ddl")
     steps: list[sql.Composable] = [sql.SQL(_FUNCTION.strip()).format(function=function)]
     for name, event in _EVENTS.items():
-        trigger = sql.Identifier(_name(settings, name))
+        trigger = sql.Identifier(_trigger_name(settings, name))
         steps += [
             sql.SQL("DROP EVENT TRIGGER IF EXISTS {}").format(trigger),
             sql.SQL("CREATE EVENT TRIGGER {} ON " + event + " EXECUTE FUNCTION {}()").format(trigger, function),
@@ -61,30 +61,30 @@ def create(settings: PostgresSettings) -> list[sql.Composable]:
     return steps
 
 
-def enabled(cur: cursor, settings: PostgresSettings) -> bool:
-    """Whether both are there and fire."""
+def are_enabled(cur: cursor, settings: PostgresSettings) -> bool:
+    """Return True if both triggers exist and fire."""
     cur.execute(
         "SELECT count(*) FROM pg_event_trigger WHERE evtname = ANY(%s) AND evtenabled IN ('O', 'A')",
-        ([_name(settings, name) for name in _EVENTS],),
+        ([_trigger_name(settings, name) for name in _EVENTS],),
     )
     (count,) = cur.fetchone()
     return bool(count == len(_EVENTS))
 
 
-def told(message: bytes, wanted: TableFilter) -> dict[str, bytes]:
-    """What a message says of captured tables, as payloads of rows of kind ``ddl``; nothing if it is not ours."""
-    read = pgoutput.message(message)
-    if read is None or read[0] != _PREFIX:
+def parse_message(message: bytes, table_filter: TableFilter) -> dict[str, bytes]:
+    """Return the payloads of rows of kind ``ddl`` by captured table; empty if the message is not from the triggers."""
+    parsed = pgoutput.parse_message(message)
+    if parsed is None or parsed[0] != _PREFIX:
         return {}
     try:
-        said = json.loads(read[1])
-        does = {"statement": str(said["statement"]), "rewrites": False, "gone": bool(said["gone"])}
-        tables = [(str(schema), str(table)) for schema, table in said["tables"]]
+        content = json.loads(parsed[1])
+        payload = {"statement": str(content["statement"]), "rewrites": False, "gone": bool(content["gone"])}
+        tables = [(str(schema), str(table)) for schema, table in content["tables"]]
     except (ValueError, KeyError, TypeError):
-        logger.warning("a message in the log has the prefix %s, and is not of dblake's event triggers", _PREFIX)
+        logger.warning("skipped a log message with prefix %s that is not from dblake's event triggers", _PREFIX)
         return {}
-    return {qualified(*table): json.dumps(does).encode() for table in tables if wanted(*table)}
+    return {qualified(*table): json.dumps(payload).encode() for table in tables if table_filter(*table)}
 
 
-def _name(settings: PostgresSettings, name: str) -> str:
+def _trigger_name(settings: PostgresSettings, name: str) -> str:
     return f"{settings.watermark_schema}_{name}"

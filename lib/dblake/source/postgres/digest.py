@@ -1,7 +1,7 @@
-"""A table's row count and hash as PostgreSQL itself works them out, to be held against the lake's.
+"""Computes a table's row count and hash in PostgreSQL, to compare them with the lake's. Quickstart and tests only.
 
 The hash does not depend on the order of rows: it is the sum, over all rows, of 60 bits of the MD5 of the row's
-canonical text. ``dblake.state.digest`` works out the same from a state table; neither side sees the other's rows.
+canonical text. ``dblake.state.digest`` computes the same from a state table; neither side reads the other's rows.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from psycopg2 import sql
 
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
-from dblake.source.postgres.connection import connect, explained
+from dblake.source.postgres.connection import connect
+from dblake.source.postgres.driver_errors import translate_errors
 from dblake.source.postgres.settings import PostgresSettings
 
 
 def digests(settings: PostgresSettings, tables: list[TableSchema]) -> dict[str, tuple[int, int]]:
-    """``(rows, hash)`` of each table, all as of one snapshot."""
+    """Return ``(rows, hash)`` by qualified table name, all from one snapshot."""
     conn = connect(settings, purpose="digest")
     try:
-        with explained(settings), conn.cursor() as cur:
+        with translate_errors(settings), conn.cursor() as cur:
             cur.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found = {}
+            results = {}
             for table in tables:
                 cur.execute(_query(table))
                 rows, digest = cur.fetchone()
-                found[table.table] = (rows, int(digest))
+                results[table.table] = (rows, int(digest))
             cur.execute("COMMIT")
-            return found
+            return results
     finally:
         conn.close()
 
 
 def _query(table: TableSchema) -> sql.Composable:
-    # concat() writes a value as the log does; a cast to text would cut the blanks off char(n).
+    # concat() writes a value as the log does; a cast to text would strip the trailing blanks of char(n).
     texts = sql.SQL(", ").join(
         sql.SQL("CASE WHEN {0} IS NULL THEN chr(30) ELSE concat({0}) END").format(sql.Identifier(name))
         for name in table.names

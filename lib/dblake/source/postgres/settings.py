@@ -1,4 +1,4 @@
-"""What must be known to talk to one PostgreSQL database as the capture role; ``config`` documents each."""
+"""The connection and replication settings of one PostgreSQL source; ``config`` documents each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from dblake.core.names import TableFilter
+from dblake.core.defaults import WATERMARK_SCHEMA
+from dblake.core.names import TableFilter, default_server_object
 
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """One source. ``user`` is the capture role; its password never shows in a repr.
+    """One source. ``user`` is the capture role; the repr never shows its password.
+
+    ``slot`` and ``publication`` default to ``dblake_`` and the source's name.
 
     >>> PostgresSettings("shop", "db", 5432, "shop", "dblake", "hunter2", ("public.*",)).slot
     'dblake_shop'
@@ -26,18 +29,18 @@ class PostgresSettings:
     patterns: tuple[str, ...]
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
-    watermark_schema: str = "dblake"
+    watermark_schema: str = WATERMARK_SCHEMA
     plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     slot: str = ""
     publication: str = ""
     log_ddl: bool = False
 
     def __post_init__(self) -> None:
-        own = "dblake_" + self.name.replace("-", "_")
-        object.__setattr__(self, "slot", self.slot or own)
-        object.__setattr__(self, "publication", self.publication or own)
+        default = default_server_object(self.name)
+        object.__setattr__(self, "slot", self.slot or default)
+        object.__setattr__(self, "publication", self.publication or default)
 
     @cached_property
-    def wanted(self) -> TableFilter:
-        """Which tables are captured."""
+    def table_filter(self) -> TableFilter:
+        """The predicate for captured tables."""
         return TableFilter(list(self.patterns))

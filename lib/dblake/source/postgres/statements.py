@@ -1,6 +1,6 @@
-"""The statements that prepare a PostgreSQL database for capture, as preflight advises and ``--init`` runs them.
+"""Builds the statements that prepare a PostgreSQL database for capture, printed by preflight and run by ``--init``.
 
-Every name is quoted, whatever it is made of. Which statements a database needs is for ``preflight`` and ``init``.
+Guarantee: every name is quoted. Selecting the statements that a database needs is for ``preflight`` and ``init``.
 """
 
 from __future__ import annotations
@@ -12,114 +12,114 @@ from psycopg2 import sql
 from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
 from dblake.source.postgres.settings import PostgresSettings
 
-_FAILOVER_SLOTS = 170000
-"""The first version that keeps logical slots on standbys, too."""
+_FAILOVER_SLOTS_VERSION = 170000
+"""The first version that synchronizes logical slots to standbys."""
 
 
 def create_role(settings: PostgresSettings, password: sql.Composable) -> sql.Composable:
-    """The capture role: no superuser, nothing but LOGIN and REPLICATION."""
+    """Create the capture role: no superuser, only LOGIN and REPLICATION."""
     return sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}").format(sql.Identifier(settings.user), password)
 
 
 def alter_role(settings: PostgresSettings, attribute: str) -> sql.Composable:
-    """Gives or takes a role attribute such as REPLICATION or NOSUPERUSER."""
+    """Set a role attribute such as REPLICATION or NOSUPERUSER."""
     return sql.SQL("ALTER ROLE {} " + attribute).format(sql.Identifier(settings.user))
 
 
 def grant_connect(settings: PostgresSettings) -> sql.Composable:
-    """Leave to connect to the database."""
+    """Grant the capture role CONNECT on the database."""
     return _grant("CONNECT", sql.SQL("DATABASE {}").format(sql.Identifier(settings.database)), settings)
 
 
 def grant_connect_text(settings: PostgresSettings) -> str:
-    """The same for who has no connection yet to spell it for."""
+    """Return the same as text, for a caller that has no connection to quote names with."""
     database, user = ('"' + name.replace('"', '""') + '"' for name in (settings.database, settings.user))
     return f"GRANT CONNECT ON DATABASE {database} TO {user}"
 
 
 def grant_usage(settings: PostgresSettings, schemas: Iterable[str]) -> sql.Composable:
-    """Leave to name what is in the schemas."""
+    """Grant the capture role USAGE on the schemas."""
     names = sql.SQL(", ").join(map(sql.Identifier, sorted(set(schemas))))
     return _grant("USAGE", sql.SQL("SCHEMA {}").format(names), settings)
 
 
 def grant_select(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
-    """Leave to read the tables' chunks."""
+    """Grant the capture role SELECT on the tables, for chunks."""
     return _grant("SELECT", sql.SQL("TABLE {}").format(_names(tables)), settings)
 
 
 def create_watermark_schema(settings: PostgresSettings) -> sql.Composable:
-    """The schema of the watermark table."""
+    """Create the schema of the watermark table."""
     return sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(settings.watermark_schema))
 
 
 def create_watermark_table(settings: PostgresSettings) -> sql.Composable:
-    """The watermark table."""
+    """Create the watermark table."""
     return sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, value varchar(36))").format(watermark_table(settings))
 
 
 def move_watermark_table(settings: PostgresSettings) -> sql.Composable:
-    """Moves a table that stands in the watermark table's place out of its way."""
+    """Rename another table that has the watermark table's name."""
     return sql.SQL("ALTER TABLE {} RENAME TO {}").format(
         watermark_table(settings), sql.Identifier(f"{WATERMARK_TABLE}_before")
     )
 
 
 def insert_watermark_rows(settings: PostgresSettings) -> sql.Composable:
-    """The watermark table's rows; those that are there stay."""
+    """Insert the watermark table's rows; existing ones are kept."""
     return sql.SQL(
         "INSERT INTO {} (id, value) SELECT id, '' FROM generate_series({}, {}) AS id ON CONFLICT DO NOTHING"
     ).format(watermark_table(settings), sql.Literal(WATERMARK_ROWS[0]), sql.Literal(WATERMARK_ROWS[-1]))
 
 
 def grant_watermarks(settings: PostgresSettings) -> sql.Composable:
-    """Leave to write watermarks and to read them back."""
+    """Grant the capture role SELECT and UPDATE on the watermark table."""
     return _grant("SELECT, UPDATE", sql.SQL("TABLE {}").format(watermark_table(settings)), settings)
 
 
 def create_publication(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
-    """The publication of the tables and of the watermark table."""
+    """Create the publication of the tables and the watermark table."""
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
         sql.Identifier(settings.publication), _names(tables, watermark_table(settings))
     )
 
 
 def add_tables(settings: PostgresSettings, tables: Sequence[Table], *, watermarks: bool = False) -> sql.Composable:
-    """Takes tables, and maybe the watermark table, into the publication."""
+    """Add tables, and optionally the watermark table, to the publication."""
     more = [watermark_table(settings)] if watermarks else []
     return _alter_publication(settings, "ADD TABLE {}", _names(tables, *more))
 
 
 def drop_tables(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
-    """Takes tables out of the publication."""
+    """Drop tables from the publication."""
     return _alter_publication(settings, "DROP TABLE {}", _names(tables))
 
 
 def set_publication(settings: PostgresSettings, options: str) -> sql.Composable:
-    """Changes options of the publication."""
+    """Set options of the publication."""
     return _alter_publication(settings, f"SET ({options})")
 
 
 def create_slot(settings: PostgresSettings, version: int) -> sql.Composable:
-    """The slot, on standbys as well where the server can. It is made only in a transaction that has written nothing."""
-    failover = ", failover => true" if version >= _FAILOVER_SLOTS else ""
+    """Create the slot, with failover where the server supports it. Requires a transaction that has written nothing."""
+    failover = ", failover => true" if version >= _FAILOVER_SLOTS_VERSION else ""
     return sql.SQL("SELECT pg_create_logical_replication_slot({}, {}" + failover + ")").format(
         sql.Literal(settings.slot), sql.Literal(settings.plugin)
     )
 
 
 def set_identity(table: Identity, kind: str) -> sql.Composable:
-    """Changes what a table logs of old rows: DEFAULT or FULL."""
+    """Set a table's replica identity: DEFAULT or FULL."""
     return sql.SQL("ALTER TABLE {} REPLICA IDENTITY " + kind).format(sql.Identifier(table.schema, table.name))
 
 
 def watermark_table(settings: PostgresSettings) -> sql.Identifier:
-    """The watermark table's name."""
+    """Return the quoted name of the watermark table."""
     return sql.Identifier(settings.watermark_schema, WATERMARK_TABLE)
 
 
 def script(statements: Iterable[sql.Composable]) -> sql.Composable:
-    """Several statements as one text, a line each."""
+    """Join statements to one text, a line each."""
     return sql.SQL("\n").join(sql.SQL("{};").format(s) for s in statements)
 
 

@@ -1,0 +1,48 @@
+"""Parse the keys of ``dump start --keys``.
+
+Guarantee: a parsed key has one text per key column, in the form the database compares. No message quotes a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dblake.capture.dump_task import Key
+from dblake.core.errors import UsageError
+
+
+def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:
+    """Return the keys of a JSON array: one entry per key, a value or an array with one value per key column.
+
+    Raises UsageError if ``text`` is not such an array.
+
+    >>> parse_keys('[1, 2]', ["id"])
+    [('1',), ('2',)]
+    >>> parse_keys('[["a", 1.50]]', ["region", "price"])
+    [('a', '1.50')]
+    """
+    shape = f"one entry per key: a value, or an array of {len(columns)} ({', '.join(columns)})"
+    try:
+        # Numbers stay text: 1.50 and 1.5 may be two keys.
+        entries = json.loads(text, parse_float=str, parse_constant=str)
+    except ValueError as error:
+        raise UsageError("--keys is not JSON", next_step=f"give an array with {shape}") from error
+    if not isinstance(entries, list) or not entries:
+        raise UsageError("--keys is not an array of keys", next_step=f"give an array with {shape}")
+    keys = [tuple(entry) if isinstance(entry, list) else (entry,) for entry in entries]
+    for number, key in enumerate(keys, start=1):
+        if len(key) != len(columns):
+            raise UsageError(
+                f"--keys: entry {number} has {len(key)} values, the key has {len(columns)} columns",
+                next_step=f"give {shape}",
+            )
+        if any(value is None or isinstance(value, (list, dict)) for value in key):
+            raise UsageError(
+                f"--keys: entry {number} has a null, an array or an object as a value", next_step=f"give {shape}"
+            )
+    return [tuple(_text(value) for value in key) for key in keys]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

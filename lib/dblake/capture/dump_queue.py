@@ -1,0 +1,145 @@
+"""The queue of dumps in the progress store: the ``dump`` command writes requests, capture writes their progress.
+
+Guarantees: tables of one dump, and one dump after another, are read by priority and then in the order in which they
+were requested; a request stays pending across crashes of either side until its dump is finished. A finished dump keeps
+its progress document, but not its request, until a dump is queued more than ``_KEPT`` later.
+Reading the tables is left to ``dumps``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dblake.capture.dump_task import Control, DumpProgress, DumpRequest, DumpState, DumpTask, Key, time_text
+from dblake.capture.progress import ProgressStore
+from dblake.core.names import folder
+
+_REQUESTS, _PROGRESS = "dumps/requests", "dumps/progress"
+_KEPT = timedelta(days=30)
+
+
+def queue_dump(
+    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0
+) -> str:
+    """Queue a dump of ``tables`` in this order, or only of the rows with ``keys``; return its id, which sorts by time.
+
+    Deletes the progress of dumps that finished long ago.
+    """
+    now = datetime.now(UTC)
+    _delete_finished(store, before=_id_prefix(now - _KEPT))
+    dump_id = f"{_id_prefix(now)}-{secrets.token_hex(2)}"
+    # Progress is the last key read, so no key may occur twice.
+    unique = None if keys is None else tuple(dict.fromkeys(keys))
+    for number, table in enumerate(tables, start=1):
+        _write_request(store, DumpRequest(dump_id, table, number, time_text(now), unique, priority=priority))
+    return dump_id
+
+
+def read_requests(store: ProgressStore) -> list[DumpRequest]:
+    """Return all requests of unfinished dumps, paused and cancelled ones included, in the order of reading."""
+    requests = []
+    for path in store.list(_REQUESTS):
+        if document := store.read(path):
+            requests.append(DumpRequest.from_document(path, document))
+    return sorted(requests, key=lambda r: (-r.priority, r.requested_at, r.id, r.number))
+
+
+def request_ids(store: ProgressStore) -> Sequence[str]:
+    """Return the names of the request documents, without reading them: a cheap way to detect a change of the queue."""
+    return store.list(_REQUESTS)
+
+
+def set_control(store: ProgressStore, request: DumpRequest, control: Control) -> None:
+    """Run, pause or cancel a table's dump; capture applies it before the table's next chunk."""
+    _write_request(store, replace(request, control=control))
+
+
+def read_control(store: ProgressStore, task: DumpTask) -> Control:
+    """Return the current control of a task; a task whose request is gone is cancelled."""
+    path = _path(_REQUESTS, task.id, task.table)
+    document = store.read(path)
+    return DumpRequest.from_document(path, document).control if document else Control.CANCEL
+
+
+def pending_tasks(store: ProgressStore) -> list[DumpTask]:
+    """Return the tasks to read now, in order: neither paused nor finished. Marks cancelled ones as cancelled."""
+    tasks = []
+    for request in read_requests(store):
+        task = DumpTask(request, _progress_of(store, request))
+        if task.progress.state.is_final:
+            store.delete(_path(_REQUESTS, request.id, request.table))
+        elif request.control is Control.CANCEL:
+            save_progress(store, task.cancel())
+        elif request.control is Control.RUN:
+            tasks.append(task)
+    return tasks
+
+
+def save_progress(store: ProgressStore, task: DumpTask) -> DumpTask:
+    """Write a task's progress and return the task. A finished task loses its request: it is no longer pending."""
+    store.write(_path(_PROGRESS, task.id, task.table), task.progress.to_document())
+    if task.progress.state.is_final:
+        store.delete(_path(_REQUESTS, task.id, task.table))
+    return task
+
+
+def dump_status(store: ProgressStore) -> list[dict[str, Any]]:
+    """Return every stored dump, one entry per table, oldest first. Scripts rely on the entries' keys."""
+    entries = {}
+    for path in store.list(_PROGRESS):
+        if document := store.read(path):
+            progress = DumpProgress.from_document(path, document)
+            entries[progress.id, progress.table] = (progress.id, 0, progress.table), progress
+    for request in read_requests(store):
+        progress = _progress_of(store, request)
+        if not progress.state.is_final:
+            progress = replace(progress, state=_controlled_state(progress.state, request.control))
+        entries[request.id, request.table] = (request.id, request.number, request.table), progress
+    return [
+        {
+            "id": p.id, "table": p.table, "state": p.state.value, "chunks": p.chunks, "rows": p.rows,
+            "started_at": p.started_at, "finished_at": p.finished_at, "error": p.error,
+        }
+        for _, p in sorted(entries.values(), key=lambda entry: entry[0])
+    ]
+
+
+def _controlled_state(state: DumpState, control: Control) -> DumpState:
+    """Return the state to show: a control counts at once, although capture may not have applied it yet."""
+    if control is Control.CANCEL:
+        return DumpState.CANCELLED
+    if control is Control.PAUSE:
+        return DumpState.PAUSED
+    return DumpState.QUEUED if state is DumpState.PAUSED else state
+
+
+def _id_prefix(moment: datetime) -> str:
+    """Return how the id of a dump queued at a time begins."""
+    return f"{moment:%Y%m%d-%H%M%S}-{moment.microsecond // 1000:03d}"
+
+
+def _delete_finished(store: ProgressStore, *, before: str) -> None:
+    """Delete the progress of finished dumps whose id sorts before ``before``."""
+    oldest = f"{_PROGRESS}/{before}"
+    for path in store.list(_PROGRESS):
+        document = store.read(path) if path < oldest else None
+        if document and DumpProgress.from_document(path, document).state.is_final:
+            store.delete(path)
+
+
+def _write_request(store: ProgressStore, request: DumpRequest) -> None:
+    store.write(_path(_REQUESTS, request.id, request.table), request.to_document())
+
+
+def _progress_of(store: ProgressStore, request: DumpRequest) -> DumpProgress:
+    path = _path(_PROGRESS, request.id, request.table)
+    document = store.read(path)
+    return DumpProgress.from_document(path, document) if document else DumpProgress(request.id, request.table)
+
+
+def _path(kind: str, dump_id: str, table: str) -> str:
+    return f"{kind}/{dump_id}.{folder(table)}"

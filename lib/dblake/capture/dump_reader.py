@@ -1,0 +1,163 @@
+"""A chunk reader: reads chunks of a table on its own connection, with its own row of the watermark table.
+
+For each chunk: write the low watermark, read the rows, write the high watermark (DBLog, algorithm 1, steps 2 to 4),
+without pausing the log. Guarantee: a connection that breaks costs the current chunk, which is read again as a new one.
+Which chunk is next is left to ``schedule``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from dblake.capture.batch import BatchBuilder
+from dblake.capture.context import CaptureContext
+from dblake.capture.dump_task import Key
+from dblake.capture.retry import retrying
+from dblake.capture.schedule import Schedule
+from dblake.capture.table_dump import RangeReader
+from dblake.capture.throttle import DumpThrottle, read_throttle
+from dblake.capture.windows import OpenChunk, Windows
+from dblake.core.errors import Unsupported
+from dblake.core.failpoints import failpoint
+from dblake.core.schema import TableSchema
+from dblake.core.source import ChunkReader, ChunkRequest
+
+_RANGES_PER_READER = 4
+"""A table is split into so many more ranges than there are readers, so that all readers finish at about one time."""
+_MIN_CHUNKS_PER_RANGE = 4
+"""A smaller range is not worth the chunk that ends it."""
+_FIRST_CHUNK_ROWS = 1000
+"""The size of a table's first chunk: the width of its rows is not known yet."""
+_MAX_CHUNK_BYTES = 16 << 20
+"""About the largest chunk, so that its transaction stays short however wide the rows are."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What the chunk readers of one capture share.
+
+    After ``stop`` no chunk is started; after ``closed`` the current one is abandoned.
+    """
+
+    capture: CaptureContext
+    schedule: Schedule
+    batches: BatchBuilder
+    windows: Windows
+    stop: threading.Event
+    closed: threading.Event
+
+
+class DumpReader:
+    """One chunk reader; ``number`` is its row of the watermark table."""
+
+    def __init__(self, number: int, context: ReaderContext) -> None:
+        self._number, self._context = number, context
+        self._settings = context.capture.dump_settings
+        self._connection: ChunkReader | None = None
+        self._throttle = DumpThrottle(self._settings)
+        self._latency = 0.0
+
+    def advance(self, part: RangeReader) -> None:
+        """Split the range's table, if it has not started, or read the range's next chunk and pause."""
+        throttle = read_throttle(self._context.capture.store)
+        limit = throttle.chunk_size or self._settings.chunk_size
+        try:
+            if not part.task.ranges:
+                self._context.schedule.split(part, self._split_points(part, limit))
+                return
+            affordable = _FIRST_CHUNK_ROWS if part.row_bytes is None else int(_MAX_CHUNK_BYTES / part.row_bytes)
+            began = time.monotonic()
+            self._read_next(part, min(limit, max(affordable, 1)))
+        except Unsupported as error:
+            self._context.schedule.fail(part, error.what)
+            return
+        pause = self._throttle.pause_after(throttle, worked=time.monotonic() - began, latency=self._latency)
+        self._context.stop.wait(pause)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    def _split_points(self, part: RangeReader, limit: int) -> list[Key]:
+        if self._settings.readers == 1 or part.task.keys is not None:
+            return []
+        parts, rows = self._settings.readers * _RANGES_PER_READER, limit * _MIN_CHUNKS_PER_RANGE
+        return list(self._retry(lambda reader: reader.split_points(part.task.table, parts, rows)))
+
+    def _read_next(self, part: RangeReader, limit: int) -> None:
+        requested, schedule = part.task.keys, self._context.schedule
+        if part.closes:
+            chunk, _, _ = self._retry(lambda reader: self._read_chunk(reader, part, 0, None))
+            schedule.add_chunk(part, chunk, None, exhausted=True)
+            return
+        if requested is None:
+            chunk, rows, last_key = self._retry(lambda reader: self._read_chunk(reader, part, limit, None))
+            schedule.add_chunk(part, chunk, last_key or part.after, exhausted=rows < limit)
+            return
+        start = requested.index(part.after) + 1 if part.after is not None else 0
+        keys = requested[start : start + limit]
+        chunk, _, _ = self._retry(lambda reader: self._read_chunk(reader, part, limit, keys))
+        schedule.add_chunk(part, chunk, keys[-1] if keys else part.after, exhausted=start + limit >= len(requested))
+
+    def _read_chunk(
+        self, reader: ChunkReader, part: RangeReader, limit: int, keys: tuple[Key, ...] | None
+    ) -> tuple[OpenChunk, int, Key | None]:
+        """Write the low watermark, read the rows, write the high one; return the chunk, its rows and its last key."""
+        number = self._context.schedule.next_number(part)
+        chunk = OpenChunk(part.task.id, part.task.table, number, part.closes)
+        after, upto = (part.after, part.upto) if keys is None else (None, None)
+        request = ChunkRequest(part.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
+        delivery = _Delivery(self._context.batches, chunk, reader)
+        self._context.windows.open(chunk)
+        try:
+            began = time.monotonic()
+            reader.mark(self._number, chunk.chunk_id)
+            self._latency = time.monotonic() - began
+            failpoint("dump.low_written")
+            read = chunk.read = reader.read(request, delivery)
+            failpoint("dump.chunk_read")
+            reader.mark(self._number, chunk.high_value)
+            failpoint("dump.high_written")
+        except BaseException:
+            self._context.windows.abandon(chunk)
+            raise
+        if read.rows:
+            part.row_bytes = delivery.bytes / read.rows
+        return chunk, read.rows, read.last_key
+
+    def _retry(self, call: Callable[[ChunkReader], T]) -> T:
+        """Call with the connection; after a failure, retry on a new connection."""
+        def once() -> T:
+            try:
+                if self._connection is None:
+                    self._connection = self._context.capture.source.open_reader()
+                return call(self._connection)
+            except BaseException:
+                self.close()
+                raise
+
+        return retrying(self._context.capture.settings.reconnect_seconds, self._context.closed)(once)
+
+
+class _Delivery:
+    """Adds a chunk's rows to the batch as they arrive, numbered through the chunk; counts their payload bytes."""
+
+    def __init__(self, batches: BatchBuilder, chunk: OpenChunk, reader: ChunkReader) -> None:
+        self._batches, self._chunk, self._reader = batches, chunk, reader
+        self._rows = self.bytes = 0
+
+    def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
+        """Add undecoded rows of one schema."""
+        self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._reader.format)
+        self._rows += len(payload)
+        self.bytes += payload.nbytes

@@ -1,0 +1,223 @@
+"""One table's dump: what is requested, its progress, and the states it passes through.
+
+A request (written by the ``dump`` command) and its progress (written by capture) are separate documents, so neither
+writer can overwrite the other's. Guarantees: every value here is immutable, and a finished dump holds no key values.
+Where the documents are stored is ``dump_queue``'s business; reading the rows is ``dumps``'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from dblake.capture.documents import Document, document_errors
+from dblake.landing.control import DumpStart
+
+Key = tuple[str, ...]
+"""A primary key's values as canonical text, in key order."""
+
+_NEXT_STEP = "finish or cancel dumps with the version that queued them, or delete the document"
+_RANGES = "stretches"
+"""The name of a progress document's list of key ranges; documents outlive versions, so it stays."""
+
+
+class DumpState(StrEnum):
+    """The state of one table's dump."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        """True if the dump reads nothing more."""
+        return self in (DumpState.DONE, DumpState.CANCELLED, DumpState.FAILED)
+
+
+class Control(StrEnum):
+    """What the ``dump`` command requests of a dump from now on."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """One table of one dump. ``number`` orders the tables of a dump; ``keys`` is None for the whole table.
+
+    A higher ``priority`` is read first, and preempts a table that is being read between two chunks.
+    """
+
+    id: str
+    table: str
+    number: int
+    requested_at: str
+    keys: tuple[Key, ...] | None = None
+    control: Control = Control.RUN
+    priority: int = 0
+
+    def to_document(self) -> Document:
+        """Return the request as a progress document."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, path: str, document: Document) -> DumpRequest:
+        """Return the request of ``to_document``. Raises ConfigError, which names ``path``, for anything else."""
+        with document_errors(path, _NEXT_STEP):
+            request = cls(**document)
+            keys = None if request.keys is None else tuple(tuple(key) for key in request.keys)
+            return replace(request, keys=keys, control=Control(request.control))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A range of a table's keys, read in key order: after ``after`` up to and including ``upto``; None is an open end.
+
+    ``after`` advances with each chunk whose window has landed; ``done`` once the range has no rows left.
+    """
+
+    after: Key | None = None
+    upto: Key | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DumpProgress:
+    """The progress of one table's dump. Counts chunks and rows whose windows have landed; no ranges: not started.
+
+    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601.
+    """
+
+    id: str
+    table: str
+    state: DumpState = DumpState.QUEUED
+    chunks: int = 0
+    rows: int = 0
+    ranges: tuple[KeyRange, ...] = ()
+    began: DumpStart | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    error: str | None = None
+
+    def to_document(self) -> Document:
+        """Return the progress as a document."""
+        document = asdict(self)
+        document[_RANGES] = document.pop("ranges")
+        return document
+
+    @classmethod
+    def from_document(cls, path: str, document: Document) -> DumpProgress:
+        """Return the progress of ``to_document``. Raises ConfigError, which names ``path``, for anything else."""
+        with document_errors(path, _NEXT_STEP):
+            fields = dict(document)
+            ranges = tuple(
+                KeyRange(_key(part["after"]), _key(part["upto"]), part["done"]) for part in fields.pop(_RANGES)
+            )
+            began = DumpStart(**fields["began"]) if fields["began"] else None
+            return cls(**fields | {"state": DumpState(fields["state"]), "ranges": ranges, "began": began})
+
+
+@dataclass(frozen=True, slots=True)
+class DumpTask:
+    """A request with its progress: the unit that capture works on. The methods return the task in its next state."""
+
+    request: DumpRequest
+    progress: DumpProgress
+
+    @property
+    def id(self) -> str:
+        """The dump's id."""
+        return self.request.id
+
+    @property
+    def table(self) -> str:
+        """The table's qualified name."""
+        return self.request.table
+
+    @property
+    def keys(self) -> tuple[Key, ...] | None:
+        """The requested keys, or None for the whole table."""
+        return self.request.keys
+
+    @property
+    def priority(self) -> int:
+        """The request's priority; higher is read first."""
+        return self.request.priority
+
+    @property
+    def chunks(self) -> int:
+        """Chunks whose windows have landed."""
+        return self.progress.chunks
+
+    @property
+    def rows(self) -> int:
+        """Rows of those chunks."""
+        return self.progress.rows
+
+    @property
+    def ranges(self) -> tuple[KeyRange, ...]:
+        """The key ranges with what is left of each; empty before the dump has started."""
+        return self.progress.ranges
+
+    def start(self) -> DumpTask:
+        """Return the task as running; a resumed task keeps the time of its first start."""
+        return self._with(state=DumpState.RUNNING, started_at=self.progress.started_at or now_text())
+
+    def split_at(self, keys: Sequence[Key]) -> DumpTask:
+        """Return the task with one range up to each of ``keys``, in key order, and one up to the table's end."""
+        ranges = tuple(KeyRange(after, upto) for after, upto in zip((None, *keys), (*keys, None), strict=True))
+        return self._with(ranges=ranges)
+
+    def add_chunk(self, number: int, rows: int, after: Key | None, *, done: bool, began: DumpStart) -> DumpTask:
+        """Return the task with one more landed chunk of range ``number``, which resumes after a key or is done."""
+        progress, ranges = self.progress, list(self.progress.ranges)
+        ranges[number] = replace(ranges[number], after=after, done=done)
+        return self._with(
+            chunks=progress.chunks + 1, rows=progress.rows + rows, ranges=tuple(ranges),
+            began=progress.began.and_chunk(began) if progress.began else began,
+        )
+
+    def pause(self) -> DumpTask:
+        """Return the task as paused, to be resumed after its last landed chunk."""
+        return self._with(state=DumpState.PAUSED)
+
+    def complete(self) -> DumpTask:
+        """Return the task as done: all rows have landed."""
+        return self._finish(DumpState.DONE)
+
+    def cancel(self) -> DumpTask:
+        """Return the task as cancelled by request."""
+        return self._finish(DumpState.CANCELLED)
+
+    def fail(self, error: str) -> DumpTask:
+        """Return the task as failed. ``error`` never holds row values."""
+        return self._finish(DumpState.FAILED, error)
+
+    def _finish(self, state: DumpState, error: str | None = None) -> DumpTask:
+        # Keys are row values: a dump that cannot be resumed stores none.
+        without_keys = tuple(KeyRange(done=part.done) for part in self.progress.ranges)
+        return self._with(state=state, finished_at=now_text(), error=error, ranges=without_keys)
+
+    def _with(self, **changes: Any) -> DumpTask:
+        return replace(self, progress=replace(self.progress, **changes))
+
+
+def now_text() -> str:
+    """Return the current time as documents hold it: UTC, ISO 8601 with microseconds."""
+    return time_text(datetime.now(UTC))
+
+
+def time_text(moment: datetime) -> str:
+    """Return a UTC time as documents hold it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _key(values: Sequence[str] | None) -> Key | None:
+    return None if values is None else tuple(values)

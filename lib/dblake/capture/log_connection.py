@@ -1,0 +1,116 @@
+"""The connection to the source's log: opens it, reads it, and reopens it when it breaks.
+
+Guarantee: rows come only from the server that capture started on, and, with a coordinated lease, only while the lease
+is held; a reopened log resumes after the last piece that was returned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dblake.capture.context import CaptureContext
+from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError, UncapturableEvent, Unsupported
+from dblake.core.position import ResumePoint
+from dblake.core.source import LogPiece, LogStream, ServerIdentity
+
+START_SECONDS = 10.0
+"""How long calls are retried at the start: a server may take some seconds to notice that a previous capture is gone."""
+POLL_SECONDS = 0.05
+_MAX_FAILURES = 12
+"""How often in a row the log may fail right after it was opened: more than half a minute."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """Where the log starts and on which server: at ``resume``, or at the source's own start if that is None.
+
+    With ``accept_gap``, an event that cannot be captured raises UncapturableEvent after everything before it has
+    landed.
+    """
+
+    server: ServerIdentity
+    resume: ResumePoint | None
+    incarnation: int
+    accept_gap: bool
+
+
+class ServerChanged(Exception):
+    """The server at the source's address is not the one of the start point."""
+
+
+class LogConnection:
+    """The log from a start point on. Raises ServerChanged, and Fenced once the lease is lost, when it is opened."""
+
+    def __init__(self, capture: CaptureContext, start: StartPoint) -> None:
+        self._capture, self._start_point = capture, start
+        self._failures = 0
+        self._stream: LogStream = capture.retrying(START_SECONDS)(self._open, start.resume)
+        self.resume = self._stream.start
+        """Where the log resumes after the last piece that was returned."""
+
+    def read(self, seconds: float) -> LogPiece | None:
+        """Return the next piece, or None if there is none within ``seconds`` or the log had to be reopened."""
+        settings = self._capture.settings
+        try:
+            piece = self._stream.read(max_bytes=settings.max_bytes, max_rows=settings.max_rows, seconds=seconds)
+        except SourceError as error:
+            if error.retryable:
+                self._reopen(error)
+                return None
+            if self._start_point.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, Unsupported)):
+                raise UncapturableEvent(error.what, next_step=error.next_step) from error
+            raise
+        self._failures = 0
+        if piece:
+            self.resume = piece.reached
+        return piece
+
+    def acknowledge(self, point: ResumePoint) -> None:
+        """Let the database release the log up to ``point``; reopen the log if the connection is broken."""
+        try:
+            self._stream.acknowledge(point)
+        except SourceError as error:
+            if not error.retryable:
+                raise
+            self._reopen(error)
+
+    def keep_alive(self) -> None:
+        """Keep the connection from timing out while the log is not read."""
+        # A broken connection is reopened by the next read.
+        with suppress(SourceError):
+            self._stream.keep_alive()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+
+    def _reopen(self, error: SourceError) -> None:
+        logger.warning("%s; reconnecting", error.what)
+        self._stream.close()
+        # A log that opens and then fails each time must not be retried without end, many times a second.
+        self._failures += 1
+        if self._failures > _MAX_FAILURES:
+            raise error
+        if self._failures > 1:
+            self._capture.stop.wait(min(0.05 * 2**self._failures, 10.0))
+        self._stream = self._capture.retrying(self._capture.settings.reconnect_seconds)(self._open, self.resume)
+
+    def _open(self, resume: ResumePoint | None) -> LogStream:
+        """Open the log, and end a stale reader of it first: a frozen leader's connection outlives its lease."""
+        capture, source = self._capture, self._capture.source
+        while not capture.lease.held():
+            capture.require_lease()
+            time.sleep(POLL_SECONDS)
+        if capture.lease.coordinated:
+            source.terminate_stale_reader()
+        stream = source.open_log(resume, self._start_point.incarnation)
+        # Verified after opening: if this server answers now, the log was opened on it, or the next read fails.
+        if not source.identity().same_as(self._start_point.server):
+            stream.close()
+            raise ServerChanged
+        return stream

@@ -1,0 +1,78 @@
+"""Log pieces into the batch: watermarks become landing rows, and schemas are tracked in the log's order.
+
+Guarantee: what a piece changes about tables is recorded before the piece can land, because the log shows it only once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.capture.batch import BatchBuilder, schema_row
+from dblake.capture.context import CaptureContext
+from dblake.capture.dumps import DumpRunner
+from dblake.capture.stale_detector import StaleTableDetector
+from dblake.capture.windows import OpenChunk, Windows
+from dblake.core.position import Position
+from dblake.core.source import HEARTBEAT_ROW, LogPiece
+from dblake.landing.columns import SCHEMA
+
+
+class LogIngest:
+    """Adds the pieces of one log to the batch, in order."""
+
+    def __init__(
+        self, capture: CaptureContext, detector: StaleTableDetector, dumps: DumpRunner, windows: Windows,
+        batches: BatchBuilder,
+    ) -> None:
+        self._capture, self._detector, self._dumps = capture, detector, dumps
+        self._windows, self._batches = windows, batches
+        self._schema_ids: dict[str, str] = {}
+
+    def add(self, piece: LogPiece) -> None:
+        """Add a piece: its rows, its watermarks as rows, and the chunks that its high watermarks close."""
+        rows, closes, heartbeats = [], [], set()
+        if piece.rows.num_rows:
+            rows.append(piece.rows)
+            # Before the piece lands: the log is never read before what has landed.
+            retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
+            if retry(self._detector.on_log_rows, piece.rows):
+                self._dumps.on_dump_queued()
+        schemas = deque(_schemas_of(piece) if rows else ())
+        for mark in piece.watermarks:
+            # In the log's order: a schema before the low or after the high watermark is not in the window.
+            while schemas and schemas[0][0] < mark.position:
+                self._on_schema(*schemas.popleft()[1:])
+            row, closed = self._windows.on_watermark(mark, self._batches.number)
+            if row is not None:
+                rows.append(row)
+            if closed:
+                closes.append(closed)
+                rows += self._schema_rows_from_chunk(closed, mark.position)
+            if mark.reader == HEARTBEAT_ROW:
+                heartbeats.add(mark.value)
+        for _, table, schema_id in schemas:
+            self._on_schema(table, schema_id)
+        self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
+
+    def _on_schema(self, table: str, schema_id: str) -> None:
+        self._schema_ids[table] = schema_id
+        self._windows.on_schema(table, schema_id)
+
+    def _schema_rows_from_chunk(self, chunk: OpenChunk, high: Position) -> list[pa.Table]:
+        """Return the schema row of a chunk whose schema the log has not shown; it may never show the table again."""
+        if chunk.discarded or chunk.read is None:
+            return []
+        schema = chunk.read.schema
+        if self._schema_ids.get(chunk.table) == schema.schema_id:
+            return []
+        self._schema_ids[chunk.table] = schema.schema_id
+        return [schema_row(schema, high)]
+
+
+def _schemas_of(piece: LogPiece) -> list[tuple[Position, str, str]]:
+    """Return position, table and schema id of each schema that a piece declares, in order."""
+    rows = piece.rows.filter(pc.equal(piece.rows["kind"], SCHEMA)).to_pylist()
+    return [(Position(r["incarnation"], r["lsn"], r["seq"]), r["table"], r["schema_id"]) for r in rows]

@@ -1,0 +1,15 @@
+"""The configuration file of one source: its keys, their defaults and the faults of a file.
+
+``models`` declares the keys, ``load`` reads a file into them, ``file`` records the line of every key, ``references``
+resolves secrets. Jobs and pipelines read the configuration; packages behind them receive values.
+"""
+
+from __future__ import annotations
+
+from dblake.config.load import load_airflow, load_config
+from dblake.config.models import AirflowConfig, CaptureConfig, Config, MaintainConfig
+from dblake.config.references import PasswordReference
+
+__all__ = [
+    "AirflowConfig", "CaptureConfig", "Config", "MaintainConfig", "PasswordReference", "load_airflow", "load_config",
+]

@@ -1,0 +1,75 @@
+"""Load a configuration file and describe its faults.
+
+Guarantee: a loaded configuration is complete and valid. Otherwise ConfigError names the file, the line and the dotted
+key of every fault, and no secret. Whether dblake supports a server's version is checked by ``source``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from dblake.config.file import ConfigFile
+from dblake.config.models import AirflowConfig, Config
+from dblake.config.source import SOURCE_NAME
+from dblake.core.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _NamedSource(BaseModel):
+    name: str = Field(pattern=SOURCE_NAME)
+
+
+class _Scheduled(BaseModel):
+    """The keys that a DAG is built from."""
+
+    source: _NamedSource
+    airflow: AirflowConfig = AirflowConfig()
+
+
+def load_config(path: Path) -> Config:
+    """Load and validate a configuration file. Relative paths in it are relative to the file's folder.
+
+    Raises ConfigError with all faults of the file.
+    """
+    return _validate(Config, ConfigFile.read(path))
+
+
+def load_airflow(path: Path) -> tuple[str, AirflowConfig]:
+    """Return a source's name and its schedule; all other keys are left for the jobs to validate."""
+    scheduled = _validate(_Scheduled, ConfigFile.read(path))
+    return scheduled.source.name, scheduled.airflow
+
+
+def _validate(model: type[_Model], file: ConfigFile) -> _Model:
+    try:
+        return model.model_validate(file.content, context=file)
+    except ValidationError as error:
+        faults = [_describe_fault(file, e) for e in error.errors(include_input=False, include_url=False)]
+        raise ConfigError("; ".join(faults), next_step="correct the file; conf/postgres.yaml shows every key") from None
+
+
+def _describe_fault(file: ConfigFile, error: Any) -> str:
+    parts = [str(part) for part in error["loc"]]
+    where = file.where(".".join(parts))
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(parts[-1], _section_keys(parts[:-1]), n=1)
+        return f"{where} is not a key" + (f", did you mean {near[0]}?" if near else "")
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _section_keys(section: list[str]) -> list[str]:
+    """Return the keys of a section; none if the path does not lead to a section."""
+    model: type[BaseModel] = Config
+    for part in section:
+        annotation = model.model_fields[part].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return list(model.model_fields)

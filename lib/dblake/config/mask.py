@@ -1,0 +1,63 @@
+"""The section ``mask``: rules for columns that are masked before landing.
+
+Guarantee: every rule can be applied, and hashed columns have a key. Whether a rule matches a table is left to
+``dblake.mask``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from dblake.config.references import KeyReference, parse_reference
+from dblake.config.section import Section
+from dblake.core.names import TableFilter
+from dblake.mask.rules import Rule
+
+
+class MaskConfig(Section):
+    """Columns that are masked before landing."""
+
+    key: KeyReference | None = Field(
+        None, description="The key of `hash`, 16 bytes or more: ${env:NAME} or ${file:PATH}."
+    )
+    tables: dict[str, dict[str, Rule]] = Field(
+        default_factory=dict,
+        description="Globs on schema.table → column → drop, hash, or {truncate: N} for the first N characters.",
+    )
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _parse_key(cls, given: Any, info: ValidationInfo) -> KeyReference | None:
+        return None if given is None else parse_reference(KeyReference, given, "mask.key", info)
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _parse_rules(cls, given: Any) -> dict[str, dict[str, Rule]]:
+        if not isinstance(given, dict):
+            raise ValueError("must be table patterns, each with its columns")
+        TableFilter([str(pattern) for pattern in given])
+        for pattern, columns in given.items():
+            if str(pattern).startswith("!"):
+                raise ValueError(f"{pattern} excludes tables, which only source.tables can")
+            if not isinstance(columns, dict) or not columns:
+                raise ValueError(f"{pattern} must list its columns, each with drop, hash or {{truncate: N}}")
+        return {str(pattern): {str(column): _parse_rule(f"{pattern}, column {column}", rule) for column, rule in
+                               columns.items()}
+                for pattern, columns in given.items()}
+
+    @model_validator(mode="after")
+    def _require_key_for_hash(self) -> MaskConfig:
+        if self.key is None and any(r.does == "hash" for columns in self.tables.values() for r in columns.values()):
+            raise ValueError("key is missing: hashed columns need one")
+        return self
+
+
+def _parse_rule(where: str, given: Any) -> Rule:
+    if given in ("drop", "hash"):
+        return Rule(given)
+    length = given.get("truncate") if isinstance(given, dict) and len(given) == 1 else None
+    if type(length) is not int or length < 1:
+        raise ValueError(f"{where}: must be drop, hash, or {{truncate: N}} with N at least 1")
+    return Rule("truncate", length)

@@ -1,0 +1,141 @@
+"""The section ``source``: how to reach the captured database, and which of its tables are captured.
+
+Guarantee: the keys fit the kind of database. Connecting to it is left to ``dblake.source``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from dblake.config.file import ConfigFile
+from dblake.config.references import PasswordReference, parse_reference
+from dblake.config.section import Section, shown_default
+from dblake.core import defaults
+from dblake.core.names import TableFilter, default_server_object
+
+SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+
+_DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
+_NAMED_BY_SOURCE = ("slot", "publication")
+"""Keys whose null stands for a name derived from the source's name."""
+_POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "plugin": "pgoutput", "log_ddl": False}
+"""Keys of type postgres alone, each with the value that means "not set"."""
+
+
+class SourceConfig(Section):
+    """The captured database."""
+
+    name: str = Field(
+        pattern=SOURCE_NAME,
+        description="Names the folder in the warehouse, the lease and the slot; a-z, 0-9, _ and -, at most 40 "
+                    "characters.",
+    )
+    type: Literal["postgres", "mysql", "mariadb"] = Field(description="The kind of database.")
+    host: str = Field(min_length=1, description="The server itself, not a pooler or proxy.")
+    port: int = Field(
+        0, ge=1, le=65535, description="The server's TCP port.",
+        json_schema_extra=shown_default("`5432` (PostgreSQL), `3306` (MySQL, MariaDB)"),
+    )
+    database: str = Field(
+        "", description="PostgreSQL only, required there: the captured database.",
+        json_schema_extra=shown_default("required for PostgreSQL"),
+    )
+    user: str = Field(min_length=1, description="The capture role; `preflight --init` can create it.")
+    password: PasswordReference = Field(description="${env:NAME} or ${file:PATH}; a literal secret is rejected.")
+    tls: Literal["verify", "require", "disable"] = Field(
+        "verify",
+        description="verify: verify certificate and host name; require: encrypt only; disable: plain text.",
+    )
+    tls_ca: str | None = Field(
+        None, min_length=1,
+        description="CA file (PEM) for tls: verify. null: libpq's default (PostgreSQL), the system's CAs (MySQL).",
+    )
+    tables: tuple[str, ...] = Field(
+        strict=False, min_length=1,
+        description='Globs on schema.table, case-sensitive; "!" excludes tables; parts in double quotes are literal.',
+    )
+    watermark_schema: str = Field(
+        defaults.WATERMARK_SCHEMA, min_length=1,
+        description="A dedicated schema (PostgreSQL) or database (MySQL, MariaDB) for the table `watermark`.",
+    )
+    plugin: Literal["pgoutput", "wal2json"] = Field(
+        "pgoutput", description="PostgreSQL only: the logical decoding plugin; wal2json where pgoutput is unavailable."
+    )
+    slot: str = Field(
+        "", pattern=r"^[a-z0-9_]{1,63}$", description="PostgreSQL only: the replication slot.",
+        json_schema_extra=shown_default("`null`: `dblake_<name>`"),
+    )
+    publication: str = Field(
+        "", min_length=1, max_length=63, description="PostgreSQL with pgoutput only: the publication.",
+        json_schema_extra=shown_default("`null`: `dblake_<name>`"),
+    )
+    log_ddl: bool = Field(
+        False, description="PostgreSQL 14 or newer: event triggers write a log message for each schema change."
+    )
+    server_id: int = Field(
+        0, ge=0, le=4_294_967_295, description="MySQL and MariaDB only: capture's replica server id.",
+        json_schema_extra=shown_default("`0`: derived from the name"),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_by_type(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = {key: value for key, value in given.items() if value is not None or key not in _NAMED_BY_SOURCE}
+        kind, name = given.get("type"), given.get("name")
+        if isinstance(kind, str) and kind in _DEFAULT_PORTS:
+            filled.setdefault("port", _DEFAULT_PORTS[kind])
+        if kind == "postgres" and isinstance(name, str):
+            filled.setdefault("slot", default_server_object(name))
+            if given.get("plugin") != "wal2json":
+                filled.setdefault("publication", default_server_object(name))
+        return filled
+
+    @field_validator("password", mode="before")
+    @classmethod
+    def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference:
+        return parse_reference(PasswordReference, given, "source.password", info)
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
+
+    @field_validator("tables")
+    @classmethod
+    def _validate_patterns(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        TableFilter(list(given))
+        if all(pattern.startswith("!") for pattern in given):
+            raise ValueError('only excludes tables: at least one pattern without "!" is required')
+        return given
+
+    @model_validator(mode="after")
+    def _validate_for_type(self) -> SourceConfig:
+        if self.tls_ca and self.tls != "verify":
+            raise ValueError("tls_ca requires tls: verify")
+        if self.type != "postgres":
+            set_keys = [key for key, unset in _POSTGRES_KEYS.items() if getattr(self, key) != unset]
+            if set_keys:
+                raise ValueError(f"{' and '.join(set_keys)} {_require(set_keys)} type postgres")
+            return self
+        if not self.database:
+            raise ValueError("database is missing: PostgreSQL is captured one database at a time")
+        if self.server_id:
+            raise ValueError("server_id requires type mysql or mariadb")
+        if self.plugin == "wal2json":
+            if self.log_ddl:
+                raise ValueError("log_ddl requires plugin pgoutput")
+            if self.publication:
+                raise ValueError("publication requires plugin pgoutput: wal2json sends all tables")
+        return self
+
+    def wants(self) -> TableFilter:
+        """Return the filter of captured tables."""
+        return TableFilter(list(self.tables))
+
+
+def _require(keys: list[str]) -> str:
+    return "requires" if len(keys) == 1 else "require"

@@ -1,0 +1,221 @@
+"""Take new landing batches into schemas, events and the ledger of windows, each table once per batch.
+
+``microbatch`` writes the event files; here they are committed, all in one Delta commit, together with what belongs
+beside them. The tables are appended to in this order: schemas, events, ledger. A run that dies between two of them is
+completed by the next one's ``catch_up``; files that were written but not committed stay invisible. When micro-batches
+run, and of which batches, is left to ``stream``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from itertools import groupby
+
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from dblake.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
+from dblake.core.failpoints import failpoint
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.decode.columns import DELETE, FILL, READ
+from dblake.events.files import PRUNED_BY
+from dblake.events.schema import DUMP, EVENTS, WINDOWS
+from dblake.lake.layout import Paths
+from dblake.lake.locks import commit_lock
+from dblake.lake.log import Application, commit_files, newest_batch
+from dblake.lake.schemas import SCHEMAS, parse_schema, schema_row
+from dblake.reconcile.batch_summary import Survey, survey
+from dblake.reconcile.known_keys import KnownKeys, find_state, no_state
+from dblake.reconcile.landing_files import LandingFiles
+from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
+from dblake.reconcile.microbatch import MicroBatch, Reconciled
+from dblake.reconcile.runner import Runner, Session
+from dblake.reconcile.task import ChunkCounts
+from dblake.reconcile.windows import Ending, WatermarkRow, endings, unanswered
+from dblake.spark.append_table import AppendTable
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """What stays the same from one micro-batch of a source to the next."""
+
+    def __init__(self, session: Session, paths: Paths, earlier: tuple[Paths, int] | None = None) -> None:
+        """``earlier``: rows of other tables from before a landing batch are taken over as they are."""
+        self._paths, self._runner = paths, Runner(session)
+        self.landing = LandingFiles(paths.landing, paths.source)
+        self._schemas = self._table("schemas", from_arrow_schema(SCHEMAS), ("table", "batch"), earlier)
+        self._events = self._table("events", EVENTS, PRUNED_BY, earlier)
+        self._ledger = self._table("windows", WINDOWS, ("table", "lease_epoch", "batch"), earlier)
+        for table in (self._schemas, self._events, self._ledger):
+            table.create()
+        # State holds what was decoded before, so it knows nothing of events that are decoded again.
+        found = no_state if earlier else partial(find_state, paths)
+        self._known_keys = KnownKeys(self._runner, self._events, found)
+        self._run = self._newest_run()
+        self._known: dict[str, TableSchema] = {}
+        self._last: tuple[int, tuple[int | None, int | None]] | None = None
+
+    def done(self) -> int:
+        """Return the newest landing batch whose events are appended."""
+        return self._events.done()
+
+    def catch_up(self) -> None:
+        """Append what a run that died, or a table that was removed, left out beside the events. Do this first."""
+        done = self.done()
+        behind = self._schemas.done()
+        if behind < done:
+            found = self._survey(behind + 1, done)
+            with commit_lock(self._schemas.path):
+                self._append_schemas(found, behind, done)
+        behind = self._ledger.done()
+        if behind < done:
+            found = self._survey(behind + 1, done)
+            with commit_lock(self._ledger.path):
+                self._append_ledger(found, self._counted(behind + 1, done), behind, done)
+        for row in self._schemas.query():
+            self._known[row["schema_id"]] = parse_schema(row)
+
+    def reconcile(self, last: int) -> None:
+        """Take all batches after those done up to ``last``. Raises LandingGap if landing does not hold them."""
+        done = self.done()
+        if last <= done:
+            return
+        self.landing.refresh()
+        found = self._survey(done + 1, last)
+        missing = set(range(done + 1, last + 1)) - found.epochs.keys()
+        if missing:
+            raise LandingGap(
+                f"landing lacks {ranges(missing)}; events reach batch {done}",
+                next_step="bring landing back from a backup; if the batches are gone, remove this source's tables and "
+                          "dump all again",
+            )
+        with commit_lock(self._paths.schemas):
+            self._append_schemas(found, done, last)
+        failpoint("reconcile.schemas_appended")
+        batch = MicroBatch(
+            found, done + 1, last, self._known, self.landing, self._paths.events, self._runner, self._known_keys
+        )
+        written = batch.reconcile()
+        failpoint("reconcile.events_written")
+        self._commit(written, done, last)
+        failpoint("reconcile.events_appended")
+        with commit_lock(self._paths.windows):
+            self._append_ledger(found, _by_chunk(written.written), done, last)
+        failpoint("reconcile.ledger_appended")
+        logger.info("reconciled batches %d to %d", done + 1, last)
+
+    def _table(
+        self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None
+    ) -> AppendTable:
+        before = (getattr(earlier[0], name), earlier[1]) if earlier else None
+        application = Application.reconcile(self._paths.source)
+        return AppendTable(getattr(self._paths, name), application, columns, prune_by, before)
+
+    def _newest_run(self) -> int:
+        return newest_batch(self._paths.events, Application.redecode(self._paths.source))
+
+    def _survey(self, first: int, last: int) -> Survey:
+        return survey(self.landing.files(first, last), first, last)
+
+    def _append_schemas(self, found: Survey, done: int, last: int) -> None:
+        self._known |= {row.schema.schema_id: row.schema for row in found.schemas}
+        # Schemas are ahead of events if a run died between the two.
+        new = max(done, self._schemas.done())
+        self._schemas.append_rows([
+            schema_row(row.schema, Position(row.incarnation, row.lsn, row.seq), row.batch)
+            for row in found.schemas if row.batch > new
+        ], last)
+
+    def _commit(self, written: Reconciled, done: int, last: int) -> None:
+        """Make all event files visible, in one commit that is rejected if another one has come in between.
+
+        Raises TableUnavailable beside another reconcile, and SupersededByRedecode beside a redecode, whose decoder may
+        be a newer one: its swap records reconcile's batch again, which rejects every commit prepared before it.
+        """
+        with commit_lock(self._paths.events):
+            table = DeltaTable(self._paths.events)
+            now = table.transaction_version(Application.reconcile(self._paths.source)) or 0
+            if (table.transaction_version(Application.redecode(self._paths.source)) or 0) != self._run:
+                raise _superseded()
+            if now != done:
+                raise TableUnavailable(
+                    f"another reconcile of this source has appended events up to batch {now}",
+                    next_step="run one at a time; this one may be started again",
+                )
+            try:
+                commit_files(table, Application.reconcile(self._paths.source), last, written.files)
+            except TableUnavailable:
+                if self._newest_run() != self._run:
+                    raise _superseded() from None
+                raise
+
+    def _append_ledger(self, found: Survey, written: Written, done: int, last: int) -> None:
+        ended = endings(found.watermarks)
+        orphans = self._orphans(found, ended, done)
+        gaps = gap_rows(self._epoch_and_incarnation(done)[1], found)
+        if found.epochs:
+            newest = max(found.epochs)
+            self._last = newest, (found.epochs[newest], found.incarnations[newest])
+        self._ledger.append_rows(ledger_rows(ended, written, orphans) + gaps, last)
+
+    def _counted(self, first: int, last: int) -> Written:
+        """Count the rows of each chunk among events that were committed before."""
+        counted: ChunkCounts = ChunkCounts()
+        for row in self._events.query("chunk_id, batch, op", f"origin = '{DUMP}' AND batch BETWEEN {first} AND {last}"):
+            counted[row["chunk_id"], row["batch"], row["op"]] += 1
+        return _by_chunk(counted)
+
+    def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
+        """Return low watermarks whose lease epoch ended in these batches without a high one, each with that batch."""
+        if not found.epochs:
+            return {}
+        before, newest = self._epoch_and_incarnation(done)[0], max(found.epochs.values())
+        lows = list(found.watermarks)
+        answered = {ending.row.chunk for ending in ended}
+        if before is not None and before < newest:
+            # Those of yet earlier epochs were recorded when this one began.
+            of_epoch = survey(self.landing.files_of_epoch(before, done), 1, done).watermarks
+            lows += [row for row in of_epoch if row.lease_epoch == before]
+            recorded = self._ledger.query('chunk_id, "table"', f"lease_epoch = {before}")
+            answered |= {(row["chunk_id"], row["table"], before) for row in recorded}
+        orphans = {}
+        for low in unanswered(lows, answered):
+            later = [batch for batch, epoch in found.epochs.items() if epoch > low.lease_epoch]
+            if later:
+                orphans[low] = min(later)
+        return orphans
+
+    def _epoch_and_incarnation(self, batch: int) -> tuple[int | None, int | None]:
+        """Lease epoch and incarnation of the batch before these; None if there is none."""
+        if self._last is None or self._last[0] != batch:
+            found = self._survey(batch, batch)
+            self._last = batch, (found.epochs.get(batch), found.incarnations.get(batch))
+        return self._last[1]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Spell batch numbers for a message: ``batches 4 to 9, 12``."""
+    spans = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        span = [number for _, number in run]
+        spans.append(f"{span[0]} to {span[-1]}" if len(span) > 1 else f"{span[0]}")
+    plural = len(spans) > 1 or "to" in spans[0]
+    return f"{'batches' if plural else 'batch'} {', '.join(spans)}"
+
+
+def _superseded() -> SupersededByRedecode:
+    return SupersededByRedecode("events were decoded again while this reconcile ran", next_step="start it again")
+
+
+def _by_chunk(counts: ChunkCounts) -> Written:
+    """Rows, fills and removed keys by chunk id and batch."""
+    chunks = {(chunk, batch) for chunk, batch, _ in counts}
+    return {
+        (chunk, batch): (counts[chunk, batch, READ], counts[chunk, batch, FILL], counts[chunk, batch, DELETE])
+        for chunk, batch in chunks
+    }

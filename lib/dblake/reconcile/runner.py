@@ -1,0 +1,105 @@
+"""Run decoding work where it is cheapest: a little of it in the driver, more on Spark's executors.
+
+Both ways run the same pure functions on the same parts. Spark hands out parts and takes back what is small: keys as
+rows of a frame, descriptions of written files as task results. Payloads never pass through the JVM.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dblake.core.errors import DblakeError
+from dblake.events.schema import POSITION
+from dblake.reconcile.batch_summary import Part, divided
+from dblake.reconcile.plan import Plan
+from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
+
+_SMALL_BYTES = 8 << 20
+"""Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
+_TASK_BYTES = 64 << 20
+
+Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
+Session = Callable[[], SparkSession]
+"""Returns the session, and starts Spark if it does not run yet: many a micro-batch does without."""
+
+
+class Runner:
+    """Runs the tasks of one reconcile; ``session`` is called only when there is work for Spark."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self._session()
+
+    def write(self, parts: Sequence[Part], plan: Plan, table: str) -> list[TaskResult]:
+        """Run ``write_events`` over all parts. Raises what a task raised; its files then stay invisible."""
+        if _size(parts) <= _SMALL_BYTES:
+            return [write_events(parts, plan, table)] if parts else []
+        context = self.spark.sparkContext
+        tasks = self._tasks(parts)
+        shared = context.broadcast(plan)
+        try:
+            return _results(context.parallelize(tasks, len(tasks)).map(
+                lambda task: _attempt(task, shared.value, table)
+            ).collect())
+        finally:
+            shared.destroy()
+
+    def frame(self, parts: Sequence[Part], columns: pa.Schema, decode: Decode) -> DataFrame | None:
+        """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
+        if _size(parts) <= _SMALL_BYTES:
+            rows = pa.Table.from_batches(decode(parts), columns)
+            return self.spark.createDataFrame(rows, from_arrow_schema(columns)) if rows.num_rows else None
+        tasks = self._tasks(parts)
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column("id").to_pylist():
+                    yield from decode(tasks[number])
+
+        return self.spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(run, from_arrow_schema(columns))
+
+    def write_frame(self, events: DataFrame, table: str, op: str) -> list[TaskResult]:
+        """Write dump events of one ``op``, of a frame with the columns of EVENTS, in order of position."""
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            result = write_dump_events(map(as_event_columns, batches), table, op)
+            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+
+        written = events.sortWithinPartitions(*POSITION).mapInArrow(run, "result binary").collect()
+        return [pickle.loads(row["result"]) for row in written]
+
+    def _tasks(self, parts: Sequence[Part]) -> list[list[Part]]:
+        """As many tasks as the cores have turns for, so that all cores finish together."""
+        cores = self.spark.sparkContext.defaultParallelism
+        turns = max(-(-_size(parts) // (_TASK_BYTES * cores)), 1)
+        return divided(parts, turns * cores)
+
+
+def _size(parts: Iterable[Part]) -> int:
+    return sum(part.size for part in parts)
+
+
+def _attempt(parts: Sequence[Part], plan: Plan, table: str) -> TaskResult | DblakeError:
+    """Run one task on an executor; an error of ours is a result, so that it reaches the driver as it is."""
+    try:
+        return write_events(parts, plan, table)
+    except DblakeError as error:
+        return error
+
+
+def _results(results: Iterable[TaskResult | DblakeError]) -> list[TaskResult]:
+    found = []
+    for result in results:
+        if isinstance(result, DblakeError):
+            raise result
+        found.append(result)
+    return found

@@ -1,0 +1,127 @@
+"""Control and rare events, decoded whole by mysql-replication's event classes: rotate, format description, Query, XA.
+
+Called by ``transactions`` for events that come once per file, per DDL statement or per XA transaction: the classes
+take 10 to 20 microseconds an event, so what comes with every transaction is read in ``events`` instead. Bytes that a
+class cannot read raise ValueError. Statements keep the session's character set, which the class does not apply.
+Decision 8 says which events the library decodes, and why the others not.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any, NamedTuple
+
+from pymysql.charset import charset_by_id
+from pymysql.protocol import MysqlPacket
+from pymysqlreplication.constants.STATUS_VAR_KEY import Q_CHARSET_CODE
+from pymysqlreplication.event import FormatDescriptionEvent, QueryEvent, RotateEvent, XAPrepareEvent
+from pymysqlreplication.exceptions import MalformedBinLogEvent, StatusVariableMismatch
+from pymysqlreplication.packet import BinLogPacketWrapper
+
+from dblake.source.mysql.events import (
+    BODY,
+    QUERY_COMPRESSED,
+    Query,
+    statement_bytes,
+    uncompressed_query,
+    xa_name,
+)
+
+_POST_HEADER_BYTES = 13
+"""Before the status variables of a Query event."""
+_VERSION = (8, 0, 0)
+"""Any version whose layouts are those of today."""
+
+
+class FormatDescription(NamedTuple):
+    """How a file's events are laid out. ``created`` is when the server began the file, in seconds since 1970."""
+
+    is_supported: bool
+    has_checksums: bool
+    created: int
+
+
+class _Control:
+    """The parts of a control connection that the library's classes ask for while they decode."""
+
+    charset = "utf8mb4"
+
+    def _get_dbms(self) -> str:
+        return "mysql"
+
+
+class _Query(QueryEvent):  # type: ignore[misc]
+    """A Query event read up to its character set, the last status variable that matters.
+
+    The class itself refuses variables that are newer than it; servers write those behind the character set.
+    """
+
+    def _read_status_vars_value_for_key(self, key: int) -> None:
+        try:
+            super()._read_status_vars_value_for_key(key)
+        except StatusVariableMismatch:
+            self._skip_status_vars()
+        if key == Q_CHARSET_CODE:
+            self._skip_status_vars()
+
+    def _skip_status_vars(self) -> None:
+        self.packet.advance(_POST_HEADER_BYTES + self.status_vars_length - self.packet.read_bytes)
+
+
+def read_rotate(event: bytes) -> tuple[str, int]:
+    """Return the file that a Rotate event announces, and the offset to continue at."""
+    read = _decode(event, RotateEvent)
+    return read.next_binlog, read.position
+
+
+def read_format_description(event: bytes) -> FormatDescription:
+    """Read a format description event, given with its checksum, which it always has room for."""
+    read = _decode(event, FormatDescriptionEvent)
+    (version,), algorithm = read.binlog_version, read.checksum_algorithm
+    is_supported = version == 4 and read.common_header_len == BODY and algorithm in (0, 1)
+    return FormatDescription(is_supported, algorithm == 1, read.timestamp)
+
+
+def read_xa_prepare(event: bytes) -> tuple[str, bool]:
+    """Return the name of the transaction that an XA_PREPARE event prepares, and whether it commits it as well."""
+    read = _decode(event, XAPrepareEvent)
+    return xa_name(read.xid_format_id, read.xid_gtrid, read.xid_bqual), read.one_phase
+
+
+def read_query(event: bytes) -> Query:
+    """Read a Query event, compressed or not; its text is decoded from the character set of its session."""
+    if event[4] == QUERY_COMPRESSED:
+        event = uncompressed_query(event)
+    read = _decode(event, _Query)
+    codec = _codec(getattr(read, "character_set_client", None))
+    try:
+        text = statement_bytes(event).decode(codec) if codec else None
+    except UnicodeDecodeError:
+        text = None
+    return Query(text, read.schema.decode("utf-8", "replace"), getattr(read, "sql_mode", 0))
+
+
+def _decode(event: bytes, kind: type) -> Any:
+    """Return the library's object for an event. Raises ValueError for an event that it cannot read."""
+    packet = MysqlPacket(b"\0" + event, _Control.charset)
+    try:
+        # Allows no class, so that it reads the header alone: a class of ours could not be chosen.
+        wrapper = BinLogPacketWrapper(
+            packet, {}, _Control(), _VERSION, False, (), None, None, None, None, False, False, False, False, False
+        )
+        return kind(wrapper, len(event) - BODY, {}, _Control(), mysql_version=_VERSION, use_checksum=False)
+    except (AssertionError, MalformedBinLogEvent) as error:
+        raise ValueError(f"not a valid {kind.__name__}") from error
+
+
+def _codec(collation: int | None) -> str | None:
+    """Return Python's codec for a collation's character set, None if it has none; utf-8 is the server's default."""
+    if collation is None:
+        return "utf-8"
+    try:
+        return codecs.lookup(str(charset_by_id(collation).encoding)).name
+    except KeyError:
+        # PyMySQL lists the collations of older versions; all newer ones are of utf8mb4.
+        return "utf-8"
+    except LookupError:
+        return None

@@ -1,0 +1,66 @@
+"""Positions in the binlog: the text of a resume token, and the number that orders transactions.
+
+A token is ``file:offset@created`` and, after a blank, the GTIDs executed up to there:
+``binlog.000003:1547@1732200000 …``. ``created`` is when the server began the file, in seconds since 1970: after a
+RESET the same file names return with other contents. Offsets are unwrapped past the 4 GiB that an event's own 32 bits
+can hold.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TOKEN = re.compile(r"(.+):(\d+)@(\d+)(?: (.+))?", re.DOTALL)
+_OFFSET_BITS = 36
+FIRST_OFFSET = 4
+"""The offset of a file's first event, behind the magic number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """An offset in a binlog file, with the file's creation time and the GTIDs executed up to there."""
+
+    file: str
+    offset: int = FIRST_OFFSET
+    created: int = 0
+    gtids: str = ""
+
+    @classmethod
+    def parse(cls, token: str) -> LogPosition:
+        """Return a token's position. Raises ValueError for any other text."""
+        match = _TOKEN.fullmatch(token)
+        if not match:
+            raise ValueError(f"not a binlog position: {token}")
+        return cls(match[1], int(match[2]), int(match[3]), match[4] or "")
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+    @property
+    def token(self) -> str:
+        """The position as a ResumePoint stores it."""
+        return f"{self}@{self.created}" + (f" {self.gtids}" if self.gtids else "")
+
+
+def lsn(file: str, offset: int) -> int:
+    """Return the number of the transaction whose first event is at an offset; it rises with files and offsets.
+
+    >>> lsn("binlog.999999", 4) < lsn("binlog.1000000", 4)
+    True
+    """
+    return file_number(file) << _OFFSET_BITS | offset
+
+
+def file_number(file: str) -> int:
+    """Return the number in a file's name, which has no fixed width. Raises ValueError if there is none."""
+    return int(file.rpartition(".")[2])
+
+
+def unwrap_offset(low: int, near: int) -> int:
+    """Return the first offset at or after ``near`` whose last 32 bits are ``low``.
+
+    >>> unwrap_offset(100, 0xFFFF_FF00) == 0x1_0000_0064
+    True
+    """
+    return near + (low - near & 0xFFFF_FFFF)

@@ -1,0 +1,115 @@
+"""Translates psycopg2's errors into dblake's. The only module that matches the text of PostgreSQL's errors.
+
+Guarantee: an error that only a person can correct exits 78, any other is worth a retry and exits 75. The driver's own
+text is never passed on, since it may hold values or parts of statements. Texts: libpq and server, English messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+
+from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError
+from dblake.source.postgres.settings import PostgresSettings
+
+_PLUGIN_REFUSED = "as an output plugin"
+_CONNECT_PRIVILEGE = "CONNECT privilege"
+
+_TRANSIENT = ("Temporary failure in name resolution", "too many connections for", "not currently accepting connections")
+"""Errors that pass without intervention, although their text also contains one of ``_PERMANENT``."""
+_PERMANENT = (
+    ("password authentication failed", "wrong password", "correct source.password"),
+    ("no password supplied", "the server requires a password", "set source.password"),
+    ("pg_hba.conf", "the server's pg_hba.conf rejects this connection", "add a line for this user and host to it"),
+    ("could not translate host name", "unknown host", "correct source.host"),
+    ("certificate verify failed", "the server's certificate cannot be verified",
+     "name its CA's file in source.tls_ca, or set source.tls to require"),
+    ("root certificate file", "there is no CA file to verify the server with",
+     "name one in source.tls_ca, or set source.tls to require"),
+    ("server certificate for", "the server's certificate is for another host", "correct source.host"),
+    ("does not support SSL", "the server does not speak TLS",
+     "enable it on the server, or set source.tls to disable"),
+    ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
+    (_CONNECT_PRIVILEGE, "the role may not connect to the database", "run preflight, which prints the GRANT"),
+    ("database \"", "the database cannot be used", "correct source.database"),
+    (_PLUGIN_REFUSED, "the server does not allow source.plugin as an output plugin",
+     "run preflight, which prints the statement that allows it"),
+    ("permission denied", "the role lacks a privilege", "run preflight, which prints the GRANT"),
+    ("replication role", "the role lacks REPLICATION", "run preflight, which prints the ALTER ROLE"),
+)
+"""Errors that only a person can correct: part of the text, cause, next step."""
+_UNREACHABLE = (
+    ("Connection refused", "connection refused: no server listens there"),
+    ("timeout expired", "connection timed out"),
+    ("No route to host", "no route to that host"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("too many clients", "the server has reached its connection limit"),
+    ("starting up", "the server is starting up"),
+)
+"""Errors that may pass: part of the text, cause."""
+
+
+@contextmanager
+def translate_errors(settings: PostgresSettings) -> Iterator[None]:
+    """Raise PrerequisitesNotMet or SourceError for a psycopg2 error inside the block; dblake's own errors pass."""
+    try:
+        yield
+    except DblakeError:
+        raise
+    except psycopg2.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"source {settings.name}: another session at the source holds a lock for longer than lock_timeout",
+            next_step="find that session in pg_locks and pg_stat_activity and end it, then run again",
+        ) from error
+    except psycopg2.Error as error:
+        text = str(error)
+        is_transient = any(part in text for part in _TRANSIENT)
+        for part, cause, next_step in _PERMANENT:
+            if part in text and not is_transient:
+                raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
+        code = f" (SQLSTATE {error.pgcode})" if error.pgcode else ""
+        raise SourceError(
+            f"source {settings.name}: the connection to PostgreSQL failed: {type(error).__name__}{code}",
+            next_step="check that the server is up and reachable at source.host and source.port, then run again",
+        ) from error
+
+
+@contextmanager
+def translate_init_errors(settings: PostgresSettings, admin: str) -> Iterator[None]:
+    """Raise PrerequisitesNotMet for a statement of ``--init`` that the server rejects inside the block."""
+    try:
+        yield
+    except psycopg2.errors.InsufficientPrivilege as error:
+        if is_plugin_refusal(error):
+            raise PrerequisitesNotMet(
+                f"source {settings.name}: the server does not allow {settings.plugin} as an output plugin",
+                next_step="run preflight, which prints the statement that allows it",
+            ) from error
+        raise PrerequisitesNotMet(
+            f"source {settings.name}: user {admin} lacks a privilege that --init needs",
+            next_step="hand the output of preflight --init --dry-run to an administrator of the server",
+        ) from error
+    except psycopg2.Error as error:
+        raise PrerequisitesNotMet(
+            f"source {settings.name}: --init failed: {type(error).__name__} (SQLSTATE {error.pgcode})",
+            next_step="run preflight, which names the unmet prerequisites",
+        ) from error
+
+
+def is_plugin_refusal(error: BaseException | None) -> bool:
+    """Return True if the server does not allow the library as an output plugin."""
+    return _PLUGIN_REFUSED in str(error)
+
+
+def lacks_connect_privilege(error: SourceError) -> bool:
+    """Return True if the role lacks CONNECT on the database."""
+    return _CONNECT_PRIVILEGE in str(error.__cause__)
+
+
+def describe_unreachable(error: SourceError) -> str:
+    """Return why the server cannot be reached, with the settings that name it, else the error's own cause."""
+    text = str(error.__cause__)
+    causes = (f"{cause} (source.host, source.port)" for part, cause in _UNREACHABLE if part in text)
+    return next(causes, error.what)

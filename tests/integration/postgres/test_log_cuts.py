@@ -1,0 +1,138 @@
+"""The log cut anywhere: however small the pieces, and wherever a stream is opened again, every row comes once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from dblake.core.errors import SourceError
+from dblake.core.position import ResumePoint
+from dblake.landing.columns import SCHEMA
+from dblake.source.postgres import log
+from dblake.source.postgres.init import run_init
+from dblake.source.postgres.log import PgLogStream
+from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.source import PostgresSource
+from tests.support.postgres import Database
+
+# Whole transactions: a and b are captured, c is in the publication only.
+STATEMENTS = (
+    "INSERT INTO a VALUES (1)",
+    "INSERT INTO a VALUES (2), (3)",
+    "INSERT INTO c VALUES (1); INSERT INTO a VALUES (4)",
+    "INSERT INTO a VALUES (5); INSERT INTO c VALUES (2)",
+    "INSERT INTO c VALUES (3)",
+    "INSERT INTO a VALUES (6); INSERT INTO b VALUES (1)",
+    "UPDATE a SET id = id + 10",
+    "TRUNCATE b, c",
+    "DELETE FROM a WHERE id > 14",
+    "INSERT INTO b VALUES (9)",
+)
+ROWS = [  # kind, table, last of its transaction
+    ("row", "public.a", True),
+    ("row", "public.a", False), ("row", "public.a", True),
+    ("row", "public.a", True),
+    ("row", "public.a", True),
+    ("row", "public.a", False), ("row", "public.b", True),
+    *[("row", "public.a", False)] * 5, ("row", "public.a", True),
+    ("truncate", "public.b", True),
+    ("row", "public.a", False), ("row", "public.a", True),
+    ("row", "public.b", True),
+]
+
+
+def prepared(database: Database, plugin: Literal["pgoutput", "wal2json"]) -> PostgresSource:
+    """A source whose log has all of it; c is left out by its patterns."""
+    database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
+    everything = PostgresSettings(
+        "cuts", "127.0.0.1", database.server.port, database.name, f"{database.name}_capture", "secret", ("public.*",),
+        tls="disable", plugin=plugin, slot=f"{database.name}_slot",
+    )
+    run_init(everything, database.server.user, database.server.password)
+    database.run(*STATEMENTS)
+    return PostgresSource(replace(everything, patterns=("public.a", "public.b")))
+
+
+@pytest.fixture
+def source(database: Database) -> PostgresSource:
+    return prepared(database, "pgoutput")
+
+
+@pytest.fixture
+def wal2json_source(wal2json_database: Database) -> PostgresSource:
+    return prepared(wal2json_database, "wal2json")
+
+
+@contextmanager
+def opened(source: PostgresSource, resume: ResumePoint | None) -> Iterator[PgLogStream]:
+    """A stream, as soon as the server has noticed that the one before is gone."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            stream = source.open_log(resume, 1)
+            break
+        except SourceError:
+            assert time.monotonic() < deadline
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+def read(source: PostgresSource, *, max_rows: int, again: int) -> list[tuple[str, str, bool]]:
+    """All rows but schemas, with at most about ``max_rows`` a piece and a new stream after ``again`` pieces.
+
+    Together they must hold the longest transaction: a new stream reads the one it begins in from its start.
+    """
+    found: list[tuple[tuple[int, int], tuple[str, str, bool]]] = []
+    resume: ResumePoint | None = None
+    while len(found) < len(ROWS):
+        with opened(source, resume) as stream:
+            for _ in range(again):
+                piece = stream.read(max_bytes=1 << 20, max_rows=max_rows, seconds=0.5)
+                if piece is None:
+                    break
+                resume = piece.reached
+                found += [
+                    ((row["lsn"], row["seq"]), (row["kind"], row["table"], row["last_in_txn"]))
+                    for row in piece.rows.to_pylist() if row["kind"] != SCHEMA
+                ]
+    positions = [position for position, _ in found]
+    assert positions == sorted(set(positions))
+    return [row for _, row in found]
+
+
+@pytest.mark.parametrize("look_every", [1, 2, 3, 256])
+@pytest.mark.parametrize(("max_rows", "again"), [(1, 9), (2, 5), (5, 3), (1000, 1000)])
+def test_every_row_comes_once_wherever_the_log_is_cut(
+    source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, max_rows: int, again: int
+) -> None:
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
+    assert read(source, max_rows=max_rows, again=again) == ROWS
+
+
+@pytest.mark.parametrize("frame_bytes", [1, 40])
+def test_framing_in_small_portions_cuts_nothing(
+    source: PostgresSource, monkeypatch: pytest.MonkeyPatch, frame_bytes: int
+) -> None:
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", 1)
+    monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
+    assert read(source, max_rows=1000, again=1000) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("look_every", "frame_bytes", "max_rows", "again"),
+    [(1, 1, 1, 9), (2, 300, 2, 5), (3, 1000, 5, 3), (256, 2 << 20, 1000, 1000)],
+)
+def test_so_by_wal2json_whose_rows_tell_of_tables(
+    wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
+    again: int,
+) -> None:
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
+    monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
+    assert read(wal2json_source, max_rows=max_rows, again=again) == ROWS

@@ -1,0 +1,181 @@
+"""Schema changes of captured tables: on the live log, inside a chunk's window, and while no capture runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from psycopg2.extensions import cursor
+
+from dblake.capture.stale_detector import SavedFingerprint, stale_reason
+from dblake.capture.stale_tables import StaleTable, read_stale_tables, set_dump
+from dblake.core.schema import TableSchema
+from dblake.source.postgres import fingerprints
+from tests.support.backends import PostgresBackend
+from tests.support.lake import Lake
+from tests.support.postgres import Database
+from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, misplaced, reshaped, t
+
+
+@pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb", "mysql"])
+def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
+    plugin: Literal["pgoutput", "wal2json"] = "wal2json" if request.param == "wal2json_database" else "pgoutput"
+    with reshaped(request.getfixturevalue(request.param), plugin) as world:
+        yield world
+
+
+@pytest.fixture
+def postgres_world(database: Database) -> Iterator[Reshaped]:
+    with reshaped(database) as world:
+        yield world
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def change_on(world: Reshaped, name: str) -> Change:
+    change = CHANGES[name]
+    if world.kind not in change.on:
+        pytest.skip(f"not on {world.kind}")
+    return change
+
+
+def require_same(world: Reshaped, lake: Lake, table: str) -> None:
+    """Assert that state equals the source in every column, and that no event has a value under another column."""
+    there = world.there(table)
+    state = sorted(lake.state(table).values(), key=lambda row: int(row["id"] or 0))
+    assert [{name: row.get(name, "absent") for name in there[0]} for row in state] == there
+    assert misplaced(event.after or {} for event in lake.reconciled()[0]) == []
+
+
+def dumps(lake: Lake) -> list[tuple[str, str]]:
+    return [(dump["table"], dump["state"]) for dump in lake.dumps()]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_between_captures_converges(world: Reshaped, lake: Lake, name: str) -> None:
+    change = change_on(world, name)
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    world.change(change)
+    lake.capture(source)
+    require_same(world, lake, change.table)
+    world.run(change.insert.format(30))
+    lake.capture(source)
+    require_same(world, lake, change.table)
+    assert dumps(lake) == [(T, "done")] + [(change.table, "done")] * (world.kind in change.dumped_again)
+    assert read_stale_tables(lake.store) == []
+
+
+@pytest.mark.parametrize("where", [
+    pytest.param("low", marks=pytest.mark.slow), "read", pytest.param("high", marks=pytest.mark.slow),
+])
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_in_chunk_window_converges(world: Reshaped, lake: Lake, name: str, where: str) -> None:
+    change = change_on(world, name)
+    if world.plugin == "wal2json" and where != "read":
+        pytest.skip("chunks are the same with pgoutput; only the log differs")
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source, chunk_size=2, steps={(where, T): lambda: world.change(change)})
+    lake.capture(source)
+    require_same(world, lake, change.table)
+
+
+def test_change_without_later_row_lands_from_chunk(world: Reshaped, lake: Lake) -> None:
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    world.run(INSERT.format(20), *CHANGES["added"].on[world.kind])
+    lake.capture(source)
+    require_same(world, lake, T)
+    # The log's last schema is the former one; the chunks' schema is newer.
+    landed = [row for row in lake.landing().to_pylist() if row["kind"] == "schema"]
+    newest = max(landed, key=lambda row: (row["incarnation"], row["lsn"], row["seq"]))
+    assert [column["name"] for column in json.loads(newest["payload"])["columns"]] == ["id", "a", "n", "b", "c"]
+
+
+def test_change_without_effect_on_values_is_ignored(postgres_world: Reshaped, lake: Lake) -> None:
+    world = postgres_world
+    world.run("CREATE TABLE public.u (id int PRIMARY KEY)")
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source)
+    for harmless in ("ADD c text", "ALTER c SET STATISTICS 5", "SET TABLESPACE pg_default", "ALTER b DROP NOT NULL"):
+        world.run(f"ALTER TABLE public.t {harmless}", "VACUUM FULL public.u", UPDATE.format(1))
+        lake.capture(source)
+    assert dumps(lake) == [(T, "done")]
+    assert {row.get("c") for row in lake.state(T).values()} == {None}
+
+
+def test_nullability_change_lands_on_live_stream(postgres_world: Reshaped) -> None:
+    world = postgres_world
+    source = world.create()
+    landed: list[tuple[str, bool]] = []
+    with closing(source.open_log(None, 1)) as stream:
+        for change in ("SELECT 1", t("ALTER b DROP NOT NULL"), "ANALYZE public.t", t("ALTER b SET NOT NULL")):
+            world.run(change, UPDATE.format(1))
+            deadline = time.monotonic() + 20
+            rows = 0
+            while not rows and time.monotonic() < deadline:
+                piece = stream.read(max_bytes=1 << 20, max_rows=1000, seconds=0.1)
+                for row in piece.rows.to_pylist() if piece else []:
+                    rows += row["kind"] == "row"
+                    if row["kind"] == "schema":
+                        columns = TableSchema.from_json(row["payload"]).columns
+                        landed += [(c.name, c.nullable) for c in columns if c.name == "b"]
+    assert landed == [("b", False), ("b", True), ("b", False)]
+
+
+def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped) -> None:
+    world = postgres_world
+    world.create()
+    assert isinstance(world.backend, PostgresBackend) and world.backend.settings
+
+    class Interrupted(cursor):
+        """Rewrites the table between the queries for its columns and for its file."""
+
+        def execute(self, query: Any, vars: Any = None) -> None:
+            if query == fingerprints._FILES:
+                world.run(*CHANGES["written anew"].on["postgres"])
+            super().execute(query, vars)
+
+    connection = world.backend.database.connect()
+    with closing(connection), connection.cursor() as plain, connection.cursor(cursor_factory=Interrupted) as slow:
+        before = SavedFingerprint.from_catalog(fingerprints.table_fingerprints(plain, world.backend.settings)[0])
+        during = fingerprints.table_fingerprints(slow, world.backend.settings)[0]
+        after = fingerprints.table_fingerprints(plain, world.backend.settings)[0]
+    reason = stale_reason(before, during) or stale_reason(SavedFingerprint.from_catalog(during), after)
+    assert reason == "its columns were rewritten"
+
+
+def test_redump_off_reports_stale_table_once(world: Reshaped, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    source = world.create()
+    lake.dump(T)
+    lake.capture(source, redump=False)
+    world.change(CHANGES["added"])
+    for _ in range(2):
+        lake.capture(source, redump=False)
+    (stale,) = read_stale_tables(lake.store)
+    assert (stale.table, stale.dump_id) == (T, None)
+    assert [r.message for r in caplog.records if "dump start --table 'public.t'" in r.message] == [
+        f"table public.t changed without row events: {stale.why}. Next: dump start --table 'public.t'"
+    ]
+    assert dumps(lake) == [(T, "done")]
+    dump_id = lake.dump(T)
+    set_dump(lake.store, [T], dump_id)
+    assert read_stale_tables(lake.store) == [StaleTable(T, stale.why, dump_id)]
+    for _ in range(2):
+        lake.capture(source, redump=False)
+    assert read_stale_tables(lake.store) == []
+    require_same(world, lake, T)
