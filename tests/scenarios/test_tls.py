@@ -42,7 +42,7 @@ def server_certificate(pki: Path) -> Certificate:
 @dataclass(frozen=True)
 class Server:
     """``connects`` by tls, host and CA, returning whether the connection was encrypted; ``plain`` is to a server that
-    does not (speak|support) TLS."""
+    does not speak TLS."""
 
     connects: Callable[[Tls, str, str | None], bool]
     plain: Callable[[Tls], bool]
