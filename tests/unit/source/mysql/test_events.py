@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 
@@ -227,3 +228,31 @@ def test_lsn_orders_files_and_offsets_as_numbers() -> None:
     assert places == sorted(set(places))
     assert unwrap_offset(10, 0xFFFFFFF0) == 0x1_0000_000A
     assert unwrap_offset(0xFFFFFFF0, 0xFFFFFFF0) == 0xFFFFFFF0
+
+
+def test_gtid_set_equals_model_on_random_gtids() -> None:
+    """Several servers and tags in turn, numbers with gaps and repetitions, and the text taken in between."""
+    dice = random.Random(5)
+    for _ in range(40):
+        done, model = executed_gtids("mysql", ""), set()
+        for _ in range(dice.randrange(1, 120)):
+            gtid = (dice.choice("ab") * 32, dice.choice(["", "", "night"]), dice.randrange(1, 40))
+            done.add(gtid)
+            model.add(gtid)
+            if dice.random() < 0.1:
+                done = executed_gtids("mysql", str(done))
+        assert _gtids_in(str(done)) == model
+
+
+def _gtids_in(text: str) -> set[tuple[str, str, int]]:
+    gtids = set()
+    for part in text.split(","):
+        server, *words = part.split(":")
+        tag = ""
+        for word in words:
+            if not word[0].isdigit():
+                tag = word
+                continue
+            first, _, last = word.partition("-")
+            gtids |= {(server.replace("-", ""), tag, number) for number in range(int(first), int(last or first) + 1)}
+    return gtids

@@ -241,16 +241,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-@pytest.mark.parametrize(
-    "seeds", [range(25), pytest.param(range(25, 100), marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize(("seeds", "framed"), [(25, 100), pytest.param(100, 1000, marks=pytest.mark.slow)])
 def test_runs_equal_single_events_on_random_logs(
-    flavour: str, seeds: range, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    flavour: str, seeds: int, framed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the log contains, and wherever a read or a piece ends, runs and single events give the same pieces."""
     # The log lacks nothing that the catalog would have to supply.
     monkeypatch.setattr(Relations, "_catalog_types", lambda *_: {})
-    for seed in seeds:
+    for seed in range(seeds):
         dice = random.Random(-seed)
         offset = dice.choice([4, 4, 4, 0xFFFF_FFFF - 20_000])
         limits: dict[str, Any] = {
@@ -268,7 +266,7 @@ def test_runs_equal_single_events_on_random_logs(
         parts = [events[first:last] for first, last in pairwise(cuts)]
         together = pieces(parts, flavour, start=offset, **limits)
         assert together == alone, f"seed {seed}"
-    assert sum(taken) > 10 * len(seeds), "hardly any transactions were framed in runs"
+    assert sum(taken) > framed, "hardly any transactions were framed in runs"
 
 
 def test_run_covers_all_plain_transactions(taken: list[int]) -> None:
