@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import dblake.lake.cleanup
 from dblake.config import MaintainConfig
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
@@ -196,8 +198,10 @@ def grown(lake: Lake) -> Lake:
 
 
 def age_files(path: str) -> None:
-    """Make every file in a table's folder 40 days old."""
+    """Make every file in a table's folder, and every commit, 40 days old."""
     then = (NOW - timedelta(days=40)).timestamp()
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        entry.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{int(then * 1000)}', entry.read_text("utf-8")), "utf-8")
     for file in [*Path(path).glob("*.parquet"), *Path(path, "_delta_log").glob("*")]:
         os.utime(file, (then, then))
 
@@ -234,7 +238,10 @@ def test_vacuum_retains_files_while_reconcile_is_behind(grown: Lake) -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["all read", "reconcile behind"])
-def test_landing_log_is_cleaned_unless_reconcile_is_behind(grown: Lake, behind: bool) -> None:
+def test_landing_log_is_cleaned_unless_reconcile_is_behind(
+    grown: Lake, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dblake.lake.cleanup, "_KEPT_COMMITS", 0)
     DeltaTable(grown.paths.landing).create_checkpoint()
     age_files(grown.paths.landing)
     land(grown.paths, (30, [row(11, "11")]))

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -104,15 +104,26 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 def wait_until_blocked(path: str, job: Future[object], waiting: int = 1) -> bool:
-    """Return True once the kernel lists ``waiting`` waiters for the table's lock; False if the job ends before."""
+    """Return True once ``waiting`` threads have opened the table's lock; False if the job ends before.
+
+    Another process holds the lock, so a thread of this one that has opened it is waiting for it.
+    """
     folder, name = os.path.split(path)
-    inode = f":{os.stat(os.path.join(folder, '_commits', f'{name}.lock')).st_ino} "
+    inode = os.stat(os.path.join(folder, "_commits", f"{name}.lock")).st_ino
     while not job.done():
-        locks = Path("/proc/locks").read_text("ascii").splitlines()
-        if sum("->" in line and inode in line for line in locks) >= waiting:
+        if count_open(inode) >= waiting:
             return True
-        time.sleep(0.05)
+        time.sleep(0.02)
     return False
+
+
+def count_open(inode: int) -> int:
+    """Return how many file descriptors of this process refer to a file."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found += os.fstat(int(descriptor)).st_ino == inode
+    return found
 
 
 #: One table per job in the short suite.
