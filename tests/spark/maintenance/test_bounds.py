@@ -201,7 +201,8 @@ def age_files(path: str) -> None:
     """Make every file in a table's folder, and every commit, 40 days old."""
     then = (NOW - timedelta(days=40)).timestamp()
     for entry in Path(path, "_delta_log").glob("*.json"):
-        entry.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{int(then * 1000)}', entry.read_text("utf-8")), "utf-8")
+        aged = re.sub(r'"timestamp":\d+', f'"timestamp":{int(then * 1000)}', entry.read_text("utf-8"))
+        entry.write_text(aged, "utf-8")
     for file in [*Path(path).glob("*.parquet"), *Path(path, "_delta_log").glob("*")]:
         os.utime(file, (then, then))
 
