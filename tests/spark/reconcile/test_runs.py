@@ -188,8 +188,8 @@ def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSes
     [
         ("fewer rows than were read", chunk(2, "k", 20, 30, {"1": "a"}, rows=2), "read 2 rows"),
         ("more rows than were read", chunk(2, "k", 20, 30, {"1": "a", "2": "b"}, rows=1), "read 1 rows"),
-        ("high before low", chunk(2, "k", 30, 20, {"1": "a"}), "inside out"),
-        ("began after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "first batch, 3"),
+        ("high before low", chunk(2, "k", 30, 20, {"1": "a"}), "high watermark precedes low watermark"),
+        ("began after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "has first batch 3"),
         ("two high watermarks", [*chunk(2, "k", 20, 30, {"1": "a"}), *chunk(2, "k", 20, 40, {})[-1:]], "two high"),
     ],
 )
