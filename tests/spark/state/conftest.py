@@ -55,11 +55,11 @@ class Lake:
     def append(self, frames: Sequence[DataFrame]) -> None:
         reduce(DataFrame.union, frames).write.format("delta").mode("append").save(self.paths.events)
 
-    def fold(self, *, batches_per_step: int | None = None, until_batch: int | None = None) -> list[TableResult]:
+    def fold(self, *, batches_per_step: int = 1000, until_batch: int | None = None) -> list[TableResult]:
         """Run state, append its results to ``results`` and return them."""
-        options = {"batches_per_step": batches_per_step, "until_batch": until_batch}
-        given = {name: value for name, value in options.items() if value is not None}
-        self.results.append(run_state(self.spark, self.paths, parallel=2, **given))  # type: ignore[arg-type]
+        self.results.append(run_state(
+            self.spark, self.paths, parallel=2, batches_per_step=batches_per_step, until_batch=until_batch
+        ))
         return self.results[-1]
 
     def state(self, schema: str, table: str) -> DataFrame:

@@ -52,7 +52,9 @@ def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Pa
     lake.append(frames)
     lake.fold(batches_per_step=draw.choice([1, 2]), until_batch=2)
 
-    columns_of = {name: sorted({c.name for s in versions for c in s.columns} - {"id"}) for name, versions in schemas.items()}
+    columns_of = {
+        name: sorted({c.name for s in versions for c in s.columns} - {"id"}) for name, versions in schemas.items()
+    }
     folded = {name: fold(events, columns_of[name]) for name, events in tables.items()}
     for name, expected in folded.items():
         columns = [c.name for c in schemas[name][-1].columns if c.name != "id"]

@@ -1,4 +1,4 @@
-"""Random histories, folded and merged without Spark in random steps, against the plain-Python fold."""
+"""The fold and merge of random histories without Spark, in random steps, compared with the model's fold."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ from tests.support.schemas import table_schema
 APP = "state/shop"
 KEYS = 200
 BATCHES = 4
+
+
+def seeds(count: int) -> list[object]:
+    """Return the first seeds as parameters; those after the second are slow."""
+    return [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
+
+
 MAP = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema([
     ("incarnation", pa.int64()), ("lsn", pa.int64()), ("seq", pa.int64()), ("op", pa.string()), ("key", MAP),
@@ -39,7 +46,7 @@ PLAIN = table_schema("public.t", "id text key", *(f"{c} text" for c in COLUMNS))
 
 
 def to_arrow(events: Sequence[Event], names: Sequence[str] = COLUMNS) -> pa.Table:
-    """Events as a slice has them."""
+    """Return events as a slice holds them."""
     rows = [
         {"incarnation": e.at[0], "lsn": e.at[1], "seq": e.at[2], "op": e.op, "batch": e.batch, "undecoded": [],
          "key": None if e.op == "t" else {"id": e.key}, "after": None if e.op in "dt" else {"id": e.key, **e.after},
@@ -59,9 +66,9 @@ class Target:
     def merge(
         self, events: pa.Table, batch: int, versions: Sequence[TableSchema] = (PLAIN,), *, ranges: int = 0
     ) -> None:
-        """Merge events up to a batch, folded at once or in so many key ranges by several threads."""
-        known = tuple(versions)
-        part = Slice(known[-1].table, self.path, APP, batch, self.done, known, known[-1:], events)
+        """Merge events up to a batch, folded at once, or in ``ranges`` key ranges by several threads."""
+        schemas = tuple(versions)
+        part = Slice(schemas[-1].table, self.path, APP, batch, self.done, schemas, schemas[-1:], events)
         if ranges:
             truncated_at = newest_truncate(events)
             run_all = LocalRunner(2).run_all
@@ -79,7 +86,7 @@ class Target:
         return found
 
     def state(self, columns: Sequence[str]) -> dict[object, object]:
-        """Rows as the model has them."""
+        """Return rows as the model has them."""
         return {
             r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"],
                       {c: None if r.get(c) is None else str(r[c]) for c in columns}, frozenset(r["_missing"]))  # type: ignore[call-overload]
@@ -107,7 +114,7 @@ def expected(events: Sequence[Event], columns: Sequence[str]) -> dict[object, ob
 
 @pytest.fixture(params=["whole files", "tiny files"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tiny files a table has many, in several row groups, of which some count as large."""
+    """With tiny files a table has many files of several row groups, and some count as large."""
     if request.param == "tiny files":
         monkeypatch.setattr(dblake.state.files, "FILE_BYTES", 6_000)
         monkeypatch.setattr(dblake.state.files, "_ROW_GROUP_ROWS", 16)
@@ -118,7 +125,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("ranges", [0, 3], ids=["one part", "key ranges"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, ranges: int) -> None:
     draw = random.Random(seed)
     events = [e for k in range(KEYS) for e in random_history(draw, f"k{k}", seed % 3 == 0)]
@@ -138,7 +145,7 @@ def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, range
 
 
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     schemas, since, events = altered_table(draw, KEYS)
