@@ -15,8 +15,8 @@ from dblake.config import Config
 from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once, reconcile_until
-from dblake.redecode.ledger import Run
-from dblake.redecode.run import decode_again
+from dblake.redecode.ledger import RedecodeRun
+from dblake.redecode.run import redecode
 from dblake.spark.session import spark_session
 from jobs.cli.frame import job_options, run_job, stop_requested
 
@@ -40,7 +40,7 @@ def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> No
     if first is not None:
         if mode != "once":
             raise UsageError("--from cannot run continuously", next_step="omit --continuous")
-        runs = decode_again(spark(), paths, first, max_bytes_per_trigger=size)
+        runs = redecode(spark(), paths, first, max_bytes_per_trigger=size)
         _print_runs(runs, as_json)
         return
     if as_json:
@@ -56,9 +56,9 @@ def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> No
     click.echo(f"events reach batch {batch}")
 
 
-def _print_runs(runs: Sequence[Run], as_json: bool) -> None:
+def _print_runs(runs: Sequence[RedecodeRun], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([run.facts() for run in runs], indent=2))
+        click.echo(json.dumps([run.as_json() for run in runs], indent=2))
         return
     console = Console()
     for run in runs:
@@ -67,7 +67,7 @@ def _print_runs(runs: Sequence[Run], as_json: bool) -> None:
             click.echo(f"the next run of state rebuilds: {', '.join(run.tables)}")
 
 
-def _difference_table(run: Run) -> Table:
+def _difference_table(run: RedecodeRun) -> Table:
     """Return the counts of one run: batches that differ first, then those that are the same."""
     differing = [line for line in run.lines if line.differs]
     table = Table(title=f"batches {run.first} to {run.last}, decoded again")

@@ -1,1 +1,1 @@
-"""The product: every change and every dumped row of every table, once, in order. Append-only."""
+"""The events table: every change and every dumped row of every source table, once, in order; append-only."""

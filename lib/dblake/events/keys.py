@@ -1,8 +1,8 @@
-"""A row's key as one string, which state compares for equality, never for order.
+"""Encode a row's key as one string, which state compares for equality, never for order.
 
 Place: between events and state. Guarantee: two keys have the same string exactly if the source sent the same texts for
-the same columns. The order of keys is left to the database (collations, padding). Chunk windows compare a string of
-their own, which decoding builds (``reconcile.decode``).
+the same columns. The order of keys is left to the database (collations, padding). Chunk windows compare another string,
+which ``decode.row_keys`` builds.
 """
 
 from __future__ import annotations

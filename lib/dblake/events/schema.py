@@ -1,10 +1,11 @@
-"""The events table's columns. See ``decode.columns`` for what the images mean.
+"""The columns of the events table and of the window ledger, as Spark has them; ``decode.columns`` defines the images.
 
-Ordered by ``(incarnation, lsn, seq)``; no two events share a position. ``origin`` tells whether the log or a dump
-gave the event. ``op`` adds to decoding's letters ``f``, a fill: only the columns it supplies, which no event of the
-key in the chunk's window carried. A ``d`` of a dump is a key that was known and that a dump of the whole table did not
-return. A dumped row stands at its high watermark: ``lsn`` is the watermark's, ``seq`` the row's number in its
-chunk · 2, ``batch`` the landing batch that holds the high watermark.
+Place: between reconcile, which writes both tables, and all readers. Guarantee: events are ordered by ``(incarnation,
+lsn, seq)``, and no two share a position. ``origin`` is ``log`` or ``dump``. ``op`` is a letter of ``decode.columns``
+or ``f``, a fill: its image has only the columns that no event of the key in the chunk's window carried. A ``d`` with
+origin ``dump`` deletes a key that earlier events hold and that a dump of the whole table did not return. A dumped row
+has the position of its high watermark: ``lsn`` is the watermark's, ``seq`` is twice the row's number in its chunk, and
+``batch`` is the landing batch of the high watermark.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ EVENTS = StructType(
     ]
 )
 
-#: The ledger of chunk windows. ``schema_id`` is what the chunk was read under, ``began`` where a dump of the whole
-#: table began that ended with this chunk.
+#: The window ledger. The chunk was read under the schema ``schema_id``. ``began`` is the position at which a dump of
+#: the whole table began; only the dump's last chunk has it.
 WINDOWS = StructType(
     [
         StructField("chunk_id", StringType()),

@@ -41,7 +41,7 @@ from dblake.maintenance.retention import old_events_sql, superseded_positions
 from dblake.maintenance.tombstones import expired_tombstones_sql
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
-from dblake.reconcile.windows import endings, unanswered
+from dblake.reconcile.windows import lows_without_high, parse_endings
 from dblake.state.files import SMALL_FILE_BYTES as STATE_SMALL_FILE_BYTES
 
 _COMPACT_MIN_FILES = 8
@@ -162,10 +162,10 @@ class Maintenance:
         files = LandingFiles(path, self._paths.source)
         watermarks = survey(files.files(1, files.newest_batch), 1, files.newest_batch).watermarks
         unread = [row for row in watermarks if row.kind == HIGH and row.batch > self._reconciled]
-        first_batches = [ending.end.first_batch for ending in endings(unread) if ending.window]
+        first_batches = [ending.end.first_batch for ending in parse_endings(unread) if ending.window]
         ended = {row.chunk for row in watermarks if row.kind == HIGH}
         # Windows of earlier lease epochs have ended, or are orphans that never will.
-        open_lows = [row for row in unanswered(watermarks, ended) if row.lease_epoch == newest[LEASE_EPOCH]]
+        open_lows = [row for row in lows_without_high(watermarks, ended) if row.lease_epoch == newest[LEASE_EPOCH]]
         first_batches += [row.batch for row in open_lows]
         if open_lows:
             chunks = landing.where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin([row.chunk_id for row in open_lows]))

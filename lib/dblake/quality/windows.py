@@ -21,7 +21,7 @@ from dblake.quality.suite import (
     expect_one_of,
     expect_unique,
 )
-from dblake.reconcile.ledger import GAP, written
+from dblake.reconcile.ledger import GAP, count_written
 
 _CHUNK = (CHUNK_ID, TABLE, LEASE_EPOCH)
 
@@ -71,12 +71,13 @@ def evaluate_ledger(ledger: DataFrame, events: DataFrame, since: int, upto: int,
 
     Maintenance may have removed events of batches up to ``consolidated``, so the counts in events are NULL for those.
 
-    Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: those of ``reconcile.ledger.written``
-    and batch. Returns: batch, chunk_id, table, lease_epoch, status, the ledger's row counts, rows_accounted,
-    reads_in_events, fills_in_events, removals_in_events, and the booleans unexplained, nameless, inverted.
+    Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: batch and those of
+    ``reconcile.ledger.count_written``. Returns: batch, chunk_id, table, lease_epoch, status, the ledger's row counts,
+    rows_accounted, reads_in_events, fills_in_events, removals_in_events, and the booleans unexplained, nameless,
+    inverted.
     """
     span = F.col(BATCH).between(since + 1, upto)
-    dumped = written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
+    dumped = count_written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
         F.col(CHUNK_ID).alias("e_chunk"), F.col(BATCH).alias("e_batch"), "rows", "fills", "removed"
     )
     is_countable = F.col(BATCH) > consolidated

@@ -18,9 +18,9 @@ from dblake.decode.columns import DECODED, DECODER_INPUT, DELETE, KEY, OP, READ
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, carried_columns, key_text, key_text_of
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
 from dblake.reconcile.batch_summary import Part
-from dblake.reconcile.held import Windows
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import chunk_rows, decode_chunk, decode_log, landed_rows, log_rows, slices
+from dblake.reconcile.window_index import WindowIndex
 
 #: What a chunk window needs to know of an event in it: ``chunk_id`` is the window's number, ``key_text`` is null for a
 #: truncate, ``carried`` names the columns of a partial image and is null for any other.
@@ -46,10 +46,10 @@ def in_window_keys(parts: Iterable[Part], plan: Plan) -> Iterator[pa.RecordBatch
 
     Only rows that a window holds are decoded. A row's events share its window: a watermark is alone in its transaction.
     """
-    windows = Windows([closing.window for closing in plan.windows])
+    windows = WindowIndex([closing.window for closing in plan.windows])
     for landed in landed_rows(parts, DECODER_INPUT.names):
         rows = log_rows(landed, 0, plan.last)
-        for part in slices(windows.rows_held(_plain(rows))):
+        for part in slices(windows.rows_in_windows(_plain(rows))):
             decoded = decode_log(part, plan)
             yield pa.RecordBatch.from_arrays(
                 [decoded.column(CHUNK_ID), decoded.column(OP), key_text(decoded.column(KEY)), carried_columns(decoded)],

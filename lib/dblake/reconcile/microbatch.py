@@ -29,7 +29,7 @@ from dblake.reconcile.phantoms import candidate_phantoms, dump_ends, phantoms
 from dblake.reconcile.plan import Plan, closing_windows
 from dblake.reconcile.runner import Runner
 from dblake.reconcile.task import ChunkCounts, TaskResult
-from dblake.reconcile.windows import ChunkName, Ending, endings, require_rows
+from dblake.reconcile.windows import ChunkName, Ending, parse_endings, require_row_counts
 
 _FEW = 500_000
 """Keys up to which every task gets them all. Otherwise the rows they are compared with are shuffled."""
@@ -55,7 +55,7 @@ class MicroBatch:
 
     def reconcile(self) -> Reconciled:
         """Write the events of these batches. Raises WindowInvariantViolated for a window that contradicts itself."""
-        closing = [ending for ending in endings(self._found.watermarks) if ending.window]   # steps 2, 4: watermarks
+        closing = [ending for ending in parse_endings(self._found.watermarks) if ending.window]  # steps 2, 4
         plan = Plan(self._first, self._last, self._schemas, closing_windows(closing))
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
         if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
@@ -76,7 +76,7 @@ class MicroBatch:
             files = self._landing.files(first, self._first - 1)
             found, parts = chunk_parts(files, first, self._first - 1, [ending.row.chunk_id for ending in before])
             counts.update(found)
-        require_rows(closing, counts)
+        require_row_counts(closing, counts)
         return joined(parts, self._found.chunk_parts)
 
     def _keys_in_windows(self, plan: Plan) -> DataFrame | None:

@@ -35,7 +35,7 @@ from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
 from dblake.reconcile.microbatch import MicroBatch, Reconciled
 from dblake.reconcile.runner import Runner, Session
 from dblake.reconcile.task import ChunkCounts
-from dblake.reconcile.windows import Ending, WatermarkRow, endings, unanswered
+from dblake.reconcile.windows import Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.spark.append_table import AppendTable
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class Reconciler:
                 raise
 
     def _append_ledger(self, found: Survey, written: Written, done: int, last: int) -> None:
-        ended = endings(found.watermarks)
+        ended = parse_endings(found.watermarks)
         orphans = self._orphans(found, ended, done)
         gaps = gap_rows(self._epoch_and_incarnation(done)[1], found)
         if found.epochs:
@@ -184,7 +184,7 @@ class Reconciler:
             recorded = self._ledger.query('chunk_id, "table"', f"lease_epoch = {before}")
             answered |= {(row["chunk_id"], row["table"], before) for row in recorded}
         orphans = {}
-        for low in unanswered(lows, answered):
+        for low in lows_without_high(lows, answered):
             later = [batch for batch, epoch in found.epochs.items() if epoch > low.lease_epoch]
             if later:
                 orphans[low] = min(later)

@@ -21,7 +21,7 @@ from dblake.core.failpoints import failpoint
 from dblake.decode.batch import decode
 from dblake.decode.columns import AFTER, BEFORE, DECODER_INPUT, FILL, IMAGE, KEY, OP, PARTIAL, READ
 from dblake.decode.row_keys import key_text
-from dblake.events.files import EVENT_COLUMNS, ORIGIN, EventFile, sorted_by_position, write_event_file
+from dblake.events.files import EVENT_COLUMNS, ORIGIN, EventFile, sort_by_position, write_event_file
 from dblake.events.schema import DUMP, LOG
 from dblake.lake.files import filesystem
 from dblake.landing.columns import (
@@ -81,7 +81,7 @@ def write_dump_events(events: Iterable[pa.RecordBatch], table: str, op: str) -> 
         for batch in events:
             for row in batch.select([CHUNK_ID, BATCH]).to_pylist():
                 written[row[CHUNK_ID], row[BATCH], op] += 1
-            yield sorted_by_position(batch)
+            yield sort_by_position(batch)
 
     return TaskResult(_write(counted(), table), written)
 
@@ -194,7 +194,7 @@ def _events(rows: Iterable[pa.RecordBatch], plan: Plan, written: ChunkCounts) ->
     """Yield the events of landing rows, each batch sorted by position."""
     for landed in rows:
         for part in slices(log_rows(landed, plan.first, plan.last)):
-            yield sorted_by_position(_log_events(decode_log(part, plan)))
+            yield sort_by_position(_log_events(decode_log(part, plan)))
         for number, of_window in chunk_rows(landed, plan):
             if number in plan.truncated:
                 continue
@@ -252,7 +252,7 @@ def _dump_events(rows: pa.RecordBatch, closing: ClosingWindow, op: str, written:
         rows.column(f.name) if f.name not in same else _repeated(same[f.name], f.type, count)
         for f in EVENT_COLUMNS
     ]
-    return sorted_by_position(pa.RecordBatch.from_arrays(columns, schema=EVENT_COLUMNS))
+    return sort_by_position(pa.RecordBatch.from_arrays(columns, schema=EVENT_COLUMNS))
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:

@@ -1,11 +1,11 @@
-"""Chunk windows, as the watermarks of landing describe them.
+"""Read chunk windows from the watermarks in landing (DBLog, section 4.2, algorithm 1, steps 2 and 4).
 
-DBLog, algorithm 1, steps 2 and 4, seen from the log. Promises that a window is bound by its lease epoch, table and
-chunk id and has all the rows its chunk read. ``held`` decides which log rows it holds, ``dedupe`` what follows for the
-chunk's rows.
+Place: first step of a micro-batch. Guarantee: a window is bound by its lease epoch, table and chunk id, and landing has
+exactly the rows its chunk read. Which log rows a window holds is left to ``window_index``, what follows for the chunk's
+rows to ``dedupe``.
 
-Within a micro-batch a window goes by its number, which log rows and keys carry as text in their ``chunk_id`` column:
-decoding passes that column on, and no two windows share a number whatever their chunks are called.
+Within a micro-batch a window is identified by its number. Log rows and keys carry it as text in their ``chunk_id``
+column, which decoding passes on; numbers are unique even if two chunks have the same id.
 """
 
 from __future__ import annotations
@@ -45,65 +45,70 @@ class WatermarkRow:
 
     @property
     def chunk(self) -> ChunkName:
-        """What the chunk is bound by."""
+        """The name that binds the row to its chunk."""
         return self.chunk_id, self.table, self.lease_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A high watermark with its payload; ``window`` is None if the chunk was discarded."""
+    """A chunk's high watermark with its payload; ``window`` is None if the chunk was discarded."""
 
     row: WatermarkRow
     end: ChunkEnd
     window: ChunkWindow | None
 
 
-def endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
-    """Parse the ``high`` rows among these. Raises WindowInvariantViolated for one that contradicts itself."""
-    found: dict[ChunkName, Ending] = {}
+def parse_endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
+    """Parse the ``high`` rows among these; ignore other rows.
+
+    Raises WindowInvariantViolated for a second high watermark of a chunk, a first batch after the high watermark's, and
+    a high watermark that precedes the low one.
+    """
+    by_chunk: dict[ChunkName, Ending] = {}
     for row in (r for r in rows if r.kind == HIGH):
-        if row.chunk in found:
-            raise _broken(row, "has two high watermarks")
+        if row.chunk in by_chunk:
+            raise _invariant_error(row, "has two high watermarks")
         end = ChunkEnd.from_json(row.payload or b"")
         window = None
         if end.status == CLOSED:
             if end.first_batch > row.batch:
-                raise _broken(row, f"has a first batch, {end.first_batch}, after its high watermark")
+                problem = f"has first batch {end.first_batch}, after its high watermark's batch {row.batch}"
+                raise _invariant_error(row, problem)
             try:
                 high = Position(row.incarnation, row.lsn, row.seq)
                 window = end.window(chunk_id=row.chunk_id, table=row.table, lease_epoch=row.lease_epoch, high=high)
             except ValueError as error:
-                raise _broken(row, f"is inside out: {error}") from None
-        found[row.chunk] = Ending(row, end, window)
-    return list(found.values())
+                raise _invariant_error(row, f"is invalid: high watermark precedes low watermark: {error}") from None
+        by_chunk[row.chunk] = Ending(row, end, window)
+    return list(by_chunk.values())
 
 
-def unanswered(rows: Iterable[WatermarkRow], answered: Iterable[ChunkName]) -> list[WatermarkRow]:
-    """The low watermarks among these that no high one answered."""
-    done = set(answered)
-    lows = {row.chunk: row for row in rows if row.kind == LOW and row.chunk not in done}
+def lows_without_high(rows: Iterable[WatermarkRow], ended: Iterable[ChunkName]) -> list[WatermarkRow]:
+    """Return the ``low`` rows among these, one per chunk, of chunks that are not in ``ended``."""
+    skipped = set(ended)
+    lows = {row.chunk: row for row in rows if row.kind == LOW and row.chunk not in skipped}
     return list(lows.values())
 
 
-def require_rows(closing: Iterable[Ending], found: Mapping[ChunkName, int]) -> None:
-    """Raises WindowInvariantViolated for a chunk of which landing has more or fewer rows than were read."""
+def require_row_counts(closing: Iterable[Ending], landed: Mapping[ChunkName, int]) -> None:
+    """Raise WindowInvariantViolated for a chunk of which landing has more or fewer rows than were read."""
     for ending in closing:
-        count = found.get(ending.row.chunk, 0)
+        count = landed.get(ending.row.chunk, 0)
         if count != ending.end.rows:
-            raise _broken(ending.row, f"read {ending.end.rows} rows, but landing has {count} of them")
+            raise _invariant_error(ending.row, f"read {ending.end.rows} rows, but landing has {count} of them")
 
 
-def reach(windows: Iterable[ChunkWindow]) -> Column:
-    """True for all log rows that any of the windows holds, and false for most others.
+def reach_condition(windows: Iterable[ChunkWindow]) -> Column:
+    """Return a condition on ``incarnation, lsn, txid``: true for every log row that a window holds, and for few others.
 
-    Made of comparisons with constants alone, so that file statistics skip what lies before and after. What a chunk's
-    snapshot could not see may have landed long before its low watermark.
+    The condition consists of comparisons with constants, so that file statistics rule out earlier and later files. A
+    transaction that a chunk's snapshot could not see may have landed long before the chunk's low watermark.
     """
-    of_life: dict[int, list[ChunkWindow]] = {}
+    by_incarnation: dict[int, list[ChunkWindow]] = {}
     for window in windows:
-        of_life.setdefault(window.high.incarnation, []).append(window)
+        by_incarnation.setdefault(window.high.incarnation, []).append(window)
     near = F.lit(False)
-    for incarnation, spans in of_life.items():
+    for incarnation, spans in by_incarnation.items():
         since = F.col(LSN) >= min(window.low.lsn for window in spans)
         oldest = [window.snapshot.xmin for window in spans if window.snapshot]
         if oldest:
@@ -113,9 +118,9 @@ def reach(windows: Iterable[ChunkWindow]) -> Column:
     return near
 
 
-def _broken(row: WatermarkRow, what: str) -> WindowInvariantViolated:
+def _invariant_error(row: WatermarkRow, problem: str) -> WindowInvariantViolated:
     at = Position(row.incarnation, row.lsn, row.seq)
     return WindowInvariantViolated(
-        f"chunk {row.chunk_id} of {row.table} (lease epoch {row.lease_epoch}, high watermark {at}) {what}",
-        next_step="report this with the landing rows of the chunk; landing was written wrongly or edited by hand",
+        f"chunk {row.chunk_id} of {row.table} (lease epoch {row.lease_epoch}, high watermark {at}) {problem}",
+        next_step="report this with the landing rows of the chunk; landing is corrupt or was edited by hand",
     )

@@ -1,8 +1,8 @@
-"""Two tables that should hold the same rows, row by row: what decoding landing again has changed.
+"""Compare two tables row by row, to count what decoding landing again has changed.
 
-Promise: a row counts as the same only if every column is, each value of an image included, and each copy of it is
-there on both sides. Which rows are set against each other is told by the columns that name one, such as an event's
-position. Which tables those are, and what follows from it, is left to the caller.
+Place: between the staged tables and the redecode ledger. Guarantee: a row counts as the same only if every column is
+equal, each value of an image included, and if both sides hold equally many copies of it. Which tables are compared,
+and what follows from a difference, is left to the caller.
 """
 
 from __future__ import annotations
@@ -17,44 +17,51 @@ COUNTS = ("same", "different", "only_old", "only_new")
 _OLD, _NEW = "old", "new"
 
 
-def compared(old: DataFrame, new: DataFrame, named_by: Sequence[str], letter: str | None) -> DataFrame:
-    """``batch, table, op`` and how many rows are the same, different, or on one side only.
+def count_differences(
+    old: DataFrame, new: DataFrame, identity: Sequence[str], op_column: str | None
+) -> DataFrame:
+    """Return ``batch, table, op`` and four counts of rows: ``same``, ``different``, ``only_old``, ``only_new``.
 
-    Both have columns ``batch`` and ``table``; ``letter`` is the one that becomes ``op``, if there is one. A row that is
-    on both sides counts under what the new one says of itself.
+    Both frames have the same columns, among them ``batch``, ``table``, those of ``identity`` and ``op_column``.
+    ``identity`` pairs an old row with a new one; ``op_column`` becomes ``op``, which is NULL without one. A pair counts
+    under the new row's batch, table and op.
     """
-    rows = _told(old, _OLD, named_by, letter).unionByName(_told(new, _NEW, named_by, letter))
+    rows = _with_fingerprint(old, _OLD, identity, op_column).unionByName(
+        _with_fingerprint(new, _NEW, identity, op_column)
+    )
 
-    def all_of(side: str) -> Column:
-        return F.sort_array(F.collect_list(F.when(F.col("side") == side, F.col("content"))))
+    def fingerprints(side: str) -> Column:
+        return F.sort_array(F.collect_list(F.when(F.col("side") == side, F.col("fingerprint"))))
 
-    def place(side: str) -> Column:
+    def group_columns(side: str) -> Column:
         return F.max(F.when(F.col("side") == side, F.struct("batch", "table", "op")))
 
-    met = rows.groupBy("named").agg(
-        all_of(_OLD).alias(_OLD), all_of(_NEW).alias(_NEW), F.coalesce(place(_NEW), place(_OLD)).alias("place")
+    pairs = rows.groupBy("identity").agg(
+        fingerprints(_OLD).alias(_OLD), fingerprints(_NEW).alias(_NEW),
+        F.coalesce(group_columns(_NEW), group_columns(_OLD)).alias("group"),
     )
     kind = (
         F.when(F.size(_NEW) == 0, "only_old").when(F.size(_OLD) == 0, "only_new")
         .when(F.col(_OLD) == F.col(_NEW), "same").otherwise("different")
     )
     return (
-        met.select("place.*", kind.alias("kind")).groupBy("batch", "table", "op")
+        pairs.select("group.*", kind.alias("kind")).groupBy("batch", "table", "op")
         .agg(*(F.count_if(F.col("kind") == name).alias(name) for name in COUNTS))
     )
 
 
-def _told(rows: DataFrame, side: str, named_by: Sequence[str], letter: str | None) -> DataFrame:
-    content = F.md5(F.to_json(F.struct(*(_comparable(field) for field in rows.schema))))
-    op = F.col(letter) if letter else F.lit(None).cast("string")
+def _with_fingerprint(rows: DataFrame, side: str, identity: Sequence[str], op_column: str | None) -> DataFrame:
+    """Return ``identity, batch, table, op, fingerprint, side``; the fingerprint is a hash of all columns."""
+    fingerprint = F.md5(F.to_json(F.struct(*(_json_column(field) for field in rows.schema))))
+    op = F.col(op_column) if op_column else F.lit(None).cast("string")
     return rows.select(
-        F.struct(*named_by).alias("named"), "batch", "table", op.alias("op"), content.alias("content"),
+        F.struct(*identity).alias("identity"), "batch", "table", op.alias("op"), fingerprint.alias("fingerprint"),
         F.lit(side).alias("side"),
     )
 
 
-def _comparable(field: StructField) -> Column:
-    """A column as JSON holds it without loss: of maps the order is nothing, of timestamps every microsecond counts."""
+def _json_column(field: StructField) -> Column:
+    """Return a column that JSON holds without loss: a map as sorted entries, a timestamp as microseconds."""
     if isinstance(field.dataType, MapType):
         return F.array_sort(F.map_entries(field.name)).alias(field.name)
     if isinstance(field.dataType, TimestampType):

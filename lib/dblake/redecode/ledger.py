@@ -1,8 +1,9 @@
-"""The table of what decoding landing again has changed: which runs there were, and which tables' events they touched.
+"""The redecode ledger: every run that decoded landing again, and the tables whose rows it changed.
 
-A run's lines stand before any table is swapped, so a run that died in between is finished with them, by whoever
-decodes again next; and state finds by them which of its tables are to be built anew. How far a run is say Delta's
-transaction identifiers: here when it was compared and done, in the tables themselves when they were swapped.
+Place: beside the path; the comparison writes it, ``state.restate`` reads it. Guarantee: a run's lines are committed
+before any table is swapped, so the next run of redecode can finish one that was killed, and state detects which of its
+tables to rebuild. Progress is recorded in Delta transaction identifiers: of this table for "compared" and "finished",
+of the swapped tables for "swapped".
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
 from dblake.redecode.compare import COUNTS
 
-#: ``of`` is the table of ours: schemas, windows or events. Lines without a batch sum up what is the same in all of
-#: them; the one without ``of`` stands for the run itself.
+#: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
+#: are the same in all batches; the one line without ``of`` describes the run itself.
 REDECODED = StructType(
     [
         StructField("run", LongType()),
@@ -41,8 +42,8 @@ REDECODED = StructType(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """How many rows of a batch, table and letter came out the same, different, or are in the old or new table only."""
+class DifferenceLine:
+    """Row counts of one batch, table and op: the same, different, in the old table only, in the new table only."""
 
     of: str
     batch: int | None
@@ -55,56 +56,58 @@ class Line:
 
     @property
     def differs(self) -> bool:
-        """True if anything is not the same."""
+        """True if any row is not the same."""
         return self.different + self.only_old + self.only_new > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run of decoding again: batches ``first`` to ``last``, by which ``decoder``, and what came of it."""
+class RedecodeRun:
+    """One run of redecode: batches ``first`` to ``last``, the ``decoder``'s fingerprint, and the differences."""
 
     number: int
     decoder: str
     first: int
     last: int
-    lines: Sequence[Line]
+    lines: Sequence[DifferenceLine]
 
     @property
     def tables(self) -> list[str]:
-        """Those whose events or schemas differ: their state is built anew."""
+        """The source tables whose events or schemas differ; state rebuilds their state tables."""
         return sorted({line.table or "" for line in self.lines if line.differs and line.of != "windows"})
 
-    def facts(self) -> dict[str, object]:
-        """For JSON."""
+    def as_json(self) -> dict[str, object]:
+        """Return the run as an object for JSON output."""
         totals = {name: sum(getattr(line, name) for line in self.lines if line.of == "events") for name in COUNTS}
         differing = [asdict(line) for line in self.lines if line.differs]
         return {"from": self.first, "to": self.last, "events": totals, "tables": self.tables, "differing": differing}
 
 
-def compared_run(paths: Paths) -> int:
-    """The newest run that was compared; 0 before the first."""
+def newest_compared_run(paths: Paths) -> int:
+    """Return the number of the newest run whose comparison is recorded; 0 before the first."""
     return newest_batch(paths.redecoded, Application.redecode(paths.source))
 
 
-def done_run(paths: Paths) -> int:
-    """The newest run that is done."""
-    return newest_batch(paths.redecoded, _done(paths))
+def newest_finished_run(paths: Paths) -> int:
+    """Return the number of the newest finished run; 0 before the first."""
+    return newest_batch(paths.redecoded, Application.redecode_done(paths.source))
 
 
-def note_done(paths: Paths, run: int) -> None:
-    """Notes that a run is done."""
-    record_batch(paths.redecoded, _done(paths), run)
+def record_finished_run(paths: Paths, run: int) -> None:
+    """Record that a run is finished."""
+    record_batch(paths.redecoded, Application.redecode_done(paths.source), run)
 
 
-def note_compared(spark: SparkSession, paths: Paths, run: Run, found: DataFrame) -> None:
-    """Appends a run's lines; ``found`` has ``of`` and what ``compare`` counts."""
+def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, counts: DataFrame) -> None:
+    """Append a run's lines; ``counts`` has ``of`` and the columns of ``count_differences``."""
     differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
-    alike = found.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
-    itself = spark.createDataFrame([(None,)], StructType([StructField("of", StringType())]))
-    lines = found.where(differs).unionByName(alike, allowMissingColumns=True)
-    lines = lines.unionByName(itself, allowMissingColumns=True)
-    said = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
-    rows = lines.withColumns({name: F.lit(value) for name, value in said.items()} | {"at": F.current_timestamp()})
+    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
+    run_line = spark.createDataFrame([(None,)], StructType([StructField("of", StringType())]))
+    lines = counts.where(differs).unionByName(alike, allowMissingColumns=True)
+    lines = lines.unionByName(run_line, allowMissingColumns=True)
+    run_columns = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
+    rows = lines.withColumns(
+        {name: F.lit(value) for name, value in run_columns.items()} | {"at": F.current_timestamp()}
+    )
     rows = rows.select(*(F.col(f"`{field.name}`").cast(field.dataType) for field in REDECODED)).coalesce(1)
     application = Application.redecode(paths.source)
     write = rows.write.format("delta").mode("append").options(txnAppId=application, txnVersion=run.number)
@@ -112,20 +115,20 @@ def note_compared(spark: SparkSession, paths: Paths, run: Run, found: DataFrame)
         write.save(paths.redecoded)
 
 
-def read_run(paths: Paths, number: int) -> Run:
-    """A run that was compared."""
+def read_run(paths: Paths, number: int) -> RedecodeRun:
+    """Read a run whose comparison is recorded."""
     rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
-    itself = next(row for row in rows if row["of"] is None)
+    run_line = next(row for row in rows if row["of"] is None)
     lines = [
-        Line(row["of"], row["batch"], row["table"], row["op"], *(row[name] or 0 for name in COUNTS))
+        DifferenceLine(row["of"], row["batch"], row["table"], row["op"], *(row[name] or 0 for name in COUNTS))
         for row in rows if row["of"] is not None
     ]
     lines.sort(key=lambda line: (line.of, line.table or "", line.batch is None, line.batch or 0, line.op or ""))
-    return Run(number, itself["decoder"], itself["first"], itself["last"], lines)
+    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], lines)
 
 
-def changes(paths: Paths) -> dict[str, dict[int, int]]:
-    """For each table, which runs that swapped events have changed anything of it, and from which batch on."""
+def read_changed_tables(paths: Paths) -> dict[str, dict[int, int]]:
+    """Return, by table and run, the first batch with changed events or schemas; only of runs that swapped events."""
     if not DeltaTable.is_deltatable(paths.redecoded):
         return {}
     swapped = newest_batch(paths.events, Application.redecode(paths.source))
@@ -134,12 +137,7 @@ def changes(paths: Paths) -> dict[str, dict[int, int]]:
         paths.redecoded, f"SELECT \"table\", run, min(batch) AS batch FROM t WHERE run <= {swapped} AND ({differs}) "
                          "AND of IN ('schemas', 'events') GROUP BY \"table\", run",
     )
-    found: dict[str, dict[int, int]] = {}
+    changed: dict[str, dict[int, int]] = {}
     for row in rows:
-        found.setdefault(row["table"], {})[row["run"]] = row["batch"]
-    return found
-
-
-def _done(paths: Paths) -> str:
-    return Application.redecode_done(paths.source)
-
+        changed.setdefault(row["table"], {})[row["run"]] = row["batch"]
+    return changed

@@ -1,8 +1,9 @@
-"""Whether landing still holds all that decoding a stretch of it again takes: else it is refused, by name.
+"""Reject a redecode whose landing rows are gone, by table name.
 
-Upkeep removes landing that was reconciled. What is left may hold a batch, and not the chunk rows, the log or the low
-watermark that a chunk window closing in it reaches back to: decoded again it would come out with other rows. The
-events, which are there for longer, and the ledger tell what landing had.
+Place: before a redecode run reads landing, and again after it. Guarantee: a run that passes has every landing row that
+decides its events. Maintenance removes landing that was reconciled; it may leave a batch but remove the chunk rows, log
+rows or low watermark to which a chunk window that closes in it reaches back. Without them the window would evict other
+rows. The events and the window ledger, which are retained longer, show what landing held.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from dblake.landing.columns import BATCH, CHUNK_ID, KIND, LEASE_EPOCH, LOW, TABL
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.ledger import ORPHANED
-from dblake.reconcile.windows import endings, reach
+from dblake.reconcile.windows import parse_endings, reach_condition
 
 
 def require_landing(spark: SparkSession, paths: Paths, first: int, last: int) -> None:
-    """Raises LandingGap if landing no longer holds what decoding batches ``first`` to ``last`` takes."""
+    """Raise LandingGap if landing lacks rows that decide the events of batches ``first`` to ``last``.
+
+    Raises LandingError if there is no landing table.
+    """
     if not DeltaTable.is_deltatable(paths.landing):
         raise LandingError(f"source {paths.source} has no landing table yet", next_step="run capture and reconcile")
     landing = spark.read.format("delta").load(paths.landing)
@@ -30,33 +34,34 @@ def require_landing(spark: SparkSession, paths: Paths, first: int, last: int) ->
     oldest = row["oldest"] if row and row["oldest"] is not None else last + 1
     if oldest == 1:
         return
-    # The batch before tells which lease epoch and incarnation were there.
+    # The batch before the first one supplies the lease epoch and incarnation that preceded.
     if first - 1 < oldest:
         raise LandingGap(
             f"landing no longer holds batch {first} and the one before it: it begins with batch {oldest}",
-            next_step=f"reconcile --from {oldest + 1} at the earliest; a dump makes right what is older",
+            next_step=f"reconcile --from {oldest + 1} at the earliest; dump the tables to correct older rows",
         )
-    reaching = _reaching_back(spark, paths, landing, first, last, oldest)
-    if reaching:
+    tables = _tables_with_missing_rows(spark, paths, landing, first, last, oldest)
+    if tables:
         raise LandingGap(
-            f"chunk windows of {', '.join(reaching)} that close in batches {first} to {last} reach back to before "
+            f"chunk windows of {', '.join(tables)} that close in batches {first} to {last} reach back to before "
             f"batch {oldest}, with which landing begins",
-            next_step="give --from a later batch; a dump makes right what is older",
+            next_step="give --from a later batch; dump the tables to correct older rows",
         )
 
 
-def _reaching_back(
+def _tables_with_missing_rows(
     spark: SparkSession, paths: Paths, landing: DataFrame, first: int, last: int, oldest: int
 ) -> list[str]:
-    """The tables whose windows need batches that are gone."""
+    """Return the tables whose windows close in these batches and need batches before ``oldest``."""
     span = F.col(BATCH).between(first, last)
-    found = survey(LandingFiles(paths.landing, paths.source).files(first, last), first, last)
-    windows = [ending.window for ending in endings(found.watermarks) if ending.window]
+    summary = survey(LandingFiles(paths.landing, paths.source).files(first, last), first, last)
+    windows = [ending.window for ending in parse_endings(summary.watermarks) if ending.window]
     tables = {window.table for window in windows if window.first_batch < oldest}
     if windows:
-        gone = spark.read.format("delta").load(paths.events).where((F.col(BATCH) < oldest) & (F.col(ORIGIN) == LOG))
-        of_window = gone.where(F.col(TABLE).isin(sorted({window.table for window in windows})) & reach(windows))
-        tables |= {row[TABLE] for row in of_window.select(TABLE).distinct().collect()}
+        removed = spark.read.format("delta").load(paths.events).where((F.col(BATCH) < oldest) & (F.col(ORIGIN) == LOG))
+        is_of_table = F.col(TABLE).isin(sorted({window.table for window in windows}))
+        in_reach = removed.where(is_of_table & reach_condition(windows))
+        tables |= {row[TABLE] for row in in_reach.select(TABLE).distinct().collect()}
     ledger = spark.read.format("delta").load(paths.windows).where(span & (F.col("reason") == ORPHANED))
     lows = landing.where(F.col(KIND) == LOW).select(CHUNK_ID, TABLE, LEASE_EPOCH)
     orphans = ledger.join(lows, [CHUNK_ID, TABLE, LEASE_EPOCH], "left_anti")

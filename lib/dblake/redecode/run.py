@@ -1,23 +1,21 @@
-"""Landing decoded again, from a batch on: what a mended decoder makes of history takes the place of what was there.
+"""Decode landing again from a batch on, and replace the events that an earlier decoder wrote.
 
-Three steps. The same Reconciler as ever writes what it makes of those batches into tables of their own; what lies
-before them stays where it is, and is read there, so nothing is copied and no file of another table depended on. The
-two are compared, and the result is kept (``redecoded``). Then the new rows replace the old in one commit for each
-table: readers see the one or the other, the version before can be read until upkeep removes its files, and no folder is
-renamed, which an object store could not do at once. Positions stay as they are, and so do subscribers' checkpoints.
+Three steps. The Reconciler writes those batches into staged tables; it reads rows of earlier batches from the current
+tables, so nothing is copied. The staged and the current rows are compared, and the counts are recorded (``ledger``).
+Then the staged rows replace the current ones, in one commit per table: readers see either version, and the old one
+stays readable until maintenance removes its files. No folder is renamed, which an object store cannot do atomically.
+Positions do not change, so subscribers' checkpoints stay valid.
 
-Promises to go on after a kill: before the comparison with the tables that were written, if it is still the same
-decoder; after it by finishing the swap before anything else. A reconcile that runs beside it stops when events have
-been swapped (SupersededByRedecode), and what it appended since then is decoded again in a second round. State tables of which
-events differ are built anew by state (``restate``).
+Guarantee: a killed run resumes. Before its comparison is recorded it resumes with the staged tables, if the decoder is
+the same (``decoder``); afterwards the next run first finishes the swap. A concurrent reconcile stops once events are
+swapped (SupersededByRedecode); a second round decodes again what it appended until then. Rebuilding the state tables
+whose events differ is left to ``state.restate``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from functools import reduce
-from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -26,7 +24,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-import dblake
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
@@ -36,15 +33,25 @@ from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
-from dblake.redecode.compare import compared
-from dblake.redecode.ledger import Run, compared_run, done_run, note_compared, note_done, read_run
+from dblake.redecode.compare import count_differences
+from dblake.redecode.decoder import fingerprint_decoder
+from dblake.redecode.ledger import (
+    RedecodeRun,
+    newest_compared_run,
+    newest_finished_run,
+    read_run,
+    record_comparison,
+    record_finished_run,
+)
 from dblake.redecode.preconditions import require_landing
 from dblake.spark.conflicts import retry_on_conflict
 
 logger = logging.getLogger(__name__)
 
-#: In the order in which they are swapped, each with what names a row and the column told as its letter. Events come
-#: last: what refers to schemas finds them, and a reconcile beside looks at events.
+_MAX_COMMIT_ATTEMPTS = 8
+
+#: The tables in the order in which they are swapped, each with the identity of its rows and the column that is ``op``
+#: in the ledger. Events come last: events need their schemas, and a concurrent reconcile detects the swap in events.
 _TABLES = {
     "schemas": (("schema_id", "table", *POSITION), None),
     "windows": (("chunk_id", "table", "lease_epoch", "batch"), "status"),
@@ -52,10 +59,13 @@ _TABLES = {
 }
 
 
-def decode_again(spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m") -> list[Run]:
-    """Decodes batches from ``first`` on anew, compares and swaps; returns what each round of it came to.
+def redecode(
+    spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
+) -> list[RedecodeRun]:
+    """Decode all reconciled batches from ``first`` on again, compare and swap; return one run per round.
 
-    Raises LandingGap if landing no longer holds all that takes.
+    Raises UsageError if no batch from ``first`` on is reconciled, and LandingGap if landing lacks rows that decide the
+    events.
     """
     decoded = newest_batch(paths.events, Application.reconcile(paths.source))
     if first > decoded:
@@ -63,78 +73,79 @@ def decode_again(spark: SparkSession, paths: Paths, first: int, *, max_bytes_per
             f"events reach batch {decoded}: nothing from batch {first} on has been decoded yet",
             next_step="run reconcile without --from",
         )
-    work = _Work(spark, paths, max_bytes_per_trigger)
+    work = Redecode(spark, paths, max_bytes_per_trigger)
     rounds = []
-    run = work.unfinished()
+    run = work.read_unfinished()
     if run:
-        logger.warning("finishing what was begun: batches %d to %d", run.first, run.last)
+        logger.warning("finishing an interrupted redecode: batches %d to %d", run.first, run.last)
         rounds.append(run)
-        late = work.finish(run)
+        appended = work.finish(run)
     if run is None or (run.first, run.decoder) != (first, work.decoder):
         run = work.compare(first, decoded)
         rounds.append(run)
-        late = work.finish(run)
-    if late > run.last:
-        # Appended before events were swapped, so by whichever decoder and beside whichever history.
-        rounds.append(work.compare(run.last + 1, late))
+        appended = work.finish(run)
+    if appended > run.last:
+        # A concurrent reconcile appended these before the swap, perhaps with an older decoder and older history.
+        rounds.append(work.compare(run.last + 1, appended))
         work.finish(rounds[-1])
     return rounds
 
 
-class _Work:
-    """What stays the same from round to round."""
+class Redecode:
+    """The redecode of one source: what every round shares."""
 
     def __init__(self, spark: SparkSession, paths: Paths, max_bytes_per_trigger: str) -> None:
         self._spark, self._paths = spark, paths
         self._bytes = size_in_bytes(max_bytes_per_trigger)
         self._application = Application.redecode(paths.source)
-        self.decoder = _decoder()
+        self.decoder = fingerprint_decoder()
 
-    def unfinished(self) -> Run | None:
-        """The run that was compared and is not done."""
-        number = compared_run(self._paths)
-        return read_run(self._paths, number) if number > done_run(self._paths) else None
+    def read_unfinished(self) -> RedecodeRun | None:
+        """Read the run whose comparison is recorded and whose swap is not finished; None if there is none."""
+        number = newest_compared_run(self._paths)
+        return read_run(self._paths, number) if number > newest_finished_run(self._paths) else None
 
-    def compare(self, first: int, last: int) -> Run:
-        """Decodes these batches beside what is there, and notes how the two differ."""
-        run = Run(compared_run(self._paths) + 1, self.decoder, first, last, ())
+    def compare(self, first: int, last: int) -> RedecodeRun:
+        """Decode these batches into staged tables, and record how they differ from the current ones."""
+        run = RedecodeRun(newest_compared_run(self._paths) + 1, self.decoder, first, last, ())
         require_landing(self._spark, self._paths, first, last)
-        beside = self._beside(run)
-        self._decode(beside, run)
-        failpoint("again.decoded")
-        # Upkeep may have removed old landing while it was being read.
+        staged = self._staged_paths(run)
+        self._decode(staged, run)
+        failpoint("redecode.decoded")
+        # Maintenance may have removed old landing while it was read.
         require_landing(self._spark, self._paths, first, last)
-        found = [
-            compared(self._rows(getattr(self._paths, name), run), self._rows(getattr(beside, name), run), *told)
-            .withColumn("of", F.lit(name))
-            for name, told in _TABLES.items()
+        counts = [
+            count_differences(
+                self._rows(getattr(self._paths, name), run), self._rows(getattr(staged, name), run), identity, op_column
+            ).withColumn("of", F.lit(name))
+            for name, (identity, op_column) in _TABLES.items()
         ]
-        note_compared(self._spark, self._paths, run, reduce(DataFrame.unionByName, found))
-        failpoint("again.compared")
+        record_comparison(self._spark, self._paths, run, reduce(DataFrame.unionByName, counts))
+        failpoint("redecode.compared")
         return read_run(self._paths, run.number)
 
-    def finish(self, run: Run) -> int:
-        """Puts what a run decoded in place of what was there; returns up to where others may have appended by then."""
-        beside = self._beside(run)
-        # Without its folder it was swapped before, or events were removed since to be made from the start.
-        if DeltaTable.is_deltatable(beside.events):
+    def finish(self, run: RedecodeRun) -> int:
+        """Swap a run's tables, then delete its staged ones; return the newest batch in events before the swap."""
+        staged = self._staged_paths(run)
+        # Without staged events the run swapped before, or events were removed since, to be rebuilt from landing.
+        if DeltaTable.is_deltatable(staged.events):
             for name in _TABLES:
-                self._swap(name, getattr(self._paths, name), getattr(beside, name), run)
-                failpoint(f"again.{name}_swapped")
-        late = _stop_others(self._paths)
-        failpoint("again.others_stopped")
-        _remove(self._spark, self._paths.again)
-        failpoint("again.removed")
-        note_done(self._paths, run.number)
-        logger.info("batches %d to %d are decoded again", run.first, run.last)
-        return late
+                self._swap(name, getattr(self._paths, name), getattr(staged, name), run)
+                failpoint(f"redecode.{name}_swapped")
+        appended = _reject_pending_appends(self._paths)
+        failpoint("redecode.appends_rejected")
+        _delete_folder(self._spark, self._paths.again)
+        failpoint("redecode.staged_deleted")
+        record_finished_run(self._paths, run.number)
+        logger.info("replaced the events of batches %d to %d", run.first, run.last)
+        return appended
 
-    def _beside(self, run: Run) -> StagedPaths:
+    def _staged_paths(self, run: RedecodeRun) -> StagedPaths:
         folder = f"{self._paths.again}/{run.number}-{run.first}-{run.decoder}"
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
-    def _decode(self, beside: StagedPaths, run: Run) -> None:
-        reconciler = Reconciler(as_session(self._spark), beside, (self._paths, run.first))
+    def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:
+        reconciler = Reconciler(as_session(self._spark), staged, (self._paths, run.first))
         try:
             reconciler.catch_up()
             for batch in reconciler.landing.portions(run.first, run.last, self._bytes):
@@ -142,51 +153,47 @@ class _Work:
         except PySparkException as error:
             raise decoder_error(error) or error from None
 
-    def _rows(self, path: str, run: Run) -> DataFrame:
-        return self._spark.read.format("delta").load(path).where(_batches(run))
+    def _rows(self, path: str, run: RedecodeRun) -> DataFrame:
+        return self._spark.read.format("delta").load(path).where(_batch_condition(run))
 
-    def _swap(self, name: str, old: str, new: str, run: Run) -> None:
-        if newest_batch(old, self._application) >= run.number:
+    def _swap(self, name: str, current: str, staged: str, run: RedecodeRun) -> None:
+        """Replace one table's rows of a run's batches; without differences only record the run."""
+        if newest_batch(current, self._application) >= run.number:
             return
         if any(line.differs for line in run.lines if line.of == name):
-            self._replace(old, new, run)
+            self._replace(current, staged, run)
         else:
-            record_batch(old, self._application, run.number)
+            record_batch(current, self._application, run.number)
 
     @retry_on_conflict
-    def _replace(self, old: str, new: str, run: Run) -> None:
-        with commit_lock(old):
+    def _replace(self, current: str, staged: str, run: RedecodeRun) -> None:
+        with commit_lock(current):
             (
-                self._rows(new, run).write.format("delta").mode("overwrite").option("replaceWhere", _batches(run))
-                .options(txnAppId=self._application, txnVersion=run.number).save(old)
+                self._rows(staged, run).write.format("delta").mode("overwrite")
+                .option("replaceWhere", _batch_condition(run))
+                .options(txnAppId=self._application, txnVersion=run.number).save(current)
             )
 
 
-def _batches(run: Run) -> str:
+def _batch_condition(run: RedecodeRun) -> str:
     return f"{BATCH} >= {run.first} AND {BATCH} <= {run.last}"
 
 
-@retry(retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(8), reraise=True)
-def _stop_others(paths: Paths) -> int:
-    """Makes appends to events that are under way fail; returns the newest batch that came before."""
+@retry(
+    retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(_MAX_COMMIT_ATTEMPTS), reraise=True
+)
+def _reject_pending_appends(paths: Paths) -> int:
+    """Make appends to events that are in progress fail; return the newest batch that was appended before."""
     application = Application.reconcile(paths.source)
     with commit_lock(paths.events):
         table = DeltaTable(paths.events)
         done = table.transaction_version(application) or 0
-        # The number they read as they began is written once more: Delta takes none of their commits after this one.
-        again = CommitProperties(app_transactions=[Transaction(application, done)])
-        table.create_write_transaction([], "append", table.schema(), commit_properties=again)
+        # Delta rejects a commit if its transaction identifier was written since it was read: write the same version.
+        unchanged = CommitProperties(app_transactions=[Transaction(application, done)])
+        table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
     return done
 
 
-def _decoder() -> str:
-    """A name for the code that decodes, another one as soon as any of it changes."""
-    home, digest = Path(dblake.__file__).parent, hashlib.sha256()
-    for file in sorted(home.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _remove(spark: SparkSession, folder: str) -> None:
+def _delete_folder(spark: SparkSession, folder: str) -> None:
     path = spark._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
     path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)

@@ -1,7 +1,8 @@
-"""A state table's row count and hash, in Spark SQL, to be held against the source's.
+"""Count and hash a state table's rows in Spark SQL, for comparison with the source's.
 
-The twin of ``digest`` on the other side of landing, which says how the hash is made. It holds for types whose Spark
-text is the source's canonical text: integers, text and characters, dates, and timestamps without a zone.
+Place: after state; quickstart compares it with ``source.postgres.digest``, which defines the hash. Guarantee: equal
+rows have equal hashes for types whose Spark text is the source's canonical text: integers, text, dates, and timestamps
+without a zone. Other types are rejected.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ _SAME_TEXT = (
 
 
 def digest_sql(table: TableSchema, relation: str) -> str:
-    """A query for ``rows, hash`` of ``relation``, which has the table's columns. Refuses other types by name."""
+    """Return a query for ``rows, hash`` of ``relation``, which has the table's columns.
+
+    Raises Unsupported for a column whose type has another text in Spark than at the source.
+    """
     for column in table.columns:
         if not column.type.startswith(_SAME_TEXT):
             raise Unsupported(
-                f"column {column.name} of {table.table}: type {column.type} has no text that both sides share",
-                next_step="leave the table out",
+                f"column {column.name} of {table.table}: Spark and the source write type {column.type} differently",
+                next_step="exclude the table",
             )
     texts = ", ".join(f"coalesce(cast({identifier(name)} AS STRING), chr(30))" for name in table.names)
     return (

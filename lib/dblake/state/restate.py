@@ -23,7 +23,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
-from dblake.redecode.ledger import changes
+from dblake.redecode.ledger import read_changed_tables
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.state.files import table_columns
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
@@ -53,7 +53,7 @@ def restate(
     A table that is not ``behind`` is at the ``frontier``, though it may have had no events for long.
     """
     application, restated = Application.redecode(paths.source), []
-    for table, runs in sorted(changes(paths).items()):
+    for table, runs in sorted(read_changed_tables(paths).items()):
         path = paths.state(*split_qualified(table))
         now = progress(path, Application.state(paths.source))
         since = [batch for run, batch in runs.items() if run > newest_batch(path, application)]

@@ -31,7 +31,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
-from dblake.redecode.ledger import changes
+from dblake.redecode.ledger import read_changed_tables
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.key_ranges import fold_ranges
 from dblake.state.merge import NO_EVENTS, Outcome, Slice, merge_events, merge_slice
@@ -116,7 +116,7 @@ def _advance(
     # Read before the events, so that those of every window known by then are among them.
     closed = newest_batch(paths.windows, Application.reconcile(paths.source))
     # A removed state table is rebuilt; and decoding again may have found the first events of one.
-    meant = {*frontier.versions, *frontier.behind, *changes(paths)}
+    meant = {*frontier.versions, *frontier.behind, *read_changed_tables(paths)}
     gone = {t: 0 for t in meant if not DeltaTable.is_deltatable(_state_path(paths, t))}
     behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
     events = Events(paths.events)

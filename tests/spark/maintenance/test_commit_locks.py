@@ -27,7 +27,7 @@ from dblake.landing.control import ChunkEnd
 from dblake.maintenance.run import Maintenance
 from dblake.quality.run import run_check
 from dblake.reconcile.stream import reconcile_once
-from dblake.redecode.run import decode_again
+from dblake.redecode.run import redecode
 from dblake.state.run import run_state
 from tests.model.dblog import High, Image, Low
 from tests.support.landed import Change, land
@@ -53,7 +53,7 @@ class Shop:
             "reconcile": lambda: reconcile_once(spark, self.paths),
             "state": lambda: run_state(spark, self.paths),
             "check": lambda: run_check(spark, self.paths, [], everything=True),
-            "redecode": lambda: decode_again(spark, self.paths, 1),
+            "redecode": lambda: redecode(spark, self.paths, 1),
         }
 
     def land(self) -> None:

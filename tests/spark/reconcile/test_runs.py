@@ -1,4 +1,4 @@
-"""What a run of reconcile does with a landing that is whole, was read before, has holes, or contradicts itself."""
+"""Runs of reconcile over landing that is complete, was reconciled before, has gaps, or violates an invariant."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def put(batch: int, lsn: int, key: str, value: str, op: str = "c") -> Change:
     return Change(batch, 1, Position(1, lsn), lsn, T.table, op, (key,), {"id": key, "v": value})
 
 
-def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **said: object) -> list[LandedRecord]:
-    """A chunk of ``t`` that landed in one batch; ``said`` is what its high watermark says differently."""
+def chunk(
+    batch: int, name: str, low: int, high: int, read: dict[str, str], **high_fields: object
+) -> list[LandedRecord]:
+    """A chunk of ``t`` that landed in one batch; ``high_fields`` replace fields of its high watermark's payload."""
     end = {"dump_id": "d", "number": 1, "low_lsn": low, "low_seq": 0, "schema_id": T.schema_id, "rows": len(read),
-           "first_batch": batch, **said}
+           "first_batch": batch, **high_fields}
     return [
         Low(batch, 1, T.table, name, Position(1, low)),
         *(ChunkRow(batch, 1, T.table, name, n, (k,), {"id": k, "v": v}) for n, (k, v) in enumerate(read.items())),
@@ -58,17 +60,17 @@ def chunk(batch: int, name: str, low: int, high: int, read: dict[str, str], **sa
     ]
 
 
-def lake(folder: Path, things: Sequence[LandedRecord]) -> Paths:
-    """A warehouse with these things landed."""
+def lake(folder: Path, records: Sequence[LandedRecord]) -> Paths:
+    """A warehouse with these records landed."""
     paths = Paths(str(folder), "shop")
-    land(paths.landing, "shop", things, {T.table: T})
+    land(paths.landing, "shop", records, {T.table: T})
     return paths
 
 
 def reconciled_in(
     runs: int, spark: SparkSession, folder: Path, first: Sequence[LandedRecord], then: Sequence[LandedRecord]
 ) -> Paths:
-    """A warehouse with all of it reconciled: in two runs the first ones are before the others land."""
+    """A warehouse with all records reconciled; of two runs the first one precedes the landing of ``then``."""
     paths = lake(folder, first)
     if runs == 2:
         reconcile_once(spark, paths)
@@ -94,8 +96,8 @@ EXPECTED = [(10, 0, "c", "a"), (30, 0, "r", "a"), (30, 2, "r", "b"), (40, 0, "u"
 
 
 @pytest.fixture
-def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process's own time zone, which Spark gives collected times in, is another than UTC."""
+def kathmandu_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run this process, in whose time zone Spark returns collected times, outside UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Asia/Kathmandu")
         time.tzset()
@@ -103,15 +105,15 @@ def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.usefixtures("far_from_utc")
-def test_times_are_instants_whatever_the_machines_time_zone(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("kathmandu_time")
+def test_event_times_do_not_depend_on_local_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, WHOLE)
     reconcile_once(spark, paths)
     landed = query_rows(paths.landing, "SELECT lsn, committed_at FROM t WHERE kind IN ('row', 'high')")
     at = {row["lsn"]: row["committed_at"] for row in landed}
-    told = query_rows(paths.events, "SELECT lsn, committed_at FROM t")
-    assert len(told) == len(EXPECTED)
-    assert [row["committed_at"] for row in told] == [at[row["lsn"]] for row in told]
+    committed = query_rows(paths.events, "SELECT lsn, committed_at FROM t")
+    assert len(committed) == len(EXPECTED)
+    assert [row["committed_at"] for row in committed] == [at[row["lsn"]] for row in committed]
     assert [row["closed_at"] for row in query_rows(paths.windows, "SELECT closed_at FROM t")] == [at[30]]
 
 
@@ -127,7 +129,7 @@ def test_second_run_without_new_batches_changes_nothing(spark: SparkSession, tmp
     assert events(spark, paths) == [*EXPECTED, (50, 0, "c", "d")]
 
 
-def test_removed_tables_are_made_from_landing_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_removed_tables_are_rebuilt_from_landing(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, WHOLE)
     reconcile_once(spark, paths)
     for table in (paths.events, paths.windows, paths.schemas):
@@ -136,10 +138,10 @@ def test_removed_tables_are_made_from_landing_again(spark: SparkSession, tmp_pat
     assert events(spark, paths) == EXPECTED
 
 
-@pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
-def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp_path: Path, runs: int) -> None:
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["one run", "two runs"])
+def test_complete_dump_after_log_gap_deletes_phantoms(spark: SparkSession, tmp_path: Path, runs: int) -> None:
     before: list[LandedRecord] = [put(1, 10, "1", "a"), put(1, 20, "2", "b"), put(1, 30, "3", "c")]
-    # The new server counts its transactions from further down.
+    # The new server's transaction ids are lower than the old one's.
     end = ChunkEnd("d", 1, 5, 0, T.schema_id, 1, 2, snapshot="3:3:")
     last = replace(end, low_lsn=7, rows=0, began=DumpStart(2, 5, 0, "3:3:"))
     behind: list[LandedRecord] = [
@@ -163,18 +165,18 @@ def test_behind_a_gap_a_whole_dump_removes_what_is_gone(spark: SparkSession, tmp
     ]
 
 
-@pytest.mark.parametrize("runs", [1, 2], ids=["in one run", "in two runs"])
-def test_what_a_dump_of_keys_returned_is_known_to_a_whole_dump_after_it(
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["one run", "two runs"])
+def test_complete_dump_deletes_key_that_key_dump_returned(
     spark: SparkSession, tmp_path: Path, runs: int
 ) -> None:
     began = DumpStart(1, 40, 0)
-    # Between the two the row vanished without an event.
+    # Between the two dumps the row vanished without an event.
     keys, whole = chunk(1, "keys", 20, 30, {"1": "a"}), chunk(2, "all", 40, 50, {}, dump_id="w", began=began)
     paths = reconciled_in(runs, spark, tmp_path, keys, whole)
     assert events(spark, paths) == [(30, 0, "r", "a"), (50, 0, "d", None)]
 
 
-def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_batches_raise_landing_gap_before_any_event(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), put(2, 20, "2", "b")])
     assert reconcile_once(spark, paths) == 2
     land(paths.landing, "shop", [put(4, 40, "4", "d"), put(7, 70, "7", "g")], {T.table: T})
@@ -184,27 +186,27 @@ def test_missing_batches_are_named_and_nothing_is_done_past_them(spark: SparkSes
 
 
 @pytest.mark.parametrize(
-    ("case", "landed", "said"),
+    ("case", "landed", "message"),
     [
         ("fewer rows than were read", chunk(2, "k", 20, 30, {"1": "a"}, rows=2), "read 2 rows"),
         ("more rows than were read", chunk(2, "k", 20, 30, {"1": "a", "2": "b"}, rows=1), "read 1 rows"),
-        ("high before low", chunk(2, "k", 30, 20, {"1": "a"}), "inside out"),
-        ("began after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "first batch, 3"),
+        ("high before low", chunk(2, "k", 30, 20, {"1": "a"}), "high watermark precedes low watermark"),
+        ("first batch after its end", chunk(2, "k", 20, 30, {"1": "a"}, first_batch=3), "has first batch 3"),
         ("two high watermarks", [*chunk(2, "k", 20, 30, {"1": "a"}), *chunk(2, "k", 20, 40, {})[-1:]], "two high"),
     ],
 )
-def test_a_window_that_contradicts_itself_stops_the_run(
-    spark: SparkSession, tmp_path: Path, case: str, landed: list[LandedRecord], said: str
+def test_window_that_violates_invariant_stops_run(
+    spark: SparkSession, tmp_path: Path, case: str, landed: list[LandedRecord], message: str
 ) -> None:
     paths = lake(tmp_path, [put(1, 10, "1", "a"), *landed])
-    with pytest.raises(WindowInvariantViolated, match=said):
+    with pytest.raises(WindowInvariantViolated, match=message):
         reconcile_once(spark, paths)
     assert events(spark, paths) == [], case
 
 
-def test_discarded_chunks_and_orphans_emit_nothing_and_are_in_the_ledger(spark: SparkSession, tmp_path: Path) -> None:
+def test_discarded_and_orphaned_chunks_are_in_ledger_only(spark: SparkSession, tmp_path: Path) -> None:
     row = ChunkRow(1, 1, T.table, "orphan", 0, ("9",), {"id": "9", "v": "z"})
-    orphan = [Low(1, 1, T.table, "orphan", Position(1, 5)), row]
+    orphan: list[LandedRecord] = [Low(1, 1, T.table, "orphan", Position(1, 5)), row]
     discarded = chunk(2, "stale", 20, 30, {"1": "a"}, status=DISCARDED, reason="read elsewhere")
     later = Change(3, 2, Position(1, 40), 40, T.table, "c", ("4",), {"id": "4", "v": "d"})
     paths = lake(tmp_path, [*orphan, *discarded, later])
@@ -213,8 +215,8 @@ def test_discarded_chunks_and_orphans_emit_nothing_and_are_in_the_ledger(spark: 
     assert ledger(spark, paths) == [("orphan", "discarded", "orphaned"), ("stale", "discarded", "read elsewhere")]
 
 
-def test_bytes_that_do_not_fit_their_schema_stop_the_run_unseen(spark: SparkSession, tmp_path: Path) -> None:
-    """Landing says that the row has two columns; its bytes have three."""
+def test_payload_contradicting_schema_fails_without_values(spark: SparkSession, tmp_path: Path) -> None:
+    """The row's schema in landing has two columns; its payload has three."""
     wider = TableSchema(T.table, (*T.columns, Column("more", "text")))
     row = put(1, 10, "1", "hunter2")
     message = landing_row(replace(row, after={"id": "1", "v": "hunter2", "more": "x"}), {T.table: wider})
@@ -227,7 +229,7 @@ def test_bytes_that_do_not_fit_their_schema_stop_the_run_unseen(spark: SparkSess
     assert "hunter2" not in str(caught.value)
 
 
-def test_landing_compacted_and_vacuumed_at_rest_is_reconciled(spark: SparkSession, tmp_path: Path) -> None:
+def test_landing_compacted_while_stopped_is_reconciled(spark: SparkSession, tmp_path: Path) -> None:
     """D25: reconcile stops, an administrator compacts and vacuums landing, reconcile starts again."""
     paths = lake(tmp_path, WHOLE[:1])
     reconcile_once(spark, paths)
@@ -240,8 +242,8 @@ def test_landing_compacted_and_vacuumed_at_rest_is_reconciled(spark: SparkSessio
     assert events(spark, paths) == EXPECTED
 
 
-def test_compacted_landing_of_many_histories_gives_the_same_events(spark: SparkSession, tmp_path: Path) -> None:
-    """One file holds all batches: earlier ones must not be taken twice, windows reach back into it."""
+def test_compacted_landing_of_histories_gives_same_events(spark: SparkSession, tmp_path: Path) -> None:
+    """One file holds all batches: no batch may be reconciled twice, and windows reach back into the file."""
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(10)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     plain, compacted = Paths(str(tmp_path / "plain"), "shop"), Paths(str(tmp_path / "compacted"), "shop")
@@ -256,17 +258,19 @@ def test_compacted_landing_of_many_histories_gives_the_same_events(spark: SparkS
 
 
 class Died(BaseException):
-    """What a test ends a run with in place of SIGKILL: nothing of ours catches it."""
+    """Ends a run in place of SIGKILL; dblake catches no BaseException."""
 
 
-@pytest.mark.parametrize("place", ["reconcile.task_written", "reconcile.events_written"])
-def test_death_between_task_and_commit_leaves_no_event_visible(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize(
+    "name", ["reconcile.events_written", pytest.param("reconcile.task_written", marks=pytest.mark.slow)]
+)
+def test_reconcile_killed_before_commit_leaves_no_event(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     paths = lake(tmp_path, WHOLE)
 
     def die(here: str) -> None:
-        if here == place:
+        if here == name:
             raise Died
 
     with monkeypatch.context() as patched:
@@ -281,8 +285,8 @@ def test_death_between_task_and_commit_leaves_no_event_visible(
 
 
 @pytest.mark.usefixtures("everything_on_executors")
-def test_task_that_fails_on_an_executor_leaves_no_event_visible(spark: SparkSession, tmp_path: Path) -> None:
-    """Some tasks write their files, one meets bytes that do not fit their schema."""
+def test_task_failing_on_executor_leaves_no_event(spark: SparkSession, tmp_path: Path) -> None:
+    """Some tasks write their files; one reads a payload that contradicts its schema."""
     wider = TableSchema(T.table, (*T.columns, Column("more", "text")))
     paths = lake(tmp_path, WHOLE)
     row = landing_row(replace(put(4, 50, "9", "x"), after={"id": "9", "v": "x", "more": "y"}), {T.table: wider})
@@ -297,12 +301,12 @@ def test_task_that_fails_on_an_executor_leaves_no_event_visible(spark: SparkSess
 
 @pytest.fixture
 def everything_on_executors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little it is."""
+    """Use executors for any amount of work."""
     monkeypatch.setattr(dblake.reconcile.runner, "_SMALL_BYTES", 0)
 
 
 @pytest.mark.usefixtures("everything_on_executors")
-def test_executors_and_driver_give_the_same_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_executors_give_events_of_the_model(spark: SparkSession, tmp_path: Path) -> None:
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(20)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
@@ -355,9 +359,16 @@ def test_event_files_are_ordered_and_carry_statistics(spark: SparkSession, tmp_p
     assert [(row["lsn"], row["seq"]) for row in rows] == [(lsn, seq) for lsn, seq, *_ in EXPECTED]
 
 
-@pytest.mark.parametrize("snapshot", [None, "13:30:13"], ids=["by position", "by visibility"])
-@pytest.mark.parametrize("composite", [False, True], ids=["one column", "two columns"])
-def test_end_of_dump_removes_the_same_keys_with_state_as_from_events(
+@pytest.mark.parametrize(
+    ("composite", "snapshot"),
+    [
+        pytest.param(True, "13:30:13", id="two columns, by visibility"),
+        pytest.param(False, None, id="one column, by position"),
+        pytest.param(False, "13:30:13", id="one column, by visibility", marks=pytest.mark.slow),
+        pytest.param(True, None, id="two columns, by position", marks=pytest.mark.slow),
+    ],
+)
+def test_dump_end_deletes_same_keys_from_state_and_events(
     spark: SparkSession, tmp_path: Path, snapshot: str | None, composite: bool
 ) -> None:
     """Keys 1 and 2 vanished, 3 was returned, 4 was not visible to the first chunk, 5 is deleted, 6 came later."""
@@ -385,7 +396,7 @@ def test_end_of_dump_removes_the_same_keys_with_state_as_from_events(
         reconcile_once(spark, paths)
         if folded:
             run_state(spark, paths)
-            # What state holds is not read from events again.
+            # Keys that state holds are not read from events.
             spark.sql(f"DELETE FROM delta.`{paths.events}` WHERE lsn = 10")
         land(paths.landing, "shop", unfolded + dump, {T.table: schema})
         reconcile_once(spark, paths)
@@ -395,15 +406,16 @@ def test_end_of_dump_removes_the_same_keys_with_state_as_from_events(
     assert removed == 2 * [[{"id": key, "v": "x"} if composite else {"id": key} for key in keys]]
 
 
-def test_histories_with_state_folded_in_between_give_the_specified_events(
+def test_histories_with_state_between_give_model_events(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Dumps of these histories end, and remove keys, after state has folded in the first batches."""
     worlds = [play(random_steps(seed), f"h{seed}") for seed in (40, 153, 264, 291, 299, 312)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
-    # State folds up to the end of a transaction; histories do not mark it.
-    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in interleave_landings(worlds)]
+    # State folds up to the end of a transaction, which histories do not mark.
+    records = interleave_landings(worlds)
+    landed = [replace(record, last=True) if isinstance(record, Change) else record for record in records]
     land(paths.landing, "shop", landed, schemas)
     reconciler = Reconciler(lambda: spark, paths)
     reconciler.reconcile(2)
@@ -432,11 +444,12 @@ source: {name: bench, type: postgres, host: h, database: d, user: u, password: "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_real_executors_give_the_same_events(
+def test_cluster_executors_give_same_events(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two executors that have only what spark-submit.sh sends them; too much for the driver, in two micro-batches."""
+    """Two executors have only what spark-submit.sh sends them; the rows exceed the driver's limit, in two batches."""
     here = Paths(str(tmp_path / "here"), LANDED)
     land_dump(here.landing, 60_000, 60_000, batch_rows=15_000)
     shutil.copytree(here.landing, tmp_path / f"cluster/{LANDED}/landing")

@@ -1,4 +1,4 @@
-"""A small warehouse to fill with events and schemas by hand, and to fold."""
+"""A small warehouse to which tests write events and schemas directly, and which they fold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Lake", "table_schema", "when"]
 
 
 class Lake:
-    """One source's tables. Every event is ``(lsn, op, key, after)``; its batch is given once for a group."""
+    """One source's tables. An event is ``(lsn, op, key, after)``, optionally with its undecoded columns."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
@@ -30,20 +30,22 @@ class Lake:
         self.results: list[list[TableResult]] = []
 
     def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
+        """Append a version of a table's schema."""
         row = (schema.schema_id, schema.table, 1, lsn, 0,
                [(c.name, c.type, c.nullable, c.key) for c in schema.columns], list(schema.primary_key), batch)
         rows = self.spark.createDataFrame([row], from_arrow_schema(SCHEMAS))
         rows.write.format("delta").mode("append").save(self.paths.schemas)
 
     def frame(self, schema: TableSchema, batch: int, events: Sequence[tuple[object, ...]]) -> DataFrame:
+        """Return events of one batch with the columns of EVENTS."""
         rows = []
         for lsn, op, key, after, *undecoded in events:
-            image = {"r": "dump", "f": "dump"}.get(str(op), "log")
+            origin = {"r": "dump", "f": "dump"}.get(str(op), "log")
             assert isinstance(lsn, int) and (after is None or isinstance(after, dict))
             partial = op in ("c", "u", "r") and after is not None and set(after) != set(schema.names)
             keys = None if key is None else dict(zip(schema.primary_key, key if isinstance(key, tuple) else (key,),
                                                      strict=True))
-            rows.append((1, lsn, 0, schema.table, op, keys, None, after, schema.schema_id, 700, when(lsn), True, image,
+            rows.append((1, lsn, 0, schema.table, op, keys, None, after, schema.schema_id, 700, when(lsn), True, origin,
                          None, batch, partial, undecoded[0] if undecoded else []))
         return self.spark.createDataFrame(rows, EVENTS)
 
@@ -53,9 +55,11 @@ class Lake:
     def append(self, frames: Sequence[DataFrame]) -> None:
         reduce(DataFrame.union, frames).write.format("delta").mode("append").save(self.paths.events)
 
-    def fold(self, **options: int) -> list[TableResult]:
-        """Runs state; what each run returned is kept in ``results``."""
-        self.results.append(run_state(self.spark, self.paths, parallel=2, **options))
+    def fold(self, *, batches_per_step: int = 1000, until_batch: int | None = None) -> list[TableResult]:
+        """Run state, append its results to ``results`` and return them."""
+        self.results.append(run_state(
+            self.spark, self.paths, parallel=2, batches_per_step=batches_per_step, until_batch=until_batch
+        ))
         return self.results[-1]
 
     def state(self, schema: str, table: str) -> DataFrame:
@@ -63,7 +67,7 @@ class Lake:
 
 
 def when(lsn: int) -> datetime:
-    """Transaction ``lsn`` commits that many minutes after midnight."""
+    """Return the commit time of transaction ``lsn``: that many minutes after midnight."""
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=lsn)
 
 

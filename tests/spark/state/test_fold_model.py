@@ -1,7 +1,7 @@
-"""Random histories, folded by Spark in random steps, against the plain-Python fold.
+"""The fold of random histories in random steps, compared with the model's fold in plain Python.
 
-Keys are independent of one another but for truncates and schema changes, so one frame holds a thousand histories, each
-under a key of its own, and Spark runs a handful of jobs. A failing key's history is in the assertion.
+Except for truncates and schema changes, keys are independent. So one frame holds a thousand histories, each under its
+own key, and Spark runs few jobs. The assertion message contains a failing key's history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = int(os.environ.get("DBLAKE_HISTORIES", "1000"))
 BATCHES = 4
 
 
-def test_spark_folds_as_the_model_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Path) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", random.randrange(2**32)))
     draw = random.Random(seed)
     schemas = {name: [table_schema(f"public.{name}", "id text key", *(f"{c} text" for c in COLUMNS))]
@@ -52,8 +52,10 @@ def test_spark_folds_as_the_model_does(spark: SparkSession, tmp_path: Path) -> N
     lake.append(frames)
     lake.fold(batches_per_step=draw.choice([1, 2]), until_batch=2)
 
-    known = {name: sorted({c.name for s in versions for c in s.columns} - {"id"}) for name, versions in schemas.items()}
-    folded = {name: fold(events, known[name]) for name, events in tables.items()}
+    columns_of = {
+        name: sorted({c.name for s in versions for c in s.columns} - {"id"}) for name, versions in schemas.items()
+    }
+    folded = {name: fold(events, columns_of[name]) for name, events in tables.items()}
     for name, expected in folded.items():
         columns = [c.name for c in schemas[name][-1].columns if c.name != "id"]
         live = {key: {c: row.values[c] for c in columns} for key, row in expected.items() if not row.deleted}
@@ -67,7 +69,7 @@ def test_spark_folds_as_the_model_does(spark: SparkSession, tmp_path: Path) -> N
     lake.fold(batches_per_step=draw.choice([1, 2]))
     for name, expected in folded.items():
         rows = {
-            r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"], _texts(r, known[name]),
+            r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"], _texts(r, columns_of[name]),
                       frozenset(r["_missing"]))
             for r in lake.state("public", name).collect()
         }

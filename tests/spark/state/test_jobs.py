@@ -1,4 +1,4 @@
-"""The jobs ``state`` and ``sql`` as a user sees them: what they print and how they end."""
+"""The jobs ``state`` and ``sql``: their output and exit."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ def conf(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return conf
 
 
-def ask(conf: Path, *arguments: str, typed: str = "") -> Result:
+def run_sql(conf: Path, *arguments: str, typed: str = "") -> Result:
     return CliRunner().invoke(sql, ["--conf", str(conf), *arguments], input=typed)
 
 
-def test_json_keeps_all_digits(conf: Path) -> None:
-    said = ask(conf, "SELECT * FROM t ORDER BY id", "--json").stdout
-    assert '"n":1234567890.1234567890' in said
-    assert json.loads(said) == [
+def test_sql_json_has_all_digits(conf: Path) -> None:
+    output = run_sql(conf, "SELECT * FROM t ORDER BY id", "--json").stdout
+    assert '"n":1234567890.1234567890' in output
+    assert json.loads(output) == [
         {"id": 1, "n": 1234567890.123456789, "raw": "\\xff00", "seen": "2024-05-06T07:08:09.123456Z", "f": "NaN",
          "note": 'a "b", c'},
         {"id": 2, "n": None, "raw": None, "seen": None, "f": None, "note": None},
     ]
 
 
-def test_json_without_rows_is_an_empty_array(conf: Path) -> None:
-    assert json.loads(ask(conf, "SELECT * FROM t WHERE id = 9", "--json").stdout) == []
+def test_sql_json_without_rows_is_empty_array(conf: Path) -> None:
+    assert json.loads(run_sql(conf, "SELECT * FROM t WHERE id = 9", "--json").stdout) == []
 
 
-def test_csv(conf: Path) -> None:
-    assert ask(conf, "SELECT * FROM t ORDER BY id;", "--csv").stdout == (
+def test_sql_csv_quotes_values(conf: Path) -> None:
+    assert run_sql(conf, "SELECT * FROM t ORDER BY id;", "--csv").stdout == (
         "id,n,raw,seen,f,note\n"
         '1,1234567890.1234567890,\\xff00,2024-05-06 07:08:09.123456,NaN,"a ""b"", c"\n'
         "2,,,,,\n"
     )
 
 
-def test_a_table(conf: Path) -> None:
-    said = ask(conf, "SELECT id, note AS what FROM t ORDER BY id").stdout
-    assert [line.strip("│┃ ").split() for line in said.splitlines()][1:5:2] == [["id", "┃", "what"],
+def test_sql_prints_table(conf: Path) -> None:
+    output = run_sql(conf, "SELECT id, note AS what FROM t ORDER BY id").stdout
+    assert [line.strip("│┃ ").split() for line in output.splitlines()][1:5:2] == [["id", "┃", "what"],
                                                                                ["1", "│", "a", '"b",', "c"]]
-    assert "NULL" in said
+    assert "NULL" in output
 
 
-def test_the_prompt_goes_on_after_an_error(conf: Path) -> None:
-    done = ask(conf, "--csv", typed="SELECT 1\nAS one;\nSELEKT;\nDROP TABLE t;\nSELECT 2 AS two")
+def test_sql_prompt_continues_after_error(conf: Path) -> None:
+    done = run_sql(conf, "--csv", typed="SELECT 1\nAS one;\nSELEKT;\nDROP TABLE t;\nSELECT 2 AS two")
     assert done.exit_code == 0
     assert done.stdout == "one\n1\ntwo\n2\n"
     assert [line.partition("]")[0] for line in done.stderr.splitlines()] == [
@@ -81,13 +81,13 @@ def test_the_prompt_goes_on_after_an_error(conf: Path) -> None:
     ]
 
 
-def test_a_statement_that_fails_shows_no_value(conf: Path) -> None:
-    done = ask(conf, "SELECT CAST(note AS INT) FROM t")
+def test_failing_sql_shows_no_value(conf: Path) -> None:
+    done = run_sql(conf, "SELECT CAST(note AS INT) FROM t")
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "the query failed while running: CAST_INVALID_INPUT. Next: correct the query"
 
 
-def test_a_table_that_stays_behind_ends_the_job_with_its_name(conf: Path, spark: SparkSession) -> None:
+def test_state_job_fails_with_name_of_table_behind(conf: Path, spark: SparkSession) -> None:
     bad = table_schema("public.bad", "id integer key", "_key text")
     Lake(spark, conf.parent).land(bad, 2, (20, "c", "1", {"id": "1", "_key": "x"}))
     done = CliRunner().invoke(state, ["--conf", str(conf)])

@@ -1,4 +1,4 @@
-"""The guard and the replay of one state table's merge."""
+"""The merge into one state table: its guard by position, and replays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(spark: SparkSession, tmp_path: Path) -> Target:
     return Target(spark, tmp_path)
 
 
-def test_older_events_never_move_a_row_back(target: Target) -> None:
+def test_older_events_change_no_newer_row(target: Target) -> None:
     target.merge(1, *NEW)
     target.merge(
         2, (5, "c", "1", {"id": "1", "a": "old"}), (6, "c", "2", {"id": "2", "a": "old"}), (7, "d", "3", None)
@@ -44,13 +44,13 @@ def test_older_events_never_move_a_row_back(target: Target) -> None:
     assert target.rows() == ROWS
 
 
-def test_an_older_truncate_buries_nothing_newer(target: Target) -> None:
+def test_older_truncate_deletes_no_newer_row(target: Target) -> None:
     target.merge(1, *NEW)
     target.merge(2, (4, "c", "4", {"id": "4", "a": "old"}), (11, "t", None, None))
     assert target.rows() == [(1, None, 11, True), (2, None, 11, True), (3, "new", 12, False), (4, None, 11, True)]
 
 
-def test_the_same_slice_again_changes_nothing(target: Target) -> None:
+def test_replayed_slice_changes_nothing(target: Target) -> None:
     target.merge(1, *NEW)
     target.merge(2, (20, "u", "1", {"a": "newer"}))
     before = progress(target.path, "state/shop")
@@ -60,7 +60,7 @@ def test_the_same_slice_again_changes_nothing(target: Target) -> None:
     assert progress(target.path, "state/shop") == before
 
 
-def test_two_runs_at_once_leave_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_concurrent_state_runs_leave_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path)
     lake.schema(TABLE)
     lake.land(TABLE, 1, *NEW)

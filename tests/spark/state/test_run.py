@@ -1,4 +1,4 @@
-"""A run over many tables at once: keys, types, schema changes, and what one table's fault does not do to the others."""
+"""A state run over many tables: keys, types, schema changes, and the isolation of a table that fails."""
 
 from __future__ import annotations
 
@@ -137,47 +137,47 @@ def errors(results: list[TableResult]) -> dict[str, str]:
     return {r.table: r.error.what for r in results if r.error}
 
 
-def test_composite_keys_are_told_apart(lake: Lake) -> None:
+def test_composite_keys_are_distinct_rows(lake: Lake) -> None:
     assert rows(lake, "public.composite", "_key", "a", "b", "v") == [
         ('["1","x\\""]', 1, 'x"', "one"), ('["1",""]', 1, "", "three")
     ]
 
 
-def test_a_table_without_a_key_is_appended_to(lake: Lake) -> None:
+def test_keyless_table_gets_appends_only(lake: Lake) -> None:
     assert rows(lake, "public.keyless", "v", "_key", "_lsn", "_deleted") == [
         (1, None, 10, False), (1, None, 11, False), (3, None, 20, False)
     ]
 
 
-def test_a_quiet_table_is_let_alone(lake: Lake) -> None:
+def test_table_without_new_events_is_not_written(lake: Lake) -> None:
     assert DeltaTable(lake.paths.state("public", "quiet")).version() == 1
 
 
-def test_any_name_can_be_a_table_and_a_column(lake: Lake) -> None:
+def test_odd_table_and_column_names_are_folded(lake: Lake) -> None:
     state = lake.state("My Shop", "Order lines")
     assert [tuple(r) for r in state.select("id", "`a b,c`", "`d``e`").collect()] == [(1, "x", "y")]
 
 
-def test_columns_come_and_go(lake: Lake) -> None:
+def test_added_and_dropped_columns_are_followed(lake: Lake) -> None:
     assert rows(lake, "public.grows", "id", "a", "`new one`") == [(1, "x", Decimal("2.5")), (2, None, None)]
 
 
-def test_a_wider_type_is_taken(lake: Lake) -> None:
+def test_wider_type_widens_state_column(lake: Lake) -> None:
     assert rows(lake, "public.widens", "id", "n") == [(1, Decimal("7.00")), (9999999999, Decimal("7.25"))]
 
 
-def test_a_narrower_type_keeps_the_wider(lake: Lake) -> None:
+def test_narrower_type_leaves_state_column(lake: Lake) -> None:
     assert rows(lake, "public.narrows", "id", "n") == [(1, 9999999999), (2, 8)]
 
 
-def test_tables_that_cannot_be_are_named(lake: Lake) -> None:
+def test_tables_with_unusable_columns_are_reported(lake: Lake) -> None:
     assert errors(lake.results[0]) == {
         "public.twins": "table public.twins, columns a and A: a Delta table cannot hold names that differ only in case",
         "public.ours": "table public.ours, column _lsn: state tables have a column of their own by that name",
     }
 
 
-def test_a_change_that_cannot_be_followed_stops_its_table_only(lake: Lake) -> None:
+def test_incompatible_change_stops_its_table_only(lake: Lake) -> None:
     assert errors(lake.results[1]) == errors(lake.results[0]) | {
         "public.changes": "table public.changes, column n: its type became STRING, state has INT",
         "public.rekeyed": "table public.rekeyed: its primary key changed",
@@ -186,38 +186,37 @@ def test_a_change_that_cannot_be_followed_stops_its_table_only(lake: Lake) -> No
     assert isinstance(next(r.error for r in lake.results[1] if r.error), StateError)
 
 
-@pytest.mark.parametrize(("place", "value"), list(enumerate(VALUES)), ids=[f"{v[0]} {v[1][:30]}" for v in VALUES])
-def test_a_value_is_held_exactly_or_named(lake: Lake, place: int, value: tuple[str, str, object, bool]) -> None:
+@pytest.mark.parametrize(("number", "value"), list(enumerate(VALUES)), ids=[f"{v[0]} {v[1][:30]}" for v in VALUES])
+def test_value_is_exact_or_listed_as_lossy(lake: Lake, number: int, value: tuple[str, str, object, bool]) -> None:
     kind, _, expected, lossy = value
-    column = f"c{place}"
-    # A TIMESTAMP would come to Python in the machine's own zone.
+    column = f"c{number}"
+    # Spark converts a collected TIMESTAMP to the machine's time zone.
     read = f"CAST({column} AS TIMESTAMP_NTZ)" if kind == "timestamp with time zone" else column
     held, named = rows(lake, "public.types", read, f"array_contains(_lossy, '{column}')")[0]
     assert (bytes(held) if isinstance(held, bytearray) else held, named) == (expected, lossy)
 
 
-def test_bytes_that_are_no_text_stand_in_hex_and_are_named(lake: Lake) -> None:
+def test_undecoded_text_is_hex_and_listed_as_lossy(lake: Lake) -> None:
     assert rows(lake, "public.types", "latin", "array_contains(_lossy, 'latin')") == [("\\xe9", True)]
 
 
-def test_not_a_number_is_a_number(lake: Lake, spark: SparkSession) -> None:
+def test_nan_is_read_as_nan(lake: Lake, spark: SparkSession) -> None:
     double, single = read_sql("DOUBLE", "'NaN'"), read_sql("FLOAT", "'NaN'")
     assert spark.sql(f"SELECT isnan({double}), isnan({single})").first() == (True, True)
 
 
-def test_other_readers_read_state(lake: Lake) -> None:
+def test_delta_rs_and_duckdb_read_state(lake: Lake) -> None:
     path = lake.paths.state("public", "types")
     row = DeltaTable(path).to_pyarrow_table(columns=["id", "c24"]).to_pylist()[0]
     assert row == {"id": 1, "c24": datetime(9999, 12, 31, 23, 59, 59, 999999)}
     files = DeltaTable(path).file_uris()
-    assert duckdb.sql(f"SELECT id, c24::VARCHAR FROM read_parquet({files})").fetchall() == [
-        (1, "9999-12-31 23:59:59.999999")
-    ]
+    relation = duckdb.sql(f"SELECT id, c24::VARCHAR FROM read_parquet({files})")
+    assert relation is not None and relation.fetchall() == [(1, "9999-12-31 23:59:59.999999")]
     instant = DeltaTable(path).to_pyarrow_table(columns=["c27"]).to_pylist()[0]["c27"]
     assert instant == datetime(2024, 1, 1, 12, 34, 56, 789000, tzinfo=UTC)
 
 
-def test_the_frontier_is_cut_at_batches(lake: Lake) -> None:
+def test_frontier_has_one_row_per_step(lake: Lake) -> None:
     steps = lake.spark.read.format("delta").load(lake.paths.frontier).orderBy("batch").collect()
     assert [(r["batch"], r["incarnation"], r["lsn"], r["seq"]) for r in steps] == [
         (1, 1, 12, 0), (2, 1, 22, 0), (3, 1, 32, 0)
@@ -229,14 +228,14 @@ def test_the_frontier_is_cut_at_batches(lake: Lake) -> None:
     assert "public.changes" not in steps[2]["versions"]
 
 
-def test_nothing_new_is_nothing_done(lake: Lake) -> None:
+def test_run_without_new_events_writes_no_table(lake: Lake) -> None:
     before = read_frontier(lake.paths)
     results = lake.fold()
     assert {r.table for r in results} == {"public.twins", "public.ours", "public.changes", "public.rekeyed"}
     assert read_frontier(lake.paths).versions == before.versions
 
 
-def test_a_table_behind_whose_folder_is_removed_is_made_of_all_its_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_behind_is_rebuilt_after_its_folder_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path)
     number, text = CHANGES
     lake.schema(number)
@@ -255,7 +254,7 @@ def test_a_table_behind_whose_folder_is_removed_is_made_of_all_its_events(spark:
     assert {row["_key"]: row["n"] for row in there} == {"3": "7", "4": "x"}
 
 
-def test_dump_from_before_a_change_that_changed_back_is_not_used() -> None:
+def test_dump_before_reverted_schema_change_is_not_used() -> None:
     number, _ = CHANGES
 
     def windows(high_lsn: int) -> list[dict[str, object]]:
@@ -266,7 +265,7 @@ def test_dump_from_before_a_change_that_changed_back_is_not_used() -> None:
     assert dumped_in(windows(60), [number], Position(1, 50)) == Position(1, 5)
 
 
-def test_a_table_that_had_no_key_for_a_while_is_not_folded_by_the_one_it_has_again(
+def test_table_keyless_for_a_time_is_not_folded_by_its_key(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""Tables that change their shape at the source, all the way: captured, reconciled, folded, and held against it."""
+"""Schema changes at the source through capture, reconcile and state: state equals the source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_table(text: str, table: str) -> str:
 
 
 def moved(change: Change, number: int) -> Change:
-    """The same change of a table of its own."""
+    """Return the same change for a table named after its number."""
     table = f"public.t{number}"
     statements = {kind: tuple(of_table(s, table) for s in each) for kind, each in change.on.items()}
     return replace(change, on=statements, table=table, insert=of_table(change.insert, table),
@@ -54,7 +54,7 @@ class Pipeline:
         self.spark, self.world, self.lake, self.source = spark, world, lake, source
 
     def run(self, *, redump: bool) -> dict[str, str]:
-        """All three once; what state says of tables it could not follow."""
+        """Run all three once; return state's error message for each table that it cannot follow."""
         self.lake.capture(self.source, redump=redump)
         reconcile_once(self.spark, self.lake.paths)
         results = run_state(self.spark, self.lake.paths, parallel=2)
@@ -62,7 +62,7 @@ class Pipeline:
         return {result.table: result.error.what for result in results if result.error}
 
     def state(self, table: str) -> tuple[list[str], list[Row]]:
-        """The columns, and the rows by ``id`` in the source's words."""
+        """Return the columns, and the rows by ``id`` with the source's texts."""
         frame = self.spark.read.format("delta").load(self.lake.paths.state(*split_qualified(table)))
         names = [name for name in frame.columns if not name.startswith("_")]
         rows = frame.where("NOT _deleted AND _lossy = array()").orderBy("id")
@@ -70,18 +70,18 @@ class Pipeline:
         return names, [row.asDict() for row in texts.collect()]
 
     def different(self) -> list[str]:
-        """The changes whose table is not the source's, every column of every row."""
-        found = []
+        """Return the changes whose state table differs from the source in a column of a row."""
+        differing = []
         for name, change in TABLES.items():
-            there = self.world.sorted_rows(change.table)
+            expected = self.world.sorted_rows(change.table)
             _, rows = self.state(change.table)
-            if [{column: row.get(column, "absent") for column in there[0]} for row in rows] != there:
-                found.append(name)
-        return found
+            if [{column: row.get(column, "absent") for column in expected[0]} for row in rows] != expected:
+                differing.append(name)
+        return differing
 
 
 @pytest.mark.timeout(900)
-def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
+def test_every_schema_change_ends_with_state_like_source(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
     for change in TABLES.values():
         world.run(of_table(CREATE, change.table), *(of_table(INSERT, change.table).format(n) for n in range(1, 7)))
     lake = CaptureLake(tmp_path)
@@ -97,8 +97,8 @@ def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_p
     world.grant()
     for change in TABLES.values():
         world.run(change.insert.format(21), change.update.format(3), change.update.format(21))
-    # Without a dump what had to be read again is missing, and named; what cannot be followed stays as it was.
-    broken = {TABLES[name].table: said.format(TABLES[name].table) for name, said in BROKEN.items()}
+    # Without a re-dump the rewritten values are missing, and the tables that state cannot follow stay unchanged.
+    broken = {TABLES[name].table: message.format(TABLES[name].table) for name, message in BROKEN.items()}
     assert pipeline.run(redump=False) == broken
     assert {name: pipeline.state(TABLES[name].table) for name in BROKEN} == before
     assert set(pipeline.different()) == set(NAMES) - {"widened"}
@@ -114,7 +114,7 @@ def test_every_column_is_the_sources(spark: SparkSession, world: Reshaped, tmp_p
     assert find_misplaced(row["after"] for row in images) == []
 
 
-def test_a_table_that_is_given_a_key(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
+def test_key_added_to_keyless_table_is_followed(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
     world.run("CREATE TABLE public.k (id int NOT NULL, v text)", "ALTER TABLE public.k REPLICA IDENTITY FULL")
     lake = CaptureLake(tmp_path)
     pipeline = Pipeline(spark, world, lake, world.backend.source("public.*"))
@@ -125,6 +125,6 @@ def test_a_table_that_is_given_a_key(spark: SparkSession, world: Reshaped, tmp_p
     lake.dump("public.k")
     assert pipeline.run(redump=False) == {}
     assert pipeline.state("public.k")[1] == world.sorted_rows("public.k")
-    # Rows of before had no key: the dump's end knows nothing that could be gone.
+    # Earlier rows have no key, so the end of the dump deletes none of them.
     events = spark.read.format("delta").load(lake.paths.events).orderBy("lsn", "seq").collect()
     assert [event["op"] for event in events] == ["c", "c", "c", "r", "r", "r"]

@@ -1,4 +1,4 @@
-"""State's tasks where they can fail: killed between two tables' commits, on executors, beside another writer."""
+"""State's tasks under failure: a kill between two tables' commits, on executors, and with a concurrent writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ spark.stop()
 
 
 def run_process(lake: Lake, master: str, *, failpoint: str = "", slice_bytes: int = 1 << 30) -> int:
-    """Run state in a process of its own; return how it ended."""
+    """Run state in a new process; return its exit code."""
     environment = {**os.environ, "PYTHONPATH": f"{HOME / 'lib'}{os.pathsep}{HOME}", "DBLAKE_FAILPOINT": failpoint}
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = [sys.executable, "-c", STATE, lake.paths.warehouse, master, str(slice_bytes)]
@@ -65,8 +65,9 @@ def found(lake: Lake, number: int) -> dict[int, str]:
     return {row["id"]: row["a"] for row in rows if not row["_deleted"]}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_state_killed_between_two_tables_continues(lake: Lake) -> None:
+def test_state_killed_between_tables_resumes(lake: Lake) -> None:
     fill(lake)
     lake.fold()
     change(lake)
@@ -79,6 +80,7 @@ def test_state_killed_between_two_tables_continues(lake: Lake) -> None:
     assert read_frontier(lake.paths).versions == {f"public.t{n}": 2 for n in range(4)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("slice_bytes", [1 << 30, 0], ids=["slices", "key ranges"])
 def test_state_on_cluster_equals_state_in_process(lake: Lake, slice_bytes: int) -> None:
@@ -103,8 +105,8 @@ def test_state_folded_by_key_ranges_equals_state_at_once(
     assert found(lake, 0) == {7: "after"}
 
 
-def test_state_task_after_lost_commit_reads_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OPTIMIZE by a writer that holds no lock takes the file that a merge is about to replace."""
+def test_state_task_retries_after_commit_conflict(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer without the lock removes the file that a merge is about to replace."""
     fill(lake)
     lake.fold()
     for number in range(4):
@@ -113,19 +115,19 @@ def test_state_task_after_lost_commit_reads_again(lake: Lake, monkeypatch: pytes
     change(lake)
     from dblake.state import merge
 
-    upserted, taken = merge._upsert_parts, []
+    upsert, replaced = merge._upsert_parts, list[str]()
 
-    def upsert_beside_another(target, *rest):  # type: ignore[no-untyped-def]
-        result = upserted(target, *rest)
-        if target.path.endswith("t1") and not taken:
-            taken.append(1)
+    def upsert_with_conflict(target, *rest):  # type: ignore[no-untyped-def]
+        result = upsert(target, *rest)
+        if target.path.endswith("t1") and not replaced:
+            replaced.append(target.path)
             lake.spark.sql(f"DELETE FROM delta.`{target.path}` WHERE id = 5")
         return result
 
-    monkeypatch.setattr(merge, "_upsert_parts", upsert_beside_another)
+    monkeypatch.setattr(merge, "_upsert_parts", upsert_with_conflict)
     for number in range(4):
         lake.land(TABLES[number], 3, (70, "u", "1", {"a": "changed"}))
     lake.fold()
-    assert taken
+    assert replaced
     rows = {row["id"]: row["a"] for row in lake.state("public", "t1").where("NOT _deleted").collect()}
     assert rows[1] == "changed" and 5 not in rows

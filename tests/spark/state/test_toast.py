@@ -1,4 +1,4 @@
-"""A TOAST column that is never changed, while its rows are: state equals the source, or says what it was never told."""
+"""Updates that leave a TOAST column unchanged: state equals the source, or lists the column as missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fold(spark: SparkSession, paths: Paths) -> None:
 
 
 def missing(spark: SparkSession, paths: Paths) -> list[tuple[int, list[str]]]:
-    """As the runbook asks for it, and as history tells it."""
+    """Return rows with missing columns: the query of the runbook, which must equal the history view."""
     relations = [(f"delta.`{paths.state('public', 'docs')}`", "NOT _deleted"), ("docs_history", "_valid_to IS NULL")]
     found = [[tuple(row) for row in query(spark, paths, MISSING.format(*r)).collect()] for r in relations]
     assert found[0] == found[1]
@@ -42,7 +42,7 @@ def state(spark: SparkSession, paths: Paths) -> dict[int, tuple[str, str | None,
     return {row["id"]: (row["v"], row["big"], row["_missing"]) for row in rows}
 
 
-def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
+def test_unsent_toast_value_is_kept_filled_or_missing(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     backend, lake = PostgresBackend(database), CaptureLake(tmp_path)
@@ -52,14 +52,14 @@ def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
             transaction.insert(T, {"id": str(number), "v": "a", "big": big(number)})
     source = backend.source("public.*")
 
-    # Told of rows that it never saw whole.
+    # Updates of rows whose whole image never landed.
     database.run("UPDATE docs SET v = 'b' WHERE id = 1", "UPDATE docs SET id = 20 WHERE id = 2")
     lake.capture(source)
     fold(spark, lake.paths)
     assert state(spark, lake.paths) == {1: ("b", None, ["big"]), 20: ("a", None, ["big"])}
     assert missing(spark, lake.paths) == [(1, ["big"]), (20, ["big"])]
 
-    # A dump tells of them; rows change in its window.
+    # A dump supplies the rows; some change in its window.
     lake.dump(T)
     lake.capture(source, steps={
         ("low", T): lambda: database.run("UPDATE docs SET v = 'c' WHERE id = 3"),
@@ -68,7 +68,7 @@ def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
             f"INSERT INTO docs VALUES (5, 'again', '{big(50)}')",
         ),
     })
-    # After the window: updated, given another key, deleted and inserted again.
+    # After the window: updates, a key change, a delete with a new insert.
     database.run(
         "UPDATE docs SET v = 'd' WHERE id IN (3, 6)", "UPDATE docs SET id = 70 WHERE id = 7",
         "DELETE FROM docs WHERE id = 4", f"INSERT INTO docs VALUES (4, 'again', '{big(40)}')",
@@ -84,7 +84,7 @@ def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
         **{key: (*row, []) for key, row in expected.items()}, 70: ("a", None, ["big"])
     }
 
-    # What is missing is what a dump of those keys brings.
+    # A dump of those keys supplies the missing values.
     assert missing(spark, lake.paths) == [(70, ["big"])]
     lake.dump(T, keys=[("70",)])
     lake.capture(source)
@@ -93,6 +93,6 @@ def test_a_value_that_is_not_sent_is_kept_filled_or_missing_but_never_null(
     assert state(spark, lake.paths) == {key: (*row, []) for key, row in expected.items()}
     assert missing(spark, lake.paths) == []
     assert {int(r["id"] or 0): (r["v"], r["big"]) for r in backend.rows(T)} == expected
-    told = spark.read.format("delta").load(lake.paths.events)
-    assert told.where("map_contains_key(after, 'big') AND after['big'] IS NULL").count() == 0
+    events = spark.read.format("delta").load(lake.paths.events)
+    assert events.where("map_contains_key(after, 'big') AND after['big'] IS NULL").count() == 0
     backend.close()

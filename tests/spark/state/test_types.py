@@ -1,4 +1,4 @@
-"""What capture lands of every type, reconciled and folded in a session that is not in UTC: values and losses."""
+"""Every type from capture to state, in a Spark session outside UTC: exact values, and losses by column."""
 
 from __future__ import annotations
 
@@ -24,39 +24,42 @@ _ZONE = "spark.sql.session.timeZone"
 
 
 @pytest.fixture
-def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session in a time zone with hours that do not exist and hours that come twice."""
-    before = spark.conf.get(_ZONE)
+def new_york_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session in a time zone with clock changes: hours that do not exist, and hours that occur twice."""
+    previous = spark.conf.get(_ZONE)
+    assert previous is not None
     spark.conf.set(_ZONE, "America/New_York")
     yield spark
-    spark.conf.set(_ZONE, before)
+    spark.conf.set(_ZONE, previous)
 
 
 def require_equal(spark: SparkSession, paths: Paths, cases: Sequence[Case]) -> None:
-    """State holds every row and its twin: each value typed, or NULL and named."""
+    """Require every row and its twin in state: each value typed, or NULL and listed as lossy."""
     reconcile_once(spark, paths)
     assert [result.error for result in run_state(spark, paths)] == [None]
     state = spark.read.format("delta").load(paths.state("public", "parity"))
     types = {field.name: field.dataType.simpleString() for field in state.schema}
     instants = [unix_micros(col(n)).alias(n) if types[n] == "timestamp" else col(n) for n in state.columns]
-    there = {
+    actual = {
         row["id"]: {n: repr(v) if isinstance(v, float) else v for n, v in row.asDict().items()}
         for row in state.select(instants).collect()
     }
-    given = rows(cases)
-    assert sorted(there) == [first + n for first in (1, TWIN + 1) for n in range(len(given))]
-    for number, values in enumerate(given, 1):
+    inserted = rows(cases)
+    assert sorted(actual) == [first + n for first in (1, TWIN + 1) for n in range(len(inserted))]
+    for number, values in enumerate(inserted, 1):
         expected = {
             name: state_value(types[name], value.text) if (value := values.get(name)) and value.held else None
             for name in columns(cases)
         }
         lossy = sorted(name for name, value in values.items() if value.lossy)
-        for row in (there[number], there[TWIN + number]):
+        for row in (actual[number], actual[TWIN + number]):
             assert {name: row[name] for name in expected} == expected
             assert sorted(row["_lossy"]) == lossy
 
 
-def test_every_mysql_type(elsewhere: SparkSession, mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_every_mysql_type_reaches_state(
+    new_york_session: SparkSession, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
     mysql_values.create(mysql_server)
     mysql_values.insert(mysql_server, 1)
     lake = CaptureLake(tmp_path)
@@ -65,10 +68,10 @@ def test_every_mysql_type(elsewhere: SparkSession, mysql_server: MysqlServer, tm
     lake.capture(source)
     mysql_values.insert(mysql_server, TWIN + 1)
     lake.capture(source)
-    require_equal(elsewhere, lake.paths, mysql_values.cases(mysql_server.flavour))
+    require_equal(new_york_session, lake.paths, mysql_values.cases(mysql_server.flavour))
 
 
-def test_every_postgres_type(elsewhere: SparkSession, database: Database, tmp_path: Path) -> None:
+def test_every_postgres_type_reaches_state(new_york_session: SparkSession, database: Database, tmp_path: Path) -> None:
     postgres_values.create(database)
     postgres_values.insert(database, 1)
     lake = CaptureLake(tmp_path)
@@ -79,4 +82,4 @@ def test_every_postgres_type(elsewhere: SparkSession, database: Database, tmp_pa
     postgres_values.insert(database, TWIN + 1)
     lake.capture(source)
     backend.close()
-    require_equal(elsewhere, lake.paths, postgres_values.CASES)
+    require_equal(new_york_session, lake.paths, postgres_values.CASES)

@@ -1,4 +1,4 @@
-"""The Arrow reading of every type beside the SQL reading, for ordinary and odd texts."""
+"""Both readings of every type, Arrow and SQL, give equal values for ordinary and odd texts."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def by_sql(spark: SparkSession) -> dict[str, list[object]]:
-    """What the SQL makes of every case."""
-    found: dict[str, list[object]] = {}
+    """The values that the SQL reading gives for every case."""
+    values: dict[str, list[object]] = {}
     for kind, texts in CASES.items():
         frame = spark.createDataFrame([(n, text) for n, text in enumerate([*texts, None])], "n INT, v STRING")
         table = frame.orderBy("n").selectExpr(f"{read_sql(kind, 'v')} AS t").toArrow()
-        found[kind] = _values(table["t"].combine_chunks().cast(arrow_type(kind)))
-    return found
+        values[kind] = _values(table["t"].combine_chunks().cast(arrow_type(kind)))
+    return values
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -64,10 +64,10 @@ def test_arrow_typing_of_odd_texts_equals_sql(by_sql: dict[str, list[object]], k
 
 @pytest.mark.parametrize("kind", CASES)
 def test_arrow_typing_of_single_text_equals_sql(by_sql: dict[str, list[object]], kind: str) -> None:
-    """One text at a time takes the fast way if there is one."""
+    """A single text uses the fast path of its type, if it has one."""
     texts = [*CASES[kind], None]
-    found = [_values(read_texts(kind, pa.array([text], pa.string())))[0] for text in texts]
-    assert _shown(texts, found) == _shown(texts, by_sql[kind])
+    values = [_values(read_texts(kind, pa.array([text], pa.string())))[0] for text in texts]
+    assert _shown(texts, values) == _shown(texts, by_sql[kind])
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -79,7 +79,7 @@ def test_arrow_typing_of_sliced_array_reads_the_slice(kind: str) -> None:
 
 
 def _values(column: pa.Array) -> list[object]:
-    """As Python objects; times, of which Python has not all, as numbers."""
+    """Return Python objects; times as numbers, since Python cannot hold all of them."""
     if pa.types.is_temporal(column.type):
         column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     values: list[object] = column.to_pylist()

@@ -1,4 +1,4 @@
-"""Landing surveyed by batch number: what is there, where it is, and how it is divided among tasks."""
+"""The survey of landing batches: rows, watermarks, row groups, and their division among tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_joined_parts_hold_no_row_group_twice() -> None:
     ]
 
 
-def test_survey_of_compacted_landing_finds_the_same(tmp_path: Path) -> None:
+def test_survey_of_compacted_landing_equals_plain(tmp_path: Path) -> None:
     world = play(random_steps(153))
     path = str(tmp_path / "landing")
     land(path, "shop", world.landing, world.tables)
@@ -54,10 +54,10 @@ def test_survey_of_compacted_landing_finds_the_same(tmp_path: Path) -> None:
     compacted = survey(files.files(2, last), 2, last)
     for name in ("epochs", "incarnations", "watermarks", "schemas", "chunk_rows", "log_rows", "truncates"):
         assert getattr(compacted, name) == getattr(plain, name), name
-    assert plain.log_rows == sum(isinstance(thing, Change) and thing.batch >= 2 for thing in world.landing)
+    assert plain.log_rows == sum(isinstance(record, Change) and record.batch >= 2 for record in world.landing)
 
 
-def test_portions_end_at_about_the_wanted_size(tmp_path: Path) -> None:
+def test_portions_end_near_requested_size(tmp_path: Path) -> None:
     world = play(random_steps(153))
     path = str(tmp_path / "landing")
     land(path, "shop", world.landing, world.tables)

@@ -1,4 +1,4 @@
-"""Random histories, folded and merged without Spark in random steps, against the plain-Python fold."""
+"""The fold and merge of random histories without Spark, in random steps, compared with the model's fold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,15 @@ from tests.support.schemas import table_schema
 APP = "state/shop"
 KEYS = 200
 BATCHES = 4
+MergedRow = tuple[tuple[int, int, int], bool, dict[str, str | None], frozenset[str]]
+"""Position, deleted, values and missing columns of a key."""
+
+
+def seeds(count: int) -> list[object]:
+    """Return the first seeds as parameters; those after the second are slow."""
+    return [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
+
+
 MAP = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema([
     ("incarnation", pa.int64()), ("lsn", pa.int64()), ("seq", pa.int64()), ("op", pa.string()), ("key", MAP),
@@ -39,8 +49,8 @@ PLAIN = table_schema("public.t", "id text key", *(f"{c} text" for c in COLUMNS))
 
 
 def to_arrow(events: Sequence[Event], names: Sequence[str] = COLUMNS) -> pa.Table:
-    """Events as a slice has them."""
-    rows = [
+    """Return events as a slice holds them."""
+    rows: list[dict[str, Any]] = [
         {"incarnation": e.at[0], "lsn": e.at[1], "seq": e.at[2], "op": e.op, "batch": e.batch, "undecoded": [],
          "key": None if e.op == "t" else {"id": e.key}, "after": None if e.op in "dt" else {"id": e.key, **e.after},
          "partial": e.op in "cur" and set(e.after) != set(names if e.columns is None else e.columns)}
@@ -59,9 +69,9 @@ class Target:
     def merge(
         self, events: pa.Table, batch: int, versions: Sequence[TableSchema] = (PLAIN,), *, ranges: int = 0
     ) -> None:
-        """Merge events up to a batch, folded at once or in so many key ranges by several threads."""
-        known = tuple(versions)
-        part = Slice(known[-1].table, self.path, APP, batch, self.done, known, known[-1:], events)
+        """Merge events up to a batch, folded at once, or in ``ranges`` key ranges by several threads."""
+        schemas = tuple(versions)
+        part = Slice(schemas[-1].table, self.path, APP, batch, self.done, schemas, schemas[-1:], events)
         if ranges:
             truncated_at = newest_truncate(events)
             run_all = LocalRunner(2).run_all
@@ -70,19 +80,19 @@ class Target:
             merge_slice(part).raise_error()
         self.done = batch
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[dict[str, Any]]:
         files = TableFiles(self.path)
-        found = []
+        rows: list[dict[str, Any]] = []
         for file in files.files():
             with FileReader(self.path, files.columns, file) as reader:
-                found += reader.read_all().to_pylist()
-        return found
+                rows += reader.read_all().to_pylist()
+        return rows
 
-    def state(self, columns: Sequence[str]) -> dict[object, object]:
-        """Rows as the model has them."""
+    def state(self, columns: Sequence[str]) -> dict[str, MergedRow]:
+        """Return rows as the model has them."""
         return {
             r["id"]: ((r["_incarnation"], r["_lsn"], r["_seq"]), r["_deleted"],
-                      {c: None if r.get(c) is None else str(r[c]) for c in columns}, frozenset(r["_missing"]))  # type: ignore[call-overload]
+                      {c: None if r.get(c) is None else str(r[c]) for c in columns}, frozenset(r["_missing"]))
             for r in self.rows()
         }
 
@@ -95,19 +105,19 @@ def parts_of(events: pa.Table, ranges: int):  # type: ignore[no-untyped-def]
         rows = events.filter(pc.not_equal(events["op"], "t")).combine_chunks()
         keys = pc.map_lookup(rows["key"].combine_chunks(), "id", "first").to_pylist()
         for n in range(ranges):
-            here = pa.array([sum(map(ord, key)) % ranges == n for key in keys], pa.bool_())
-            yield fold(rows.filter(here), shape, truncated_at)
+            in_range = pa.array([sum(map(ord, key)) % ranges == n for key in keys], pa.bool_())
+            yield fold(rows.filter(in_range), shape, truncated_at)
 
     return parts
 
 
-def expected(events: Sequence[Event], columns: Sequence[str]) -> dict[object, object]:
+def expected(events: Sequence[Event], columns: Sequence[str]) -> dict[str, MergedRow]:
     return {k: (r.at, r.deleted, r.values, r.missing) for k, r in model_fold(events, list(columns)).items()}
 
 
 @pytest.fixture(params=["whole files", "tiny files"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tiny files a table has many, in several row groups, of which some count as large."""
+    """With tiny files a table has many files of several row groups, and some count as large."""
     if request.param == "tiny files":
         monkeypatch.setattr(dblake.state.files, "FILE_BYTES", 6_000)
         monkeypatch.setattr(dblake.state.files, "_ROW_GROUP_ROWS", 16)
@@ -118,7 +128,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("ranges", [0, 3], ids=["one part", "key ranges"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, ranges: int) -> None:
     draw = random.Random(seed)
     events = [e for k in range(KEYS) for e in random_history(draw, f"k{k}", seed % 3 == 0)]
@@ -138,12 +148,12 @@ def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, range
 
 
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     schemas, since, events = altered_table(draw, KEYS)
     events = in_batches(events, BATCHES)
-    known = sorted({c.name for s in schemas for c in s.columns} - {"id"})
+    all_columns = sorted({c.name for s in schemas for c in s.columns} - {"id"})
     target = Target(tmp_path)
     for batch in range(1, BATCHES + 1):
         step = [e for e in events if e.batch == batch]
@@ -151,13 +161,13 @@ def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) ->
         target.merge(to_arrow(step), batch, schemas[: newest + 1])
         columns = sorted({c.name for s in schemas[: newest + 1] for c in s.columns} - {"id"})
         done = [e for e in events if e.batch <= batch]
-        found = target.state(known)
-        for key, (at, deleted, values, missing) in expected(done, columns).items():  # type: ignore[misc]
-            row = found[key]
-            assert (row[0], row[1], {c: row[2][c] for c in columns}) == (at, deleted, values), f"seed {seed}, {key}"  # type: ignore[index]
+        merged = target.state(all_columns)
+        for key, (at, deleted, values, missing) in expected(done, columns).items():
+            row = merged[key]
+            assert (row[0], row[1], {c: row[2][c] for c in columns}) == (at, deleted, values), f"seed {seed}, {key}"
             if batch == BATCHES:
                 current = {c.name for c in schemas[newest].columns}
-                assert row[3] >= missing & current, f"seed {seed}, {key}"  # type: ignore[index]
+                assert row[3] >= missing & current, f"seed {seed}, {key}"
 
 
 def test_merge_of_changed_rows_rewrites_their_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Column names that state tables and histories cannot hold, without Spark."""
+"""Column names that state tables and history views reserve; without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dblake.state.shape import RESERVED, shape_of
 
 
 @pytest.mark.parametrize("column", sorted(RESERVED))
-def test_what_state_refuses_preflight_has_named_before(column: str) -> None:
+def test_reserved_column_is_rejected_by_preflight_and_state(column: str) -> None:
     table = TableSchema("public.t", (Column("id", "integer", False, 1), Column(column.upper(), "text")))
     assert clashing_columns(table) == [column.upper()]
     with pytest.raises(StateError, match=rf"table public\.t, column {column.upper()}: state tables have a column"):
@@ -20,7 +20,7 @@ def test_what_state_refuses_preflight_has_named_before(column: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["_op", "_VALID_FROM", "_to"])
-def test_a_column_named_like_one_of_historys_own_is_refused_by_name(column: str) -> None:
+def test_reserved_history_column_is_rejected_by_name(column: str) -> None:
     shape = shape_of([TableSchema("public.t", (Column("id", "integer", False, 1), Column(column, "text")))])
     with pytest.raises(StateError, match=rf"table public\.t, column {column}: the history view has its own column"):
         history_sql(shape, "events")

@@ -1,4 +1,4 @@
-"""From where on the versions of a table's schema have one shape in common."""
+"""The first version from which a table's schema versions share one state table shape."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ ID = "id integer key"
         ([f"{ID}, n numeric(5,2)", f"{ID}, n numeric(9,4)", f"{ID}, n integer"], 2),
     ],
 )
-def test_where_the_last_break_is(versions: list[str], first: int) -> None:
+def test_first_compatible_version_follows_last_break(versions: list[str], first: int) -> None:
     assert first_compatible_version([version(text) for text in versions]) == first
 
 
-def test_rows_under_two_keys_go_into_no_new_table() -> None:
+def test_two_primary_keys_are_rejected_for_rebuild() -> None:
     require_one_key([version(ID), version(f"{ID}, n integer")])
-    with pytest.raises(IncompatibleSchemaChange, match=r"^table public.t: its primary key changed. Next: .*--table 'public.t'"):
+    message = r"^table public.t: its primary key changed. Next: .*--table 'public.t'"
+    with pytest.raises(IncompatibleSchemaChange, match=message):
         require_one_key([version("id integer, n integer key"), version(f"{ID}, n integer")])

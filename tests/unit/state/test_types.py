@@ -1,4 +1,4 @@
-"""The type mapping as a table, without Spark; how the texts are read is tested where Spark runs."""
+"""The type mapping as a table, without Spark; tests with Spark cover how texts are read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tools.types_reference import build_page
         ("enum('date','int') character set utf8mb4", "STRING"), ("geometry", "STRING"), ("vector(3)", "STRING"),
     ],
 )
-def test_spark_type(source: str, spark: str) -> None:
+def test_source_type_maps_to_spark_type(source: str, spark: str) -> None:
     assert spark_type(source) == spark
 
 
@@ -48,9 +48,9 @@ def test_spark_type(source: str, spark: str) -> None:
         ("SMALLINT", "TINYINT", True), ("DECIMAL(20,0)", "BIGINT", True), ("BIGINT", "DECIMAL(20,0)", False),
     ],
 )
-def test_holds(wide: str, narrow: str, expected: bool) -> None:
+def test_wide_type_holds_narrow_type(wide: str, narrow: str, expected: bool) -> None:
     assert holds(wide, narrow) is expected
 
 
-def test_the_page_is_the_mapping() -> None:
+def test_types_page_equals_mapping() -> None:
     assert (Path(__file__).parents[3] / "docs" / "types.md").read_text(encoding="utf-8") == build_page()

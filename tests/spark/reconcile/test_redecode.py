@@ -1,4 +1,4 @@
-"""Landing decoded again: what it puts right, what it refuses, and what is left when it dies on the way."""
+"""Redecode: what it corrects, what it rejects, and how it resumes after a kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dblake.landing.control import ChunkEnd
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.redecode.preconditions import require_landing
-from dblake.redecode.run import decode_again
+from dblake.redecode.run import redecode
 from dblake.sql.query import query
 from dblake.state.run import run_state
 from jobs.reconcile import reconcile as job
@@ -61,12 +61,12 @@ LANDED = sorted([
     put(1, 10, "1", "a"), put(1, 11, "7", "x", table=U.table), put(2, 20, "2", "b"),
     *chunk((2, 21), 3, (4, 40), {"1": "a", "2": "b", "3": "c"}), put(3, 30, "2", "B", "u"), put(4, 41, "4", "d"),
     put(5, 50, "1", "A", "u"),
-], key=lambda thing: thing.batch)
-EVENTS_THEN = [
+], key=lambda record: record.batch)
+EXPECTED_EVENTS = [
     (10, 0, "c", "1", "a"), (11, 0, "c", "7", "x"), (20, 0, "c", "2", "b"), (30, 0, "u", "2", "B"),
     (40, 0, "r", "1", "a"), (40, 4, "r", "3", "c"), (41, 0, "c", "4", "d"), (50, 0, "u", "1", "A"),
 ]
-STATE_THEN = {"1": "A", "2": "B", "3": "c", "4": "d"}
+EXPECTED_STATE = {"1": "A", "2": "B", "3": "c", "4": "d"}
 
 
 @pytest.fixture(scope="module")
@@ -76,28 +76,28 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     paths = Paths(str(folder), "shop")
     land(paths.landing, "shop", LANDED, TABLES)
     reconcile_once(spark, paths)
-    plant(spark, paths)
+    plant_defects(spark, paths)
     run_state(spark, paths)
     return folder
 
 
 @pytest.fixture
 def paths(folded: Path, tmp_path: Path) -> Paths:
-    """A copy of it."""
+    """A copy of the folded warehouse."""
     shutil.copytree(folded, tmp_path, dirs_exist_ok=True)
     return Paths(str(tmp_path), "shop")
 
 
-def plant(spark: SparkSession, paths: Paths) -> None:
-    """One value wrong, one event left out, and one that never was."""
+def plant_defects(spark: SparkSession, paths: Paths) -> None:
+    """Write one wrong value, remove one event, and add one that never happened."""
     table = f"delta.`{paths.events}`"
     spark.sql(f"UPDATE {table} SET after = map('id', '2', 'v', NULL) WHERE lsn = 30")
     spark.sql(f"DELETE FROM {table} WHERE lsn = 40 AND seq = 4")
     row = spark.read.format("delta").load(paths.events).where("lsn = 41").first()
     assert row is not None
-    never = row.asDict() | {"seq": 2, "key": {"id": "9"}, "after": {"id": "9", "v": "z"}}
-    made = spark.createDataFrame([tuple(never[name] for name in EVENTS.names)], EVENTS)
-    made.write.format("delta").mode("append").save(paths.events)
+    invented = row.asDict() | {"seq": 2, "key": {"id": "9"}, "after": {"id": "9", "v": "z"}}
+    frame = spark.createDataFrame([tuple(invented[name] for name in EVENTS.names)], EVENTS)
+    frame.write.format("delta").mode("append").save(paths.events)
 
 
 def events(spark: SparkSession, paths: Paths) -> list[tuple[Any, ...]]:
@@ -109,40 +109,40 @@ def state(spark: SparkSession, paths: Paths, at: Frontier | None = None) -> dict
     return {str(row["id"]): row["v"] for row in query(spark, paths, "SELECT id, v FROM public.t", at).collect()}
 
 
-def test_a_defect_is_mended_in_events_ledger_and_state(spark: SparkSession, paths: Paths) -> None:
+def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: Paths) -> None:
     assert state(spark, paths) == {"1": "A", "2": None, "4": "d", "9": "z"}
     untouched = DeltaTable(paths.state("public", "u")).version()
-    (run,) = decode_again(spark, paths, 3)
+    (run,) = redecode(spark, paths, 3)
     assert (run.first, run.last, run.tables) == (3, 5, ["public.t"])
     assert [(line.of, line.batch, line.op, line.same, line.different, line.only_old, line.only_new)
             for line in run.lines] == [
         ("events", 3, "u", 0, 1, 0, 0), ("events", 4, "c", 1, 0, 1, 0), ("events", 4, "r", 1, 0, 0, 1),
         ("events", None, "u", 1, 0, 0, 0), ("windows", None, "closed", 1, 0, 0, 0),
     ]
-    assert events(spark, paths) == EVENTS_THEN
+    assert events(spark, paths) == EXPECTED_EVENTS
     run_state(spark, paths)
-    assert state(spark, paths) == STATE_THEN
+    assert state(spark, paths) == EXPECTED_STATE
     assert DeltaTable(paths.state("public", "u")).version() == untouched
-    # What was read as of the frontier follows, too, and nothing is built a second time.
-    assert state(spark, paths, read_frontier(paths)) == STATE_THEN
+    # Reads as of the frontier follow, and a second run rebuilds nothing.
+    assert state(spark, paths, read_frontier(paths)) == EXPECTED_STATE
     built = DeltaTable(paths.state("public", "t")).version()
     run_state(spark, paths)
     assert DeltaTable(paths.state("public", "t")).version() == built
     assert not Path(paths.again).exists()
-    (again,) = decode_again(spark, paths, 1)
-    assert again.tables == [] and {line.of for line in again.lines} == {"events", "schemas", "windows"}
-    # The stream goes on as if nothing had been.
+    (second,) = redecode(spark, paths, 1)
+    assert second.tables == [] and {line.of for line in second.lines} == {"events", "schemas", "windows"}
+    # Reconcile and state continue with new batches.
     land(paths.landing, "shop", [put(6, 60, "5", "e")], TABLES)
     assert reconcile_once(spark, paths) == 6
     run_state(spark, paths)
-    assert state(spark, paths) == STATE_THEN | {"5": "e"}
+    assert state(spark, paths) == EXPECTED_STATE | {"5": "e"}
 
 
 class Died(BaseException):
-    """What a test ends a run with in place of SIGKILL: nothing of ours catches it."""
+    """Ends a run in place of SIGKILL; dblake catches no BaseException."""
 
 
-def dying_at(name: str) -> Callable[[str], None]:
+def die_at(name: str) -> Callable[[str], None]:
     def failpoint(here: str) -> None:
         if here == name:
             raise Died
@@ -150,87 +150,90 @@ def dying_at(name: str) -> Callable[[str], None]:
     return failpoint
 
 
-@pytest.mark.parametrize("place", [
-    "reconcile.events_written", "reconcile.events_appended",
-    "again.decoded", "again.compared", "again.schemas_swapped", "again.windows_swapped",
-    "again.events_swapped", "again.others_stopped", "again.removed",
+@pytest.mark.parametrize("name", [
+    "redecode.decoded",
+    "redecode.events_swapped",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "reconcile.events_written", "reconcile.events_appended", "redecode.compared", "redecode.schemas_swapped",
+        "redecode.windows_swapped", "redecode.appends_rejected", "redecode.staged_deleted",
+    )),
 ])
-def test_dying_anywhere_is_made_good_by_the_next_run(
-    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, place: str
+def test_redecode_killed_at_failpoint_is_completed_by_next_run(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     before = events(spark, paths)
     with monkeypatch.context() as patched:
         for module in (dblake.redecode.run, dblake.reconcile.reconciler):
-            patched.setattr(module, "failpoint", dying_at(place))
+            patched.setattr(module, "failpoint", die_at(name))
         with pytest.raises(Died):
-            decode_again(spark, paths, 3)
-    swapped = place in ("again.events_swapped", "again.others_stopped", "again.removed")
-    assert events(spark, paths) == (EVENTS_THEN if swapped else before)
-    (run,) = decode_again(spark, paths, 3)
-    assert (run.tables, events(spark, paths)) == (["public.t"], EVENTS_THEN)
+            redecode(spark, paths, 3)
+    swapped = name in ("redecode.events_swapped", "redecode.appends_rejected", "redecode.staged_deleted")
+    assert events(spark, paths) == (EXPECTED_EVENTS if swapped else before)
+    (run,) = redecode(spark, paths, 3)
+    assert (run.tables, events(spark, paths)) == (["public.t"], EXPECTED_EVENTS)
     assert not Path(paths.again).exists()
 
 
-def test_what_was_begun_is_finished_before_another_stretch_is_decoded(
+def test_interrupted_redecode_finishes_before_another_range(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr(dblake.redecode.run, "failpoint", dying_at("again.windows_swapped"))
-        decode_again(spark, paths, 3)
-    begun, asked = decode_again(spark, paths, 5)
-    assert (begun.first, begun.tables, asked.first, asked.tables) == (3, ["public.t"], 5, [])
-    assert events(spark, paths) == EVENTS_THEN
+        patched.setattr(dblake.redecode.run, "failpoint", die_at("redecode.windows_swapped"))
+        redecode(spark, paths, 3)
+    unfinished, requested = redecode(spark, paths, 5)
+    assert (unfinished.first, unfinished.tables, requested.first, requested.tables) == (3, ["public.t"], 5, [])
+    assert events(spark, paths) == EXPECTED_EVENTS
 
 
-def test_state_that_dies_before_it_has_noted_what_it_built_does_so_later(
+def test_state_killed_before_recording_rebuild_records_it_later(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode_again(spark, paths, 3)
+    redecode(spark, paths, 3)
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr(dblake.state.restate, "failpoint", dying_at("state.restated"))
+        patched.setattr(dblake.state.restate, "failpoint", die_at("state.restated"))
         run_state(spark, paths)
     assert state(spark, paths, read_frontier(paths))["2"] is None
     run_state(spark, paths)
-    assert state(spark, paths, read_frontier(paths)) == STATE_THEN
+    assert state(spark, paths, read_frontier(paths)) == EXPECTED_STATE
 
 
-def test_reconcile_beside_redecode_stops_and_its_batches_are_decoded_again(
+def test_redecode_repeats_batches_of_concurrent_reconcile(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = Reconciler(lambda: spark, paths)
-    beside.catch_up()
+    concurrent = Reconciler(lambda: spark, paths)
+    concurrent.catch_up()
     land(paths.landing, "shop", [put(6, 60, "5", "e"), put(7, 70, "6", "f"), put(8, 80, "8", "h")], TABLES)
 
     def append(here: str) -> None:
-        if here == "again.compared":
-            beside.reconcile(6)
+        if here == "redecode.compared":
+            concurrent.reconcile(6)
 
     with monkeypatch.context() as patched:
         patched.setattr(dblake.redecode.run, "failpoint", append)
-        rounds = decode_again(spark, paths, 3)
+        rounds = redecode(spark, paths, 3)
     assert [(run.first, run.last) for run in rounds] == [(3, 5), (6, 6)]
     with pytest.raises(SupersededByRedecode, match="Next: start it again"):
-        beside.reconcile(7)
+        concurrent.reconcile(7)
     assert Reconciler(lambda: spark, paths).done() == 6
 
 
-@pytest.mark.parametrize("place", ["reconcile.events_written", "commit"])
-def test_events_written_before_a_swap_are_rejected_after_it(
-    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize("moment", ["commit", pytest.param("reconcile.events_written", marks=pytest.mark.slow)])
+def test_reconcile_commit_prepared_before_swap_is_rejected(
+    spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     late = Reconciler(lambda: spark, paths)
     late.catch_up()
     land(paths.landing, "shop", [put(6, 60, "5", "e")], TABLES)
 
     def swap(here: str) -> None:
-        if here == place:
-            decode_again(spark, paths, 5)
+        if here == moment:
+            redecode(spark, paths, 5)
 
     def commit(*arguments: Any) -> None:
         swap("commit")
         commit_files(*arguments)
 
-    # Where the store keeps writers apart, no lock does.
+    # On an object store the Delta commit alone excludes writers, no lock does.
     monkeypatch.setattr(dblake.reconcile.reconciler, "commit_lock", nullcontext)
     monkeypatch.setattr(dblake.reconcile.reconciler, "failpoint", swap)
     monkeypatch.setattr(dblake.reconcile.reconciler, "commit_files", commit)
@@ -238,19 +241,19 @@ def test_events_written_before_a_swap_are_rejected_after_it(
     with pytest.raises(SupersededByRedecode):
         late.reconcile(6)
     assert Reconciler(lambda: spark, paths).done() == 5
-    assert len(events(spark, paths)) == len(EVENTS_THEN) and before != events(spark, paths)
+    assert len(events(spark, paths)) == len(EXPECTED_EVENTS) and before != events(spark, paths)
 
 
-def test_events_found_where_a_table_had_none_reach_its_state(spark: SparkSession, tmp_path: Path) -> None:
+def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tmp_path: Path) -> None:
     paths = Paths(str(tmp_path), "shop")
     landed = [put(1, 10, "1", "a"), put(2, 20, "2", "b"), put(2, 21, "7", "x", table=U.table)]
     land(paths.landing, "shop", landed, TABLES)
     reconcile_once(spark, paths)
-    # A decoder that lost it: of batch 2 state sees the other table alone.
+    # A decoder that lost the event: of batch 2 state reads the other table only.
     spark.sql(f"DELETE FROM delta.`{paths.events}` WHERE lsn = 20")
     run_state(spark, paths)
     assert read_frontier(paths).batch == 2
-    decode_again(spark, paths, 1)
+    redecode(spark, paths, 1)
     assert {row["v"] for row in query(spark, paths, "SELECT v FROM t_live").collect()} == {"a"}
     run_state(spark, paths)
     for view in ("t", "t_live"):
@@ -258,7 +261,7 @@ def test_events_found_where_a_table_had_none_reach_its_state(spark: SparkSession
 
 
 @pytest.mark.parametrize(
-    ("removed", "first", "said"),
+    ("removed", "first", "message"),
     [
         ("batch < 1", 1, None),
         ("batch < 2", 3, None),
@@ -269,19 +272,19 @@ def test_events_found_where_a_table_had_none_reach_its_state(spark: SparkSession
         ("true", 5, "no longer holds batch 5"),
     ],
 )
-def test_landing_that_no_longer_holds_it_is_refused(
-    spark: SparkSession, paths: Paths, removed: str, first: int, said: str | None
+def test_redecode_of_removed_landing_raises_landing_gap(
+    spark: SparkSession, paths: Paths, removed: str, first: int, message: str | None
 ) -> None:
     spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE {removed}")
-    if said is None:
+    if message is None:
         require_landing(spark, paths, first, 5)
         return
-    with pytest.raises(LandingGap, match=said) as caught:
-        decode_again(spark, paths, first)
+    with pytest.raises(LandingGap, match=message) as caught:
+        redecode(spark, paths, first)
     assert caught.value.exit_code == 78
 
 
-def test_what_a_chunk_could_not_see_and_orphans_must_be_in_landing_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSession, tmp_path: Path) -> None:
     paths = Paths(str(tmp_path), "shop")
     end = ChunkEnd("d", 1, 40, 0, T.schema_id, 0, 4, snapshot="15:21:15")
     unseen = replace(put(1, 15, "1", "a"), txid=15)
@@ -291,29 +294,29 @@ def test_what_a_chunk_could_not_see_and_orphans_must_be_in_landing_too(spark: Sp
         replace(put(5, 50, "4", "d"), lease_epoch=2),
     ], TABLES)
     reconcile_once(spark, paths)
-    for removed, first, said in (("1", 3, "public.t"), ("1", 5, None), ("2", 5, "public.u")):
+    for removed, first, table in (("1", 3, "public.t"), ("1", 5, None), ("2", 5, "public.u")):
         spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE batch = {removed}")
-        if said is None:
+        if table is None:
             require_landing(spark, paths, first, 5)
         else:
-            with pytest.raises(LandingGap, match=f"windows of {said} that close in batches {first} to 5"):
+            with pytest.raises(LandingGap, match=f"windows of {table} that close in batches {first} to 5"):
                 require_landing(spark, paths, first, 5)
 
 
-def test_histories_decoded_again_from_their_middle_come_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)
     last = reconcile_once(spark, paths)
-    (run,) = decode_again(spark, paths, last // 2, max_bytes_per_trigger="100k")
+    (run,) = redecode(spark, paths, last // 2, max_bytes_per_trigger="100k")
     assert [line for line in run.lines if line.differs] == []
     assert {(line.of, line.op) for line in run.lines} >= {
         *(("events", op) for op in "cudrf"), ("windows", "closed"), ("windows", "discarded"),
     }
 
 
-def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
+def test_reconcile_job_prints_differences(paths: Paths, tmp_path: Path) -> None:
     conf = tmp_path / "shop.yaml"
     conf.write_text(
         f"warehouse: {tmp_path}\nprogress: file:{tmp_path}/progress\nsource:\n  name: shop\n  type: postgres\n"
@@ -321,13 +324,15 @@ def test_the_job_shows_what_differs(paths: Paths, tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(job, ["--conf", str(conf), "--from", "4", "--json"])
     assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
-    assert (found["from"], found["to"], found["tables"]) == (4, 5, ["public.t"])
-    assert found["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
-    assert [(line["batch"], line["op"]) for line in found["differing"]] == [(4, "c"), (4, "r")]
+    (run,) = json.loads(done.stdout)
+    assert (run["from"], run["to"], run["tables"]) == (4, 5, ["public.t"])
+    assert run["events"] == {"same": 3, "different": 0, "only_old": 1, "only_new": 1}
+    assert [(line["batch"], line["op"]) for line in run["differing"]] == [(4, "c"), (4, "r")]
     shown = CliRunner().invoke(job, ["--conf", str(conf), "--from", "3"])
     assert "batches 3 to 5, decoded again" in shown.stdout and "rebuilds: public.t" in shown.stdout
-    for options, said in ((["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from cannot"),
-                          (["--json"], "--from")):
+    for options, message in (
+        (["--from", "9"], "events reach batch 5"), (["--from", "1", "--continuous"], "--from cannot"),
+        (["--json"], "--from"),
+    ):
         refused = CliRunner().invoke(job, ["--conf", str(conf), *options])
-        assert isinstance(refused.exception, UsageError) and said in refused.exception.what
+        assert isinstance(refused.exception, UsageError) and message in refused.exception.what

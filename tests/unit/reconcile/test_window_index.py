@@ -1,4 +1,4 @@
-"""Which windows hold which log rows: the same as asking each window for each row."""
+"""The window index: the same rows and windows as ``ChunkWindow.holds`` gives for every pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow, Snapshot
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
-from dblake.reconcile.held import Windows
+from dblake.reconcile.window_index import WindowIndex
 
 _COLUMNS = {
     TABLE: pa.string(), INCARNATION: pa.int64(), LSN: pa.int64(), SEQ: pa.int64(), TXID: pa.int64(),
@@ -34,8 +34,8 @@ def _snapshots(draw: st.DrawFn) -> Snapshot:
 @st.composite
 def _windows(draw: st.DrawFn) -> ChunkWindow:
     incarnation = draw(_INCARNATIONS)
-    where = st.tuples(st.integers(1, 12), st.integers(0, 2))
-    low, high = sorted(draw(st.lists(where, min_size=2, max_size=2, unique=True)))
+    positions = st.tuples(st.integers(1, 12), st.integers(0, 2))
+    low, high = sorted(draw(st.lists(positions, min_size=2, max_size=2, unique=True)))
     return ChunkWindow(
         "chunk", "dump", draw(_TABLES), 1, Position(incarnation, *low), Position(incarnation, *high), "schema", 0, 1,
         draw(st.none() | _snapshots()),
@@ -43,7 +43,7 @@ def _windows(draw: st.DrawFn) -> ChunkWindow:
 
 
 @given(_ROWS, st.lists(_windows(), max_size=8))
-def test_windows_hold_what_each_says_it_holds(
+def test_index_matches_same_pairs_as_window_holds(
     rows: list[tuple[str, int, int, int, int | None, None]], windows: list[ChunkWindow]
 ) -> None:
     columns = zip(*rows, strict=True) if rows else [[] for _ in _COLUMNS]
@@ -51,11 +51,11 @@ def test_windows_hold_what_each_says_it_holds(
         [pa.array(list(values), kind) for values, kind in zip(columns, _COLUMNS.values(), strict=True)],
         names=list(_COLUMNS),
     )
-    held = Windows(windows).rows_held(batch)
-    assert held.schema == batch.schema
+    matched = WindowIndex(windows).rows_in_windows(batch)
+    assert matched.schema == batch.schema
     expected = [
         (*row[:5], str(number))
         for row in rows for number, window in enumerate(windows)
         if row[0] == window.table and window.holds(Position(*row[1:4]), row[4])
     ]
-    assert sorted(map(repr, zip(*held.to_pydict().values(), strict=True))) == sorted(map(repr, expected))
+    assert sorted(map(repr, zip(*matched.to_pydict().values(), strict=True))) == sorted(map(repr, expected))

@@ -1,4 +1,4 @@
-"""Event files: merged in order of position, typed as Spark types them, described for the table's log."""
+"""Event files: merged in order of position, typed as Spark types them, with statistics in the Delta log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dblake.core.errors import TableUnavailable
-from dblake.events.files import EVENT_COLUMNS, PRUNED_BY, merged, sorted_by_position, write_event_file
+from dblake.events.files import EVENT_COLUMNS, PRUNED_BY, merge_sorted, sort_by_position, write_event_file
 from dblake.events.schema import EVENTS
 from dblake.lake.log import commit_files, query_rows, record_batch
 from dblake.spark.append_table import AppendTable
@@ -38,16 +38,17 @@ def positions(batches: list[pa.RecordBatch]) -> list[tuple[int, int, int]]:
     return [(row["incarnation"], row["lsn"], row["seq"]) for batch in batches for row in batch.to_pylist()]
 
 
-def test_event_columns_are_those_of_spark() -> None:
+def test_event_columns_equal_spark_schema() -> None:
     assert to_arrow_schema(EVENTS, timezone="UTC").equals(EVENT_COLUMNS)
 
 
 @settings(deadline=None)
 @given(st.lists(_POSITIONS, unique=True), st.lists(st.integers(0, 40), max_size=6))
+@example([(2, 1, 0), (1, 1, 1), (2, 1, 2)], [])
 def test_merged_batches_are_ordered_and_complete(rows: list[tuple[int, int, int]], cuts: list[int]) -> None:
     ends = sorted({min(cut, len(rows)) for cut in cuts} | {0, len(rows)})
     parts = [events(*rows[a:b]) for a, b in itertools.pairwise(ends)]
-    assert positions(list(merged(map(sorted_by_position, parts)))) == sorted(rows)
+    assert positions(list(merge_sorted(map(sort_by_position, parts)))) == sorted(rows)
 
 
 def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None
     assert pq.read_table(Path(table.path) / file.path)["lsn"].to_pylist() == [4, 5]
 
 
-def test_commit_prepared_before_another_one_of_the_application_is_rejected(tmp_path: Path) -> None:
+def test_commit_prepared_before_newer_commit_is_rejected(tmp_path: Path) -> None:
     table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENTS, PRUNED_BY)
     table.create()
     prepared, file = DeltaTable(table.path), write_event_file(table.path, [events((1, 5, 0))])
@@ -76,7 +77,7 @@ def test_commit_prepared_before_another_one_of_the_application_is_rejected(tmp_p
     assert (table.done(), query_rows(table.path, "SELECT lsn FROM t")) == (2, [])
 
 
-def test_table_of_an_earlier_version_gets_new_statistics_columns(tmp_path: Path) -> None:
+def test_table_of_older_release_gets_statistics_columns(tmp_path: Path) -> None:
     path = str(tmp_path / "events")
     AppendTable(path, _APPLICATION, EVENTS, ("incarnation", "lsn")).create()
     AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
