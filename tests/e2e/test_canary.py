@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def on_mariadb(server: MysqlServer, folder: Path) -> Iterator[Bench]:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    prepare: Callable[[Any, Path], AbstractContextManager[Bench]]
     prepare = {"postgres": on_postgres, "mariadb": on_mariadb}[request.param]
     with prepare(request.getfixturevalue(request.param), tmp_path) as bench:
         yield bench

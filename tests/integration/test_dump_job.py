@@ -151,7 +151,7 @@ def test_throttle_keeps_other_limits(run: Run, store: FileProgress) -> None:
     ("error", "code", "last"),
     [
         (None, 0, "public.orders: done, 7 rows"),
-        ("table public.orders has no primary key", 78, "public.orders failed. Next: dump status says why"),
+        ("table public.orders has no primary key", 78, "public.orders failed. Next: read the reason with dump status"),
     ],
     ids=["done", "failed"],
 )

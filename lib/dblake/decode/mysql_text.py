@@ -36,7 +36,7 @@ def to_utf8(raw: pa.BinaryArray, charset: str) -> Text:
 
 
 def to_hex(raw: pa.BinaryArray) -> pa.StringArray:
-    """Return ``\\x`` and two digits for every byte."""
+    r"""Return ``\x`` and two digits for every byte."""
     data, offsets = content(raw)
     digits = _HEX[data].view(np.uint8)
     return pc.binary_join_element_wise("\\x", of_lengths(digits, 2 * np.diff(offsets)), "")

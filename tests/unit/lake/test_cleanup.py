@@ -12,14 +12,14 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 import dblake.lake.cleanup
 from dblake.lake.cleanup import clean_log
 from dblake.landing.columns import RESUME_METADATA
-from dblake.maintenance.run import _newest_landing
+from dblake.maintenance.run import _newest_landing_version
 
 COMMITS = 60
 
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A table of 60 commits with a checkpoint every ten; capture made the first 31."""
+    """Return a table of 60 commits with a checkpoint every ten; capture made the first 31."""
     monkeypatch.setattr(dblake.lake.cleanup, "_KEPT_COMMITS", 5)
     monkeypatch.setattr(dblake.lake.cleanup, "_CHECKPOINT_COMMITS", 10)
     path = tmp_path / "t"
@@ -52,7 +52,7 @@ def test_clean_log_keeps_entries_of_last_hours(table: Path) -> None:
 
 def test_clean_log_keeps_capture_commit_at_rest(table: Path) -> None:
     """Maintenance's own commits are newer than capture's last one, from which capture resumes."""
-    newest = _newest_landing(str(table))
+    newest = _newest_landing_version(str(table))
     assert newest == 30
     clean_log(str(table), keep_hours=0, keep_from=newest)
     assert 0 < versions(table)[0] <= 30
