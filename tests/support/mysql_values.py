@@ -21,8 +21,9 @@ def _values(*values: str | tuple[str, str] | Value) -> tuple[Value, ...]:
     for value in values:
         if isinstance(value, str):
             number = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
-            value = value if number else string(value), value
-        made.append(value if isinstance(value, Value) else Value(*value))
+            made.append(Value(value if number else string(value), value))
+        else:
+            made.append(value if isinstance(value, Value) else Value(*value))
     return tuple(made)
 
 

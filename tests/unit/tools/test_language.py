@@ -20,7 +20,7 @@ from tools.language import check_tree, find_rejected
         ("a.py", "x = 1  # is looked\ny = 2\nz = 3  # at\n", []),
         ("a.py", '"""Rows are\n    by\n    itself."""\n', ["by itself"]),
         ("a.md", "A retry makes good what the run took in.\n", ["makes good", "took in"]),
-        ("a.md", "The log has come to its end, as it must be; it needs an operator.\n", ["has come to", "as it must be"]),
+        ("a.md", "It has come to its end, as it must be.\n", ["has come to", "as it must be"]),
         ("conf.yaml", "# lists the keys asked\n# for\n", ["asked for"]),
         ("a.md", "Capture resumes after a failover.\n", []),
         ("conf.yaml", "# how often it goes on with it\n", ["goes on with"]),
