@@ -1,7 +1,7 @@
 """Check the language of the repository: ``python -m tools.language`` lists every use of a rejected word.
 
-The check covers identifiers, comments, docstrings and messages of all code, and all prose files. CONTRIBUTING lists the
-standard term for each idea. An exception in ``ALLOWED`` names its file, its text and its reason.
+The check covers identifiers, comments, docstrings and messages of all code, and all prose files. The glossary has the
+standard terms. An exception in ``ALLOWED`` names its file, its text and its reason.
 """
 
 from __future__ import annotations
