@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """dblake's rate, or time, divided by the peer's."""
+        """Our rate, or time, divided by the peer's."""
         return self.ours.rate / self.peer.rate if self.least is not None else self.ours.time / self.peer.time
 
     @property

@@ -1,5 +1,6 @@
-"""Landing tables for the stages right of it, without a database: the bytes PostgreSQL would send, landed by capture's
-own writer.
+"""Landing tables for the stages right of it, without a database.
+
+Capture's own writer lands the bytes that PostgreSQL would send.
 
 One table like pgbench's accounts. A dump of it lands in chunks of 50,000 rows, with changes in every chunk's window;
 further changes follow. Keys of changes are random, so that a twentieth of a window's events evict a row of its chunk.

@@ -88,18 +88,18 @@ def _copy(spark: SparkSession, landing: str, to: str) -> None:
 
 
 def measure_log(folder: Path, rounds: int) -> list[Measured]:
-    """A million updates in one warm session."""
+    """Measure a million updates in one warm session."""
     return [_beside_copy("reconcile, log only, warm ÷ Spark copy", land_changes, (1_000_000,), folder, rounds, 1.0)]
 
 
 def measure_dump(folder: Path, rounds: int) -> list[Measured]:
-    """A dump of a million rows, 250,000 changes in its windows and 250,000 after it, in one warm session."""
+    """Measure a dump of a million rows, 250,000 changes in its windows and 250,000 after it, in one warm session."""
     counts = (1_000_000, 500_000)
     return [_beside_copy("reconcile, dump beside changes, warm ÷ Spark copy", land_dump, counts, folder, rounds, 1.2)]
 
 
 def measure_job(folder: Path, rounds: int) -> list[Measured]:
-    """The same as a job that starts its JVM."""
+    """Measure the same dump as a job that starts its JVM."""
     rows, ours = land_dump(f"{folder}/{LANDED}/landing", 1_000_000, 500_000), []
     for number in range(rounds):
         warehouse = folder / f"job_{number}"
@@ -156,8 +156,10 @@ PARTS = (
 def _beside_copy(
     work: str, land: Callable[..., int], counts: tuple[int, ...], folder: Path, rounds: int, most: float
 ) -> Measured:
-    """Reconcile landing in one micro-batch beside a Spark job that reads, orders and appends it; first runs do not
-    count."""
+    """Reconcile landing in one micro-batch beside a Spark job that reads, orders and appends it.
+
+    First runs do not count.
+    """
     spark = spark_session("benchmark")
     landed = Paths(str(folder), LANDED).landing
     rows, ours, peers = land(landed, *counts), [], []

@@ -37,7 +37,10 @@ _BATCH_ROWS = 250_000
 
 
 def measure(spark: SparkSession, reconciled: Paths, dumped: int, folder: Path, rounds: int) -> Comparison:
-    """``dumped`` is the landing batch up to which state is made first: all of the dump and some of the changes."""
+    """Fold the changes after batch ``dumped`` beside a plain merge.
+
+    State is folded up to ``dumped`` first: all of the dump and some of the changes.
+    """
     run_state(spark, reconciled, batches_per_step=_ONE_STEP, until_batch=dumped)
     before = reconciled.state(*split_qualified(TABLE))
     ours, peers = [], []
@@ -59,7 +62,7 @@ def measure(spark: SparkSession, reconciled: Paths, dumped: int, folder: Path, r
 
 
 def _changed_rows(spark: SparkSession, before: str, after: str, to: str) -> int:
-    """Writes the rows that a step changed, as they are after it; returns how many."""
+    """Write the rows that a step changed, as they are after it; return their number."""
     reached = spark.read.format("delta").load(before).agg(expr("max(struct(_incarnation, _lsn, _seq)) AS at"))
     rows = spark.read.format("delta").load(after).join(reached, expr("struct(_incarnation, _lsn, _seq) > at"))
     rows.drop("at").write.format("delta").mode("overwrite").save(to)
@@ -92,7 +95,7 @@ def measure_many_tables(folder: Path, rounds: int, tables: int = 1000) -> list[M
 
 
 def measure_changes(folder: Path, rounds: int) -> list[Measured]:
-    """Changes spread over a table of a million rows."""
+    """Measure changes spread over a table of a million rows."""
     return _beside_merge(folder, rounds, 1_000_000, [
         ("state, 1,000 changes into 1 M rows", 1_000, False, 0.2),
         ("state, 250 k changes into 1 M rows", 250_000, False, 0.3),
@@ -100,7 +103,7 @@ def measure_changes(folder: Path, rounds: int) -> list[Measured]:
 
 
 def measure_large(folder: Path, rounds: int) -> list[Measured]:
-    """Changes into a table of ten million rows, spread over it and of its newest keys."""
+    """Measure changes into a table of ten million rows, spread over it and of its newest keys."""
     return _beside_merge(folder, rounds, 10_000_000, [
         ("state, 100 k changes into 10 M rows, spread", 100_000, False, None),
         ("state, 100 k changes into 10 M rows, recent keys", 100_000, True, None),
@@ -140,7 +143,7 @@ def _beside_merge(
 
 
 def measure_age(folder: Path, rounds: int) -> list[Measured]:
-    """The first operation on a table with few commits and with many, after maintenance of its log."""
+    """Measure the first operation on a table with few commits and with many, after maintenance of its log."""
     costs = []
     for commits in (100, 100_000):
         path = str(folder / f"aged_{commits}")

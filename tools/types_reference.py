@@ -1,6 +1,6 @@
 """Generate the type reference ``docs/types.md`` from the mapping in ``dblake.spark.types``.
 
-    python -m tools.types_reference > docs/types.md
+Run ``python -m tools.types_reference > docs/types.md``.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _print_table(result: DataFrame) -> None:
 
 
 def _to_text(result: DataFrame) -> DataFrame:
-    """Return the rows with every column as text; columns are named c0, c1, …"""
+    """Return the rows with every column as text; columns are named c0, c1 and so on."""
     numbered = result.toDF(*(f"c{index}" for index in range(len(result.columns))))
     return numbered.selectExpr(*(f"{_text_sql(f.name, f.dataType)} AS {f.name}" for f in numbered.schema))
 
@@ -81,5 +81,5 @@ def _text_sql(column: str, kind: DataType) -> str:
 
 
 def _hex_sql(column: str) -> str:
-    """Return SQL for bytes in the sources' form, ``\\x`` and hexadecimal digits."""
+    r"""Return SQL for bytes in the sources' form, ``\x`` and hexadecimal digits."""
     return rf"concat('\\x', lower(hex({column})))"

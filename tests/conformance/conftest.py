@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty database of the fixture's kind."""
+    """Yield an empty database of the fixture's kind."""
     if request.param == "memory":
         yield MemoryBackend()
     elif request.param == "postgres":
@@ -60,14 +60,14 @@ def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=KINDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty database."""
+    """Yield an empty database."""
     with empty_backend(request) as backend:
         yield backend
 
 
 @pytest.fixture
 def keeping_backend(backend: Backend) -> Backend:
-    """An empty database that retains its log for its reader; tests on other servers are skipped."""
+    """Return an empty database that retains its log for its reader; skip tests on other servers."""
     if not backend.keeps_log_for_reader:
         pytest.skip("this server retains its log by age alone and has no exclusive reader")
     return backend
@@ -75,5 +75,5 @@ def keeping_backend(backend: Backend) -> Backend:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> CaptureLake:
-    """A warehouse of the test's own."""
+    """Return a warehouse of the test's own."""
     return CaptureLake(tmp_path)

@@ -24,7 +24,7 @@ ITEMS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text")))
 
 @pytest.fixture
 def script(backend: Backend) -> Script:
-    """A table with one row that is not in the log."""
+    """Return a script on a table with one row that is not in the log."""
     backend.create(ITEMS)
     script = Script(backend, T)
     script.run(["insert 1 a"])

@@ -25,8 +25,11 @@ pytestmark = pytest.mark.parity
 
 @dataclass(frozen=True)
 class Case:
-    """The table holds ``1 a`` and ``2 b``. ``start`` comes before the low watermark, ``low`` between it and the read,
-    ``read`` between the read and the high watermark, ``high`` after that."""
+    """The changes at each step of a window, and the expected events.
+
+    The table contains ``1 a`` and ``2 b``. ``start`` comes before the low watermark, ``low`` between it and the read,
+    ``read`` between the read and the high watermark, ``high`` after that.
+    """
 
     name: str
     expected: list[str]

@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -128,8 +129,9 @@ def on_mariadb(server: MysqlServer, folder: Path) -> Iterator[Bench]:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    prepare = {"postgres": on_postgres, "mariadb": on_mariadb}[request.param]
-    with prepare(request.getfixturevalue(request.param), tmp_path) as bench:
+    prepare: dict[str, Callable[[Any, Path], AbstractContextManager[Bench]]]
+    prepare = {"postgres": on_postgres, "mariadb": on_mariadb}
+    with prepare[request.param](request.getfixturevalue(request.param), tmp_path) as bench:
         yield bench
 
 

@@ -66,7 +66,7 @@ def processes_below(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The configuration of a completed quickstart, with its output in a file beside it."""
+    """Yield the configuration of a completed quickstart, with its output in a file beside it."""
     folder = tmp_path_factory.mktemp("quickstart")
     conf = folder / "quickstart.yaml"
     conf.write_text(_CONF.format(port=free_port()))
@@ -89,7 +89,7 @@ def test_quickstart_in_background_leaves_no_process(conf: Path) -> None:
 
 
 def test_sql_sums_agree_over_all_views(conf: Path) -> None:
-    """pgbench adds each delta to an account, a teller and a branch, so all sums agree."""
+    """Accounts, tellers and branches get each delta of pgbench, so all sums agree."""
     statement = """
         SELECT (SELECT count(*) FROM public.pgbench_accounts) AS accounts,
                (SELECT sum(abalance) FROM pgbench_accounts) AS account_money,

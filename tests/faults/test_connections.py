@@ -43,7 +43,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[SqlBackend]:
 
 @pytest.fixture
 def proxy(backend: SqlBackend) -> Iterator[Proxy]:
-    """The proxy that sources opened from now on connect through; the database has one table without rows."""
+    """Yield the proxy through which later sources connect; the database has one table without rows."""
     backend.create(TABLE, toasted=["v"])
     backend.source("public.*")
     assert backend.settings is not None

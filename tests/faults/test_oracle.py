@@ -52,7 +52,8 @@ def test_oracle_detects_wrong_steps(lines: list[str], wrong: list[str]) -> None:
 
 
 def test_oracle_detects_key_never_written() -> None:
-    assert find_wrong_steps([ObservedEvent("8", "c", 1, 0)], {}) == ["c 1 of key 8 at 0: after r 0 repeated or never written"]
+    wrong = find_wrong_steps([ObservedEvent("8", "c", 1, 0)], {})
+    assert wrong == ["c 1 of key 8 at 0: after r 0 repeated or never written"]
 
 
 def test_oracle_returns_remaining_rows() -> None:

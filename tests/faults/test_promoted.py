@@ -30,7 +30,7 @@ def primary(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 
 @contextmanager
 def standby_of(primary: EmbeddedPostgres, folder: Path) -> Iterator[EmbeddedPostgres]:
-    """A streaming standby that keeps synchronized copies of the primary's logical slots."""
+    """Run a streaming standby that keeps synchronized copies of the primary's logical slots."""
     conninfo = f"host=127.0.0.1 port={primary.port} user=postgres password={primary.password} dbname=postgres"
     subprocess.run(
         [*primary._as_user(), str(primary.binaries / "pg_basebackup"), "-d", conninfo, "-D", str(folder),

@@ -104,7 +104,8 @@ def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
         (("start",), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--table", "public.orders"), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--keys", "[1]"), 64, "no tables to dump, or two selections"),
-        (("start", "--table", "public.orders", "--keys", "[[1, 2]]"), 64, "--keys: entry 1 has 2 values, not 1"),
+        (("start", "--table", "public.orders", "--keys", "[[1, 2]]"), 64,
+         "--keys: entry 1 has 2 values, the key has 1 columns"),
         (("pause", "20000101-000000-000-0000"), 78, "there is no dump 20000101-000000-000-0000"),
         (("cancel", "--table", "public.orders"), 78, "there is no dump of table public.orders"),
         (("throttle",), 64, "no limit to set, or --off beside one"),
@@ -151,7 +152,7 @@ def test_throttle_keeps_other_limits(run: Run, store: FileProgress) -> None:
     ("error", "code", "last"),
     [
         (None, 0, "public.orders: done, 7 rows"),
-        ("table public.orders has no primary key", 78, "public.orders failed. Next: dump status says why"),
+        ("table public.orders has no primary key", 78, "public.orders failed. Next: read the reason with dump status"),
     ],
     ids=["done", "failed"],
 )

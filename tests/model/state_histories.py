@@ -60,7 +60,7 @@ def altered_table(draw: random.Random, keys: int) -> tuple[list[TableSchema], li
 
 
 def in_batches(events: list[Event], batches: int) -> list[Event]:
-    """Number the batches; positions never decrease from one to the next, which is what reconcile promises."""
+    """Assign batch numbers; as reconcile guarantees, positions never decrease from one batch to the next."""
     ordered = sorted(events, key=lambda event: event.at)
     size = -(-len(ordered) // batches)
     return [replace(event, batch=1 + place // size) for place, event in enumerate(ordered)]

@@ -43,12 +43,12 @@ def rows_event(
 
 
 def result_row(values: Sequence[bytes | None]) -> bytes:
-    """A row of the text protocol."""
+    """Return a row of the text protocol."""
     return b"".join(b"\xfb" if value is None else length(len(value)) + value for value in values)
 
 
 def length(number: int) -> bytes:
-    """A number as the protocol writes lengths."""
+    """Return a number as the protocol writes lengths."""
     if number < 251:
         return bytes([number])
     if number < 1 << 16:
@@ -68,7 +68,7 @@ def _image(types: Sequence[str], row: Row, present: Sequence[bool]) -> bytes:
 
 
 def stored(spelling: str, text: str) -> bytes:
-    """A value as it stands in a row; JSON and geometry are given as hex."""
+    """Return a value as a row contains it; JSON and geometry are given as hex."""
     spelling, _, charset = spelling.partition(" character set ")
     name = re.split(r"[( ]", spelling)[0]
     sizes = [int(n) for n in re.findall(r"\d+", spelling)] if name not in ("enum", "set") else []

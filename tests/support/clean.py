@@ -127,8 +127,8 @@ def run_checks_under_load(
     _require_passed(last)
     windows = DeltaTable(paths.windows).to_pyarrow_table(columns=["status"])["status"].to_pylist()
     return CheckFigures(
-        round(time.monotonic() - started, 1), runs, len(last.outcomes), dict(suites), rig.newest_batch(), rig.verify_tables(),
-        jobs.killed, dict(Counter(windows)),
+        round(time.monotonic() - started, 1), runs, len(last.outcomes), dict(suites), rig.newest_batch(),
+        rig.verify_tables(), jobs.killed, dict(Counter(windows)),
     )
 
 

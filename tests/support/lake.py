@@ -129,7 +129,7 @@ class CaptureLake:
 
 
 def _quick_settings(settings: Mapping[str, Any]) -> CaptureSettings:
-    """The configuration's defaults, but for many commits and short waits."""
+    """Return the configuration's defaults, except for many commits and short waits."""
     defaults = CaptureConfig()
     return CaptureSettings(**{
         "max_bytes": defaults.max_bytes, "max_rows": defaults.max_rows, "redump": defaults.redump == "auto",

@@ -16,13 +16,14 @@ SESSION = "SET sql_mode = '', time_zone = '+05:30'"
 
 
 def _values(*values: str | tuple[str, str] | Value) -> tuple[Value, ...]:
-    """A lone text is its own literal: as a number, or between quotes if it is none."""
+    """Return the values; a lone text is its own literal, quoted unless it is a number."""
     made = []
     for value in values:
         if isinstance(value, str):
             number = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
-            value = value if number else string(value), value
-        made.append(value if isinstance(value, Value) else Value(*value))
+            made.append(Value(value if number else string(value), value))
+        else:
+            made.append(value if isinstance(value, Value) else Value(*value))
     return tuple(made)
 
 
@@ -196,12 +197,12 @@ _CASES = (
 
 
 def cases(flavour: Flavour) -> Sequence[Case]:
-    """The types that a server has."""
+    """Return the cases of the types that a server has."""
     return [case for case in _CASES if case.only in (None, flavour)]
 
 
 def create(server: MysqlServer) -> None:
-    """Makes the table."""
+    """Create the table."""
     typed = ", ".join(f"{name} {type_}" for name, type_ in columns(cases(server.flavour)).items())
     server.run(
         "CREATE DATABASE IF NOT EXISTS public",
@@ -211,7 +212,7 @@ def create(server: MysqlServer) -> None:
 
 
 def insert(server: MysqlServer, first: int) -> None:
-    """Puts all rows there, under ids from ``first`` on."""
+    """Insert all rows, with ids from ``first`` on."""
     connection = server.connect(init_command=SESSION)
     with connection.cursor() as cursor:
         for statement in inserts(cases(server.flavour), first):

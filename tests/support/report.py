@@ -117,5 +117,5 @@ class ByArea:
 
 def area_of(nodeid: str) -> str:
     """Return the first folder below tests/ that contains a test; ``tests`` for a test without one."""
-    folders = PurePosixPath(nodeid.split("::")[0]).parent.parts
+    folders = PurePosixPath(nodeid.split("::", maxsplit=1)[0]).parent.parts
     return folders[1] if len(folders) > 1 else "tests"

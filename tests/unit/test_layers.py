@@ -54,14 +54,30 @@ NEVER = [
     (("dblake.state",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
+# Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
+RUNNERS = ("run", "stream", "table")
+DELTA_READERS = (
+    "dblake.quality.selection",
+    "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
+    "dblake.redecode.ledger", "dblake.redecode.preconditions",
+    "dblake.spark.append_table",
+    "dblake.sql.query", "dblake.sql.views",
+    "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
+    "dblake.status.lag", "dblake.status.report",
+    "pipelines.status",
+    "trials.airflow.trial",
+)
+
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
     "psycopg2": ("dblake.source.postgres",),
     "pymysql": ("dblake.source.mysql",),
     "pymysqlreplication": ("dblake.source.mysql",),
     "kazoo": ("dblake.capture.zookeeper",),
-    # Delta tables are read and written by the packages that own them; a Delta log answers without a JVM.
-    "deltalake": ("dblake.lake", "dblake.landing.table", "dblake.status", "pipelines.status", "trials", *RIGHT),
+    "deltalake": (
+        "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
+        *DELTA_READERS,
+    ),
     "great_expectations": ("dblake.quality.validation",),
     "pyspark": (*RIGHT, "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
@@ -77,15 +93,15 @@ ONLY_THERE = {
 
 
 def imports(file: Path) -> set[str]:
-    """Every module a file imports, wherever in it, by full name."""
-    found: set[str] = set()
+    """Return the full name of every module that a file imports, at any place in it."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide the layer"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return names
 
 
 def below(module: str, places: tuple[str, ...]) -> bool:
@@ -93,32 +109,45 @@ def below(module: str, places: tuple[str, ...]) -> bool:
 
 
 def breaches(modules: dict[str, set[str]]) -> list[str]:
-    """Every import that breaks a rule, as ``importer → imported``."""
-    found = set()
+    """Return every import that breaks a rule, as ``importer → imported``."""
+    broken = set()
     for module, names in modules.items():
         for name in names:
             if any(below(module, who) and below(name, what) for who, what in NEVER):
-                found.add(f"{module} → {name}")
+                broken.add(f"{module} → {name}")
             if any(below(name, (alien,)) and not below(module, where) for alien, where in ONLY_THERE.items()):
-                found.add(f"{module} → {name}")
+                broken.add(f"{module} → {name}")
             decoders_know = ("dblake", "numpy", "pyarrow", *sys.stdlib_module_names)
             if below(module, ("dblake.decode",)) and not below(name, decoders_know):
-                found.add(f"{module} → {name}")
-    return sorted(found)
+                broken.add(f"{module} → {name}")
+    return sorted(broken)
 
 
 def cycles(modules: dict[str, set[str]]) -> list[str]:
-    """Every module that imports itself through others."""
+    """Return every module that imports itself through others."""
     reached: dict[str, set[str]] = {m: {n for n in names if n in modules and n != m} for m, names in modules.items()}
     changed = True
     while changed:
         changed = False
         for names in reached.values():
             more = set().union(*(reached[name] for name in names)) - names if names else set()
-            if more:
-                names |= more
-                changed = True
+            names.update(more)
+            changed = changed or bool(more)
     return sorted(module for module, names in reached.items() if module in names)
+
+
+MAX_FILE_LINES = 350
+MAX_PIPELINES_LINES = 1000
+
+
+def oversized(lines: dict[str, int]) -> list[str]:
+    """Return every library file, and the package ``pipelines``, with more lines than its limit.
+
+    ``lines`` has the number of lines of each module.
+    """
+    files = [f"{m}: {n} lines" for m, n in sorted(lines.items()) if below(m, ("dblake",)) and n > MAX_FILE_LINES]
+    wiring = sum(n for m, n in lines.items() if below(m, ("pipelines",)))
+    return files + ([f"pipelines: {wiring} lines"] if wiring > MAX_PIPELINES_LINES else [])
 
 
 @pytest.mark.parametrize(
@@ -162,6 +191,17 @@ def cycles(modules: dict[str, set[str]]) -> list[str]:
         ("pipelines.capture", "airflow.sdk", False),
         ("pipelines.capture", "click", False),
         ("pipelines.capture", "deltalake", False),
+        ("dblake.capture.loop", "deltalake", False),
+        ("dblake.landing.columns", "deltalake", False),
+        ("dblake.reconcile.windows", "deltalake", False),
+        ("dblake.state.merge", "deltalake.exceptions", False),
+        ("dblake.status.metrics", "deltalake", False),
+        ("dblake.lake.log", "deltalake", True),
+        ("dblake.landing.table", "deltalake", True),
+        ("dblake.maintenance.run", "deltalake", True),
+        ("dblake.reconcile.stream", "deltalake", True),
+        ("dblake.state.table", "deltalake.exceptions", True),
+        ("dblake.status.lag", "deltalake", True),
         ("pipelines.airflow.dags", "airflow.sdk", True),
         ("jobs.state", "trials.airflow.trial", False),
     ],
@@ -182,6 +222,27 @@ def test_imports_respect_layer_rules() -> None:
 
 def test_imports_form_no_cycle() -> None:
     assert cycles({module: imports(file) for module, file in MODULES.items()}) == []
+
+
+def test_delta_readers_all_import_deltalake() -> None:
+    assert [m for m in DELTA_READERS if not any(below(n, ("deltalake",)) for n in imports(MODULES[m]))] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "broken"),
+    [
+        ({"dblake.a": 350, "pipelines.a": 600, "pipelines.b": 400, "trials.a": 900}, []),
+        ({"dblake.a": 351, "pipelines.a": 400}, ["dblake.a: 351 lines"]),
+        ({"dblake.a": 10, "pipelines.a": 600, "pipelines.b": 401}, ["pipelines: 1001 lines"]),
+    ],
+    ids=["limits", "file", "pipelines"],
+)
+def test_size_rules_reject_known_violations(lines: dict[str, int], broken: list[str]) -> None:
+    assert oversized(lines) == broken
+
+
+def test_files_respect_size_limits() -> None:
+    assert oversized({m: len(file.read_text("utf-8").splitlines()) for m, file in MODULES.items()}) == []
 
 
 def test_modules_have_no_catch_all_names() -> None:

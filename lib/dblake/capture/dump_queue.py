@@ -41,10 +41,10 @@ def queue_dump(
 
 def read_requests(store: ProgressStore) -> list[DumpRequest]:
     """Return all requests of unfinished dumps, paused and cancelled ones included, in the order of reading."""
-    requests = []
-    for path in store.list(_REQUESTS):
-        if document := store.read(path):
-            requests.append(DumpRequest.from_document(path, document))
+    requests = (
+        DumpRequest.from_document(path, document)
+        for path in store.list(_REQUESTS) if (document := store.read(path))
+    )
     return sorted(requests, key=lambda r: (-r.priority, r.requested_at, r.id, r.number))
 
 

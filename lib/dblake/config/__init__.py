@@ -11,5 +11,6 @@ from dblake.config.models import AirflowConfig, CaptureConfig, Config, DumpConfi
 from dblake.config.references import PasswordReference
 
 __all__ = [
-    "AirflowConfig", "CaptureConfig", "Config", "DumpConfig", "MaintainConfig", "PasswordReference", "load_airflow", "load_config",
+    "AirflowConfig", "CaptureConfig", "Config", "DumpConfig", "MaintainConfig", "PasswordReference", "load_airflow",
+    "load_config",
 ]

@@ -1,8 +1,8 @@
-"""Decodes PostgreSQL's COPY text, one line per chunk row, to rows read.
+r"""Decodes PostgreSQL's COPY text, one line per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. Tabs and newlines inside values are escaped, so the offsets of
 all tabs, as a matrix, bound the values. Promises the same text for a value as pgoutput sends for it. Layout: PostgreSQL
-documentation, ``COPY``, "Text Format", as the server writes it (escapes by letter, ``\\N`` for NULL).
+documentation, ``COPY``, "Text Format", as the server writes it (escapes by letter, ``\N`` for NULL).
 """
 
 from __future__ import annotations

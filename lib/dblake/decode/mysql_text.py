@@ -1,7 +1,7 @@
-"""Converts MySQL's character sets to UTF-8, and its bytes to hex.
+r"""Converts MySQL's character sets to UTF-8, and its bytes to hex.
 
 Called for ``binlog_rows`` and ``mysql_rows`` alike, which both have a column's raw bytes, so that a value has one text,
-from the log or from a chunk. Promises that bytes which are not valid text of the column's character set become ``\\x``
+from the log or from a chunk. Promises that bytes which are not valid text of the column's character set become ``\x``
 and hex digits and are marked. The character sets are those of ``formats.mysql_charsets``.
 """
 
@@ -36,7 +36,7 @@ def to_utf8(raw: pa.BinaryArray, charset: str) -> Text:
 
 
 def to_hex(raw: pa.BinaryArray) -> pa.StringArray:
-    """Return ``\\x`` and two digits for every byte."""
+    r"""Return ``\x`` and two digits for every byte."""
     data, offsets = content(raw)
     digits = _HEX[data].view(np.uint8)
     return pc.binary_join_element_wise("\\x", of_lengths(digits, 2 * np.diff(offsets)), "")

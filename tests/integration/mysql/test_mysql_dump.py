@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ def backend(mysql_server: MysqlServer) -> MysqlBackend:
 
 
 def reader_of(backend: MysqlBackend) -> MysqlChunkReader:
-    """A chunk reader of the capture role, which may read what is there now."""
+    """Return a chunk reader of the capture role, which may read all existing tables."""
     backend.source("public.*")
     assert backend.settings is not None
     reader = MysqlSource(backend.settings).open_reader()
@@ -93,7 +94,7 @@ TYPES: dict[str, list[str]] = {
 
 
 def made(backend: MysqlBackend, *, more: dict[str, list[str]]) -> dict[str, tuple[str, list[str]]]:
-    """A table for each type, with a row for each value: what is in which table."""
+    """Create a table for each type, with a row for each value; return the type and texts of each table."""
     tables = {f"k{n}": typed for n, typed in enumerate((TYPES | more).items())}
     connection = backend.server.connect("public")
     with connection.cursor() as cursor:
@@ -136,7 +137,7 @@ def test_key_of_every_type_pages_and_matches(backend: MysqlBackend, lake: Captur
     lake.dump(*names)
     lake.capture(
         source, chunk_size=size,
-        steps={("every read", name): lambda name=name: touch(name) for name in names},
+        steps={("every read", name): partial(touch, name) for name in names},
     )
     # A key that read otherwise in a chunk than in the log would leave a chunk row beside its update.
     later = {(event.table, event.op) for event in lake.reconciled()[0] if event.batch > before}

@@ -1,5 +1,7 @@
-"""The binlogs of real MariaDB and MySQL servers where they are treacherous: cut transactions, what is compressed, XA,
-statements, files that roll over, are purged or reset."""
+"""Difficult cases in the binlogs of real MariaDB and MySQL servers.
+
+Cut and compressed transactions, XA, statements, files that roll over, are purged or reset.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class Log:
         self._stream = MysqlLogStream(self.settings, self.resume, 1)
 
     def to_end(self, *, reopen: bool = False, **limits: int) -> list[Row]:
-        """Reads what is there now; all rows so far."""
+        """Read to the present end of the log; return all rows so far."""
         value = str(uuid4())
         self.server.run(f"UPDATE dblake.watermark SET value = '{value}' WHERE id = 7")
         deadline = time.monotonic() + 20
@@ -72,7 +74,7 @@ class Log:
         return self.rows
 
     def refusal(self) -> SourceError:
-        """Reads on until the stream refuses to."""
+        """Read until the stream raises an error; return it."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
@@ -96,7 +98,7 @@ def prepared(server: MysqlServer) -> None:
 
 @pytest.fixture
 def open_log(mysql_server: MysqlServer) -> Iterator[Callable[..., Log]]:
-    """Makes logs of the server, which end with the test."""
+    """Yield a function that opens logs of the server; close them with the test."""
     prepared(mysql_server)
     logs: list[Log] = []
 
@@ -272,7 +274,7 @@ def test_table_statements_become_rows(log: Log) -> None:
         "RENAME TABLE shop.n TO shop.m, other.n TO shop.n", "ALTER TABLE shop.m RENAME TO other.m",
         "TRUNCATE TABLE shop.a", "TRUNCATE other.c", "CREATE INDEX i ON shop.b (v(10))", "DROP TABLE shop.n, other.m",
         "CREATE TEMPORARY TABLE shop.tmp (id int)", "CREATE VIEW shop.view AS SELECT * FROM shop.a",
-        "CREATE USER somebody IDENTIFIED BY 'secret'", "DROP DATABASE other",
+        "CREATE USER reader IDENTIFIED BY 'secret'", "DROP DATABASE other",
     )
     rows = log.to_end()
     assert kinds(rows) == [

@@ -46,7 +46,7 @@ def init(server: MysqlServer, settings: MysqlSettings) -> InitPlan:
 
 @pytest.fixture
 def settings(mysql_server: MysqlServer) -> Iterator[MysqlSettings]:
-    """A shop that ``--init`` has prepared."""
+    """Yield the settings of a shop that ``--init`` has prepared."""
     mysql_server.run(*SHOP)
     settings = settings_for(mysql_server)
     init(mysql_server, settings)
@@ -115,7 +115,7 @@ BROKEN_MYSQL = [
 ]
 
 
-def breaks_and_mends(
+def require_detected_and_fixed(
     server: MysqlServer, settings: MysqlSettings, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     server.run(*provoke)
@@ -138,7 +138,7 @@ def test_preflight_problem_found_and_fixed_by_statement(
         "mariadb": ("SET GLOBAL", "; -- and in the server's configuration, for after a restart"),
     }[mysql_server.flavour]
     fix = fix.replace("{set}", words[0]).replace("{for_good}", words[1])
-    breaks_and_mends(mysql_server, settings, check, provoke, detail, fix)
+    require_detected_and_fixed(mysql_server, settings, check, provoke, detail, fix)
 
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
@@ -146,7 +146,7 @@ def test_preflight_problem_found_and_fixed_by_statement(
 def test_preflight_mysql_problem_found_and_fixed(
     settings: MysqlSettings, mysql_server: MysqlServer, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
-    breaks_and_mends(mysql_server, settings, check, provoke, detail, fix)
+    require_detected_and_fixed(mysql_server, settings, check, provoke, detail, fix)
 
 
 def test_preflight_read_only_server_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:

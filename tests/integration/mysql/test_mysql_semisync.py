@@ -46,7 +46,7 @@ class Stalling:
         self.server.run(f"SET GLOBAL rpl_semi_sync_{self._word}_{variable} = {value}")
 
     def stall(self) -> None:
-        """Changes row 3, which goes no further than into the log."""
+        """Change row 3; the change reaches the log only."""
         self._set("enabled", "ON")
         self._stalled = threading.Thread(target=self.server.run, args=("UPDATE public.t SET v = 'new' WHERE id = 3",))
         with closing(self.backend.other_slot().open_log(None, 1)) as stream:
@@ -61,7 +61,7 @@ class Stalling:
         self.require_stalled()
 
     def require_stalled(self) -> None:
-        """The change has been in the log for some time, its application still waits, and no session sees it."""
+        """Require that the logged change's session still waits and that no session sees the change."""
         assert self._stalled
         self._stalled.join(0.3)
         assert self._stalled.is_alive()

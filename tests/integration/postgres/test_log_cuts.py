@@ -47,7 +47,7 @@ ROWS = [  # kind, table, last of its transaction
 
 
 def prepared(database: Database, plugin: Literal["pgoutput", "wal2json"]) -> PostgresSource:
-    """A source whose log has all of it; c is left out by its patterns."""
+    """Return a source whose log has all tables; its patterns exclude c."""
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
     everything = PostgresSettings(
         "cuts", "127.0.0.1", database.server.port, database.name, f"{database.name}_capture", "secret", ("public.*",),
@@ -70,7 +70,7 @@ def wal2json_source(wal2json_database: Database) -> PostgresSource:
 
 @contextmanager
 def opened(source: PostgresSource, resume: ResumePoint | None) -> Iterator[PgLogStream]:
-    """A stream, as soon as the server has noticed that the one before is gone."""
+    """Yield a stream, once the server has detected the end of the previous one."""
     deadline = time.monotonic() + 20
     while True:
         try:

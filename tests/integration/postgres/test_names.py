@@ -52,7 +52,9 @@ def require_all(lake: CaptureLake, tables: tuple[OddName, ...], columns: tuple[s
     assert sorted(path.name for path in Path(lake.paths.root).iterdir()) == ["_commits", "landing"]
 
 
-def dump_and_capture(lake: CaptureLake, source: Source, run: Run, tables: tuple[OddName, ...], insert: list[str]) -> None:
+def dump_and_capture(
+    lake: CaptureLake, source: Source, run: Run, tables: tuple[OddName, ...], insert: list[str]
+) -> None:
     lake.dump(*(name.qualified for name in tables), *wide_tables(()))
     lake.capture(source)
     run(*insert)
@@ -64,7 +66,8 @@ def test_postgres_unusual_names_are_captured(database: Database, tmp_path: Path)
     tables, columns = (*TABLES, BEYOND), (*COLUMNS, BEYOND.table)
     database.run(*create_statements(tables, columns, double_quoted, "text"))
     database.run(*insert_statements(tables, columns, double_quoted, 1))
-    dump_and_capture(lake, backend.source("*.*"), database.run, tables, insert_statements(tables, columns, double_quoted, 2))
+    later = insert_statements(tables, columns, double_quoted, 2)
+    dump_and_capture(lake, backend.source("*.*"), database.run, tables, later)
     backend.close()
     require_all(lake, tables, columns)
 
@@ -73,7 +76,8 @@ def test_mysql_unusual_names_are_captured(mysql_server: MysqlServer, tmp_path: P
     lake, backend = CaptureLake(tmp_path), MysqlBackend(mysql_server)
     mysql_server.run(*create_statements(TABLES, COLUMNS, backquoted, "varchar(20)"))
     mysql_server.run(*insert_statements(TABLES, COLUMNS, backquoted, 1))
-    dump_and_capture(lake, backend.source("*.*"), mysql_server.run, TABLES, insert_statements(TABLES, COLUMNS, backquoted, 2))
+    later = insert_statements(TABLES, COLUMNS, backquoted, 2)
+    dump_and_capture(lake, backend.source("*.*"), mysql_server.run, TABLES, later)
     require_all(lake, TABLES, COLUMNS)
 
 

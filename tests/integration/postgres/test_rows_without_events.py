@@ -71,7 +71,7 @@ def test_partition_rows_have_root_table_name(world: Reshaped, lake: CaptureLake,
     ]
 
 
-WITHOUT_EVENTS = {
+WITHOUT_EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "dropped": {"postgres": ("DROP TABLE public.t1",), "mysql": ("ALTER TABLE public.t DROP PARTITION t1",)},
     "detached": {"postgres": ("ALTER TABLE public.t DETACH PARTITION public.t2",)},
     "detached below": {"postgres": ("ALTER TABLE public.t2 DETACH PARTITION public.t21",)},

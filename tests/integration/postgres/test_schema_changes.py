@@ -141,7 +141,7 @@ def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped
     world.create()
     assert isinstance(world.backend, PostgresBackend) and world.backend.settings
 
-    class Interrupted(cursor):
+    class Interrupted(cursor):  # type: ignore[misc]
         """Rewrites the table between the queries for its columns and for its file."""
 
         def execute(self, query: Any, vars: Any = None) -> None:
@@ -158,7 +158,9 @@ def test_rewrite_during_fingerprint_is_detected_by_next(postgres_world: Reshaped
     assert reason == "its columns were rewritten"
 
 
-def test_redump_off_reports_stale_table_once(world: Reshaped, lake: CaptureLake, caplog: pytest.LogCaptureFixture) -> None:
+def test_redump_off_reports_stale_table_once(
+    world: Reshaped, lake: CaptureLake, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     source = world.create()
     lake.dump(T)

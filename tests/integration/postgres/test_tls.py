@@ -92,7 +92,7 @@ def mysql_server(flavour: Literal["mysql", "mariadb"], pki: Path, folder: Path) 
 def server(
     request: pytest.FixtureRequest, pki: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A server of each kind, with a certificate for localhost."""
+    """Yield a server of each kind, with a certificate for localhost."""
     if request.param == "postgres":
         with postgres_server(request, pki) as server:
             yield server
@@ -152,7 +152,7 @@ def test_verify_without_ca_file_uses_system_ca(
 
 def test_server_without_tls_is_rejected(server: Server) -> None:
     for tls in ("verify", "require"):
-        with pytest.raises(PrerequisitesNotMet, match="does not (speak|support) TLS"):
+        with pytest.raises(PrerequisitesNotMet, match=r"does not (speak|support) TLS"):
             server.plain(tls)
     assert server.plain("disable") is False
 

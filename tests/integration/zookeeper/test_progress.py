@@ -21,7 +21,7 @@ from tests.support.zookeeper import ZookeeperServer
 
 @pytest.fixture
 def progress_url(zookeeper_url: str) -> str:
-    """A fresh root node of the run's server."""
+    """Return a fresh root node of the run's server."""
     return zookeeper_url
 
 

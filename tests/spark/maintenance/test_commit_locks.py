@@ -81,7 +81,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """A warehouse with rows in every table."""
+    """Return a warehouse with rows in every table."""
     shop = Shop(spark, tmp_path_factory.mktemp("warehouse"))
     shop.land()
     for job in shop.jobs.values():

@@ -65,7 +65,7 @@ def failure_of(outcome: dict[str, Any]) -> Failure:
 
 @pytest.fixture(scope="module")
 def defective(spark: SparkSession, copied: Warehouse) -> tuple[Paths, Result]:
-    """A warehouse with all defects, checked once, with a user suite."""
+    """Check a warehouse with all defects once, with a user suite; return its paths and the result."""
     paths = copied()
     inject(paths, [*DEFECTS, *HARMLESS])
     suites = Path(paths.warehouse) / "suites"

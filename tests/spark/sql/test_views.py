@@ -23,7 +23,7 @@ AFTER = table_schema("public.altered", "id integer key", "b text", "c integer")
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake whose state holds batch 1; batch 2 is in events only."""
+    """Return a lake whose state holds batch 1; batch 2 is in events only."""
     lake = Lake(spark, tmp_path_factory.mktemp("lake"))
     for schema in (T, CUT, NEW, SHOP, TWIN, LONE, BEFORE):
         lake.schema(schema)

@@ -146,7 +146,7 @@ def test_lagging_replica_read_discards_chunks_then_fails(database: MemoryDatabas
 def test_discarded_chunk_is_reread_after_lag(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
     lake.capture(source(database), chunk_size=4, steps={
-        ("low", T): lambda: database.lag_readers(), ("high", T): lambda: database.catch_up_readers(),
+        ("low", T): database.lag_readers, ("high", T): database.catch_up_readers,
     })
     assert states(lake) == [(T, "done", 3, 9)]
     assert lake.state(T) == {(row["id"],): row for row in database.rows(T)}

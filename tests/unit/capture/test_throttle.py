@@ -12,7 +12,7 @@ from dblake.config import DumpConfig
 
 
 def settings(**values: Any) -> DumpSettings:
-    """The configuration's defaults with some values replaced."""
+    """Return the configuration's defaults with some values replaced."""
     return DumpSettings(**DumpConfig(**values).model_dump())
 
 

@@ -96,7 +96,7 @@ def test_defer_signals_handles_signal_after_block() -> None:
 
 
 def _ended(pid: int) -> bool:
-    """True if a process is gone, or a zombie that its new parent has yet to collect, within some seconds."""
+    """Return whether a process ends within some seconds; a zombie that its new parent has yet to collect counts."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

@@ -42,7 +42,7 @@ def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 
 def events_of(decoded: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Decoded rows in the order of their positions, after a check that the batch is sound."""
+    """Validate the batch; return its decoded rows in the order of their positions."""
     assert decoded.schema == DECODED
     decoded.validate(full=True)
     return sorted(decoded.to_pylist(), key=lambda e: (e["batch"], e["lsn"] or 0, e["seq"]))

@@ -80,7 +80,7 @@ def any_float(draw: random.Random, name: str) -> str:
 
 
 def as_stored(name: str, value: float) -> float:
-    """The value a column can hold."""
+    """Return the value as a column of the type stores it."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0]) if name == "float" else value
 
 
@@ -95,7 +95,7 @@ def any_moment(draw: random.Random, name: str, fraction: int) -> str:
 
 
 def any_label(draw: random.Random, name: str, spelling: str) -> str:
-    labels = [label.strip("'") for label in spelling.split("(")[1].split(")")[0].split(",")]
+    labels = [label.strip("'") for label in spelling.split("(", maxsplit=2)[1].split(")", maxsplit=1)[0].split(",")]
     if name == "enum":
         return draw.choice(["", *labels])
     return ",".join(label for label in labels if draw.random() < draw.choice([0.05, 0.9]))
@@ -147,13 +147,13 @@ def any_row(draw: random.Random, schema: TableSchema) -> list[str | None]:
 
 
 def changed(draw: random.Random, schema: TableSchema, row: list[str | None]) -> list[str | None]:
-    """The row after an update that leaves its key, and most columns, as they were."""
+    """Return the row after an update that keeps its key and most columns."""
     return [value if c.key or draw.random() < 0.7 else None if draw.random() < 0.3 else any_value(draw, c.type)
             for c, value in zip(schema.columns, row, strict=True)]
 
 
 def printed(spelling: str, text: str | None) -> bytes | None:
-    """What a result row prints for a value."""
+    """Return the bytes that a result row has for a value."""
     if text is None:
         return None
     if spelling.startswith("bit("):
@@ -210,7 +210,7 @@ def fraction_of(text: str) -> timedelta:
 
 
 def seen(spelling: str, value: Any) -> Any:
-    """The library's value, made comparable."""
+    """Return the library's value in a comparable form."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC)
     if isinstance(value, str) and "character set" not in spelling and not spelling.startswith("bit("):
@@ -219,7 +219,7 @@ def seen(spelling: str, value: Any) -> Any:
 
 
 def dented(draw: random.Random, payload: bytes) -> bytes:
-    """The bytes with some of them changed, or cut."""
+    """Return the bytes with some of them changed, or cut."""
     out = bytearray(payload)
     for _ in range(draw.randint(1, 4)):
         out[draw.randrange(len(out))] = draw.choice([0, 1, 0x7F, 0x80, 0xFB, 0xFE, 0xFF, draw.randrange(256)])

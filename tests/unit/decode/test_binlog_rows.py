@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +22,7 @@ WIDE = TableSchema("shop.wide", (Column("id", "int", False, 1), *(Column(f"c{n}"
 WRITE_1, UPDATE_1, DELETE_1 = 23, 24, 25
 
 
-def event(schema: TableSchema, number: int, images: list[Row], **options: Any) -> dict[str, Any]:
+def event(schema: TableSchema, number: int, images: Sequence[Row], **options: Any) -> dict[str, Any]:
     payload = rows_event(number, [c.type for c in schema.columns], images, **options)
     return log_row(schema, payload, format="binlog_rows", seq=3 << 20)
 

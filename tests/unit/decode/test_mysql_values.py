@@ -191,7 +191,9 @@ def test_value_has_one_text_from_log_and_chunk(spelling: str, stored: str, print
     event = rows_event(WRITE, plain, [["1", None, "x"], ["2", "@", "y"], ["3", None, None], ["4", "@", ""]])
     event = event.replace(b"\x01@", bytes.fromhex(stored))
     log = events_of(decode(batch_of(log_row(schema, event, format="binlog_rows", seq=0)), {schema.schema_id: schema}))
-    rows = [[b"1", None, b"x"], [b"2", printed, b"y"], [b"3", None, None], [b"4", printed, b""]]
+    rows: list[list[bytes | None]] = [
+        [b"1", None, b"x"], [b"2", printed, b"y"], [b"3", None, None], [b"4", printed, b""],
+    ]
     chunk = events_of(decode(
         batch_of(*(chunk_row(schema, result_row(r), format="mysql_rows", seq=2 * n) for n, r in enumerate(rows))),
         {schema.schema_id: schema},

@@ -19,7 +19,7 @@ COMMITS = 60
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A table of 60 commits with a checkpoint every ten; capture made the first 31."""
+    """Return a table of 60 commits with a checkpoint every ten; capture made the first 31."""
     monkeypatch.setattr(dblake.lake.cleanup, "_KEPT_COMMITS", 5)
     monkeypatch.setattr(dblake.lake.cleanup, "_CHECKPOINT_COMMITS", 10)
     path = tmp_path / "t"

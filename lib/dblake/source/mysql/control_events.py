@@ -42,7 +42,7 @@ class FormatDescription(NamedTuple):
 
 
 class _Control:
-    """The parts of a control connection that the library's classes ask for while they decode."""
+    """The parts of a control connection that the library's classes call while they decode."""
 
     charset = "utf8mb4"
 

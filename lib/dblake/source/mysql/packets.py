@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
 
@@ -97,6 +97,9 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.packets) - 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> bytes:
         return bytes(self.data[self.packets[number] + Events.HEAD_BYTES : self.packets[number + 1]])

@@ -164,7 +164,7 @@ class PieceBuilder:
         rows.payloads.append(payload)
 
     def is_schema_landed(self, schema: TableSchema) -> bool:
-        """True if the table's newest schema row has this schema, so that its rows need no other."""
+        """Return whether the table's newest schema row has this schema, so that its rows need no other."""
         return self._landed_schemas.get(schema.table) == schema.schema_id
 
     def append_run(self, framed: Framed, file_lsn: int) -> None:

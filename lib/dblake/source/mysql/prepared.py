@@ -33,7 +33,7 @@ class PreparedTransactions:
         self._by_name: dict[str, PreparedTransaction] = {}
 
     def __bool__(self) -> bool:
-        """True if any transaction is prepared."""
+        """Return whether any transaction is prepared."""
         return bool(self._by_name)
 
     @property

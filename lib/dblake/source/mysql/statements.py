@@ -11,7 +11,7 @@ from dblake.source.mysql.watermarks import WATERMARK_TABLE
 
 WATERMARK_ROWS = range(9)
 """Row 0 is for heartbeats, row n for chunk reader n."""
-PASSWORD_PLACEHOLDER = "<the password of source.password>"
+PASSWORD_PLACEHOLDER = "<the password of source.password>"  # noqa: S105 - the placeholder, as shown
 
 Account = tuple[str, str]
 """User and host."""

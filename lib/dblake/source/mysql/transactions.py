@@ -194,7 +194,7 @@ class Transactions:
         elif not event[17] & events.IGNORABLE_FLAG:
             raise Unsupported(
                 f"{self._where}: an event of type {kind} ({events.NAMES.get(kind, 'unknown')}), which may be a change",
-                next_step=f"find out what writes it and stop that; then {SKIP_STEP}",
+                next_step=f"identify the component that writes it and disable it; then {SKIP_STEP}",
             )
 
     def _reject_damaged(self) -> None:
@@ -204,7 +204,7 @@ class Transactions:
         )
 
     def _on_format_description(self, event: bytes, end: int) -> None:
-        """A file begins, or this is where the stream enters it."""
+        """Apply the description at the beginning of a file, or where the stream enters it."""
         description = control_events.read_format_description(event)
         if not description.is_supported:
             raise Unsupported(

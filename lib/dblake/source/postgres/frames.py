@@ -222,8 +222,10 @@ def mark_last(row: pa.Table) -> pa.Table:
 def _resolve_tables(
     tables: TableRegistry, numbers: Numbers, kinds: npt.NDArray[np.uint8]
 ) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray, np.ndarray]:
-    """Return names and schema ids of the distinct tables, then per message: which of them it changes, whether it is
-    captured, and whether it updates the watermark table."""
+    """Return names and schema ids of the distinct tables, and three arrays with one element per message.
+
+    The arrays: which of the tables it changes, whether that is captured, and whether it updates the watermark table.
+    """
     distinct, which = np.unique(numbers, return_inverse=True)
     resolved = [tables[int(number)] for number in distinct]
     names = pa.array([r.schema.table if r.schema else None for r in resolved], pa.string())

@@ -9,13 +9,13 @@ _HEADER = struct.Struct("<IBIIIH")
 
 
 def event(kind: int, body: bytes = b"", *, end: int = 0, flags: int = 0, stamp: int = 1_700_000_000) -> bytes:
-    """An event with its checksum; ``end`` is where it ends in the file."""
+    """Return an event with its checksum; ``end`` is where it ends in the file."""
     head = _HEADER.pack(stamp, kind, 9, 19 + len(body) + 4, end & 0xFFFFFFFF, flags)
     return head + body + struct.pack("<I", zlib.crc32(head + body))
 
 
 def plain(whole: bytes) -> bytes:
-    """An event without its checksum."""
+    """Return an event without its checksum."""
     return whole[:-4]
 
 
@@ -44,7 +44,7 @@ class File:
         return self.add(2, head + status + schema.encode() + b"\x00" + text.encode())
 
     def table(self, number: int, schema: str, name: str) -> File:
-        """A table ``(id int primary key)``."""
+        """Add the map of a table ``(id int primary key)``."""
         return self.add(19, table_map(number, schema, name))
 
     def rows(self, number: int, kind: int = 30, body: bytes = b"\x01\xff\x00\x07\x00\x00\x00", **facts: int) -> File:
@@ -55,11 +55,11 @@ class File:
         return self.add(16, bytes(8))
 
     def change(self, table: str = "t", number: int = 1) -> File:
-        """A whole transaction of one row."""
+        """Add a whole transaction of one row."""
         return self.gtid(number).query("BEGIN").table(1, "shop", table).rows(1).xid()
 
     def rotate(self, to: File) -> File:
-        """Ends the file; the next one's events follow."""
+        """End the file and append the events of the next one."""
         self.add(4, struct.pack("<Q", 4) + to.name.encode())
         self.events += to.events
         return self

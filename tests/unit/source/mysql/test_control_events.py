@@ -77,4 +77,4 @@ def test_event_cut_short_raises_value_error(size: int) -> None:
         (plain(event(38, xa_prepare(b"q"))), control_events.read_xa_prepare),
     ):
         with pytest.raises((ValueError, struct.error)):
-            read(raw[: 19 + size])  # type: ignore[operator]
+            read(raw[: 19 + size])

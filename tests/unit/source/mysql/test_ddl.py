@@ -11,7 +11,7 @@ T, C, Z = ("def", "t"), ("def", "c"), ("def", "z")
 
 
 def altered(*tables: Name, moved: tuple[Name, ...] = (), gone: tuple[Name, ...] = ()) -> Statement:
-    """The shape of these tables; rows of those ``moved``."""
+    """Return a statement that changes the shape of these tables, and the rows of those ``moved``."""
     return Statement(StatementKind.DDL, tables, rewrites=moved, gone=gone)
 
 

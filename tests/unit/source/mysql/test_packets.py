@@ -28,10 +28,10 @@ class Wire:
         if tls:
             self.server, client = encrypted(self.server, client, tls)
         self.client = client
-        self.packets = Packets(SimpleNamespace(_sock=client))  # type: ignore[arg-type]
+        self.packets = Packets(SimpleNamespace(_sock=client))
 
     def some(self) -> list[bytes]:
-        """What comes at once."""
+        """Return what arrives within a second."""
         came = self.packets.receive(1.0)
         assert came is not None
         return list(came)
@@ -51,7 +51,7 @@ class Wire:
 def encrypted(
     server: socket.socket, client: socket.socket, certificate: Certificate
 ) -> tuple[socket.socket, socket.socket]:
-    """The same, once both have shaken hands."""
+    """Return both ends after the TLS handshake."""
     of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     of_server.load_cert_chain(certificate.certificate, certificate.key)
     trusting = ssl.create_default_context(cafile=str(certificate.certificate.parent / "ca.crt"))

@@ -6,7 +6,7 @@ import random
 import struct
 import zlib
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -25,14 +25,15 @@ from tests.unit.source.mysql.binlog import File, event, xa_prepare
 
 NAME = "binlog.000007"
 _MUCH = 1 << 20
+Flavour = Literal["mysql", "mariadb"]
 
 
-def settings(flavour: str) -> MysqlSettings:
+def settings(flavour: Flavour) -> MysqlSettings:
     return MysqlSettings("shop", flavour, "127.0.0.1", 1, "u", "p", ("shop.*",), tls="disable")
 
 
 def pieces(
-    came: list[list[bytes]], flavour: str = "mysql", *, start: int = 4, most_bytes: int = _MUCH,
+    came: list[list[bytes]], flavour: Flavour = "mysql", *, start: int = 4, most_bytes: int = _MUCH,
     most_rows: int = _MUCH, skip_to: Position | None = None,
 ) -> list[Any]:
     """All that a stream gives out, and the error that ends it, if one does; ``came`` are the events of each read."""
@@ -69,7 +70,7 @@ def pieces(
 class Busy(File):
     """A log in which most transactions are plain, of either flavour."""
 
-    def __init__(self, dice: random.Random, flavour: str, offset: int = 4, name: str = NAME) -> None:
+    def __init__(self, dice: random.Random, flavour: Flavour, offset: int = 4, name: str = NAME) -> None:
         super().__init__(name, offset)
         self.dice, self.flavour, self.number = dice, flavour, 0
         self.prepared: list[str] = []
@@ -119,12 +120,12 @@ class Busy(File):
         self.xid()
 
     def artificial(self) -> None:
-        """A transaction whose end was made for the stream: it has no place in the file."""
+        """Add a transaction whose end event is artificial: it has no position in the file."""
         self.begin()
         self.table(1, "shop", "t").rows(1).add(16, bytes(8), flags=0x20)
 
     def xa(self) -> None:
-        """An XA transaction is prepared, or one that was is ended."""
+        """Prepare an XA transaction, or end a prepared one."""
         self.begin()
         if self.prepared and self.dice.random() < 0.7:
             end = self.dice.choice(["XA COMMIT", "XA COMMIT", "XA ROLLBACK"])
@@ -136,7 +137,7 @@ class Busy(File):
         self.add(38, xa_prepare(name.encode()))
 
     def unreadable(self) -> None:
-        """A plain transaction, by its headers, in which something is not what it should be."""
+        """Add a transaction that is plain by its headers and has an invalid part."""
         self.begin()
         if self.dice.random() < 0.5:
             self.table(9, settings(self.flavour).watermark_schema, "watermark").rows(9, 31, b"\x03\xff\xff" + bytes(20))
@@ -145,7 +146,7 @@ class Busy(File):
         self.table(1, "shop", "t").rows(1).xid()
 
     def unusual(self) -> None:
-        """A transaction, or something between two, that is in no run."""
+        """Add a transaction, or an event between two, that belongs to no run."""
         kind = self.dice.randrange(11)
         if kind == 0:
             self.begin()
@@ -185,7 +186,7 @@ def without_checksum(one: bytes) -> bytes:
     return one[:9] + size.to_bytes(4, "little") + one[13:-4]
 
 
-def log(seed: int, flavour: str, offset: int = 4) -> list[bytes]:
+def log(seed: int, flavour: Flavour, offset: int = 4) -> list[bytes]:
     dice = random.Random(seed)
     file = Busy(dice, flavour, offset)
     for _ in range(dice.randrange(1, 6)):
@@ -241,14 +242,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-@pytest.mark.parametrize(("seeds", "framed"), [(25, 100), pytest.param(100, 1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seeds", [range(25, 50), pytest.param(range(100), marks=pytest.mark.slow)], ids=["few", "many"]
+)
 def test_runs_equal_single_events_on_random_logs(
-    flavour: str, seeds: int, framed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    flavour: Flavour, seeds: range, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the log contains, and wherever a read or a piece ends, runs and single events give the same pieces."""
     # The log lacks nothing that the catalog would have to supply.
     monkeypatch.setattr(Relations, "_catalog_types", lambda *_: {})
-    for seed in range(seeds):
+    for seed in seeds:
         dice = random.Random(-seed)
         offset = dice.choice([4, 4, 4, 0xFFFF_FFFF - 20_000])
         limits: dict[str, Any] = {
@@ -266,7 +269,7 @@ def test_runs_equal_single_events_on_random_logs(
         parts = [events[first:last] for first, last in pairwise(cuts)]
         together = pieces(parts, flavour, start=offset, **limits)
         assert together == alone, f"seed {seed}"
-    assert sum(taken) > framed, "hardly any transactions were framed in runs"
+    assert sum(taken) > 10 * len(seeds), "hardly any transactions were framed in runs"
 
 
 def test_run_covers_all_plain_transactions(taken: list[int]) -> None:

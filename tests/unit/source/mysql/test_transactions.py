@@ -87,7 +87,7 @@ def test_offsets_unwrap_past_4_gib() -> None:
 
 def test_resume_past_4_gib_skips_from_file_start() -> None:
     file = File(NAME).change()
-    file.add(40, b"\x00" * 40)  # stands for a transaction that fills the file; it is passed over unread
+    file.add(40, b"\x00" * 40)  # in place of a transaction that fills the file; it is skipped unread
     file.at = (1 << 32) + 1000
     resumed = Follower(LogPosition(NAME, file.at), begins=4)
     file.events.insert(-1, event(29, b"", end=0xFFFF_FFF0))
@@ -115,7 +115,8 @@ def test_xa_rows_held_and_token_kept_before_prepare() -> None:
     file.gtid(3).query(f"XA COMMIT {XA_NAME}")
     cut = follower.take(file.events[more:])
     assert [(row["lsn"], row["last_in_txn"]) for row in cut.rows.to_pylist()] == [(lsn(NAME, begun), True)]
-    assert (cut.landed, follower.pieces.oldest_prepared) == (None, None)
+    assert cut.landed is None
+    assert follower.pieces.oldest_prepared is None
 
     again = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), 1 << 62))
     cut = again.take(file.events)
