@@ -403,7 +403,8 @@ def test_histories_with_state_folded_in_between_give_the_specified_events(
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     # State folds up to the end of a transaction; histories do not mark it.
-    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in interleave_landings(worlds)]
+    things = interleave_landings(worlds)
+    landed = [replace(thing, last=True) if isinstance(thing, Change) else thing for thing in things]
     land(paths.landing, "shop", landed, schemas)
     reconciler = Reconciler(lambda: spark, paths)
     reconciler.reconcile(2)
