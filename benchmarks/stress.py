@@ -24,7 +24,7 @@ from dblake.core.errors import ExitCode
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 from jobs.cli.frame import run_job, verbose_option
-from tests.support.clean import clean_runs
+from tests.support.clean import run_checks_under_load
 from tests.support.mysql import MysqlServer
 from tests.support.rig import PACE, rig_at
 from tests.support.stress import Figures, Stress
@@ -61,7 +61,7 @@ def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str
             def log(line: str) -> None:
                 click.echo(f"{time.strftime('%H:%M:%S')} {kind}: {line}", err=True)
 
-            return clean_runs(rig, spark, checks, seed=seed, kill_every=kill_every, told=log).facts()
+            return run_checks_under_load(rig, spark, checks, seed=seed, kill_every=kill_every, on_run=log).facts()
 
 
 def table(results: dict[str, Figures]) -> Table:

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import click
 from rich.console import Console
@@ -20,7 +19,7 @@ from dblake.quality.run import Report, run_check
 from dblake.quality.suite import Suite
 from dblake.quality.user_suite import read_suites
 from dblake.spark.session import spark_session
-from dblake.sql.query import quiet
+from dblake.sql.query import silence_spark
 from jobs.cli.frame import job_options, run_job
 
 _PIPE_WIDTH_CHARACTERS = 200
@@ -43,10 +42,10 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     own = read_suites(config.quality.suites) if config.quality.suites else []
     spark = spark_session("dblake check")
     # Spark's own report of a suite's fault may show row values.
-    quiet(spark)
+    silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)
     with _progress() as show:
-        report = run_check(spark, paths, own, everything=everything, tables=tables, told=show)
+        report = run_check(spark, paths, own, everything=everything, tables=tables, on_suite=show)
     if as_json:
         click.echo(json.dumps([_to_json(outcome) for outcome in report.outcomes], indent=2))
     else:
@@ -66,7 +65,7 @@ def _progress() -> Iterator[Callable[[Suite], None]]:
 
 
 def _to_json(outcome: Outcome) -> dict[str, object]:
-    return asdict(outcome) | {"kwargs": json.loads(outcome.kwargs)}
+    return outcome.as_columns() | {"kwargs": json.loads(outcome.kwargs)}
 
 
 def _print_report(report: Report) -> None:
@@ -89,7 +88,7 @@ def _failure_table(failures: Sequence[Outcome]) -> Table:
         # Text, because names may look like markup.
         table.add_row(*(Text(cell) for cell in (
             outcome.suite, outcome.table, outcome.expectation, outcome.column or "", _format_count(outcome.unexpected),
-            _format_count(outcome.evaluated), outcome.fault or outcome.says,
+            _format_count(outcome.evaluated), outcome.fault or outcome.description,
         )))
     return table
 

@@ -13,7 +13,7 @@ from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
 from dblake.spark.session import spark_session
-from dblake.sql.query import frontier_at, query, quiet
+from dblake.sql.query import query, read_frontier_at, silence_spark
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.sql_output import print_result
 
@@ -31,9 +31,9 @@ def sql(config: Config, statement: str | None, at: str | None, form: str | None)
     dblake.windows, dblake.frontier.
     """
     spark = spark_session("dblake sql")
-    quiet(spark)
+    silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)
-    point = frontier_at(paths, at) if at else None
+    point = read_frontier_at(paths, at) if at else None
     if statement is not None:
         print_result(query(spark, paths, statement.strip().rstrip(";"), point), form)
         return

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
+
+# A shell makes background processes ignore SIGINT, and children inherit that: the jobs under test must receive it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",

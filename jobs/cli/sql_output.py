@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblake.spark.sql_literals import identifier
-from dblake.sql.query import fault
+from dblake.sql.query import to_usage_error
 
 MAX_TABLE_ROWS = 1000
 _PIPE_WIDTH_CHARACTERS = 1000
@@ -29,7 +29,7 @@ def print_result(result: DataFrame, form: str | None) -> None:
     try:
         {"json": _print_json, "csv": _print_csv, None: _print_table}[form](result)
     except PySparkException as error:
-        raise fault(error) from None
+        raise to_usage_error(error) from None
 
 
 def _print_json(result: DataFrame) -> None:

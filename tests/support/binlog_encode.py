@@ -27,7 +27,7 @@ def rows_event(
 ) -> bytes:
     """One event: its images in turn (before and after for updates), each a whole row in text.
 
-    ``before`` and ``after`` say which columns are present; the others' texts are not sent. Below 30 it is version 1.
+    ``before`` and ``after`` mark the present columns; the others' texts are not sent. Below 30 it is version 1.
     """
     every = [True] * len(types)
     update = number in (UPDATE, 24)

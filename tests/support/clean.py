@@ -1,8 +1,8 @@
-"""Runs of ``check`` while everything goes on: none of them may find anything.
+"""Runs of ``check`` beside all other jobs: every expectation must pass.
 
-Two writers step the keys, dumps follow one another, capture is killed by SIGKILL again and again (so that windows stay
-behind without an end, transactions are cut, leases change), reconcile and state run on and on. Checks run meanwhile,
-of everything and of what is new in turn. The short form is a test, the long one ``./spark-submit.sh stress --checks``.
+Two writers update the keys, dumps run one after another, capture is killed with SIGKILL repeatedly (which leaves
+windows without an end, cuts transactions and changes leases), reconcile and state repeat. Checks of all rows and of new
+rows alternate beside them. A test runs the short form, ``./spark-submit.sh stress --checks`` the long one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.support.rig import Rig, T, kill
 
-_DUMP_EVERY = 5.0
-_PATIENCE = 600.0
+_DUMP_INTERVAL_SECONDS = 5.0
+_STATE_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class CleanRuns:
-    """What the runs were."""
+class CheckFigures:
+    """The figures of the runs."""
 
     seconds: float
     runs: int
@@ -42,12 +42,12 @@ class CleanRuns:
     windows: dict[str, int]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return asdict(self)
 
 
-class Busy:
-    """A rig on which everything goes on, for as long as the block lasts."""
+class ConcurrentJobs:
+    """Capture, dumps, reconcile and state on a rig, repeated for as long as the context lasts."""
 
     def __init__(self, rig: Rig, spark: SparkSession, *, seed: int, kill_every: float) -> None:
         self._rig, self._spark, self._seed, self._every = rig, spark, seed, kill_every
@@ -55,7 +55,7 @@ class Busy:
         self._failed: list[BaseException] = []
         self.killed = 0
 
-    def __enter__(self) -> Busy:
+    def __enter__(self) -> ConcurrentJobs:
         tasks = (self._capture, self._dump, self._reconcile)
         self._threads = [threading.Thread(target=self._guarded, args=(task,)) for task in tasks]
         for thread in self._threads:
@@ -69,22 +69,22 @@ class Busy:
         self.require_alive()
 
     def require_alive(self) -> None:
-        """Raises what a job ended with that must not end."""
+        """Raise the error of a job that failed."""
         if self._failed:
             raise self._failed[0]
 
     def _capture(self) -> None:
-        dice = random.Random(self._seed)
+        random_source = random.Random(self._seed)
         while not self._stop.is_set():
             process = self._rig.start()
-            self._stop.wait(self._every * dice.uniform(0.5, 1.5))
+            self._stop.wait(self._every * random_source.uniform(0.5, 1.5))
             if process.poll() is not None:
                 raise AssertionError(process.communicate()[1])
             self.killed += kill(process)
 
     def _dump(self) -> None:
         lake, number = self._rig.lake, 0
-        while not self._stop.wait(_DUMP_EVERY if number else 0):
+        while not self._stop.wait(_DUMP_INTERVAL_SECONDS if number else 0):
             if all(entry["state"] == "done" for entry in lake.dumps()):
                 number += 1
                 some = [(key,) for key in sorted(self._rig.written)[number % 7 :: 7]]
@@ -100,52 +100,51 @@ class Busy:
     def _guarded(self, task: Any) -> None:
         try:
             task()
-        except BaseException as error:  # noqa: BLE001 - raised by who waits
+        except BaseException as error:  # noqa: BLE001 - raised by require_alive()
             self._failed.append(error)
 
 
-def clean_runs(
+def run_checks_under_load(
     rig: Rig, spark: SparkSession, runs: int, *, seed: int, kill_every: float = 3.0,
-    told: Callable[[str], None] = lambda _: None,
-) -> CleanRuns:
-    """So many runs under load, and one of everything when it is over. Raises AssertionError for what one finds.
+    on_run: Callable[[str], None] = lambda _: None,
+) -> CheckFigures:
+    """Run ``check`` ``runs`` times under load, and once on all rows afterwards.
 
-    ``told`` gets a line after each.
+    Raises AssertionError for a failed expectation. ``on_run`` is called with a line after each run.
     """
-    paths, began, suites = rig.lake.paths, time.monotonic(), Counter[str]()
-    with rig.load(seed, pause=0.05), Busy(rig, spark, seed=seed, kill_every=kill_every) as busy:
+    paths, started, suites = rig.lake.paths, time.monotonic(), Counter[str]()
+    with rig.load(seed, pause=0.05), ConcurrentJobs(rig, spark, seed=seed, kill_every=kill_every) as jobs:
         batch = 0
         for number in range(runs):
-            batch = _newer(rig, busy, batch)
+            batch = _wait_for_state(rig, jobs, batch)
             report = run_check(spark, paths, [], everything=number % 2 == 0)
-            suites += _clean(report)
-            told(f"run {number + 1}, up to batch {batch}: {len(report.outcomes)} expectations hold")
+            suites += _require_passed(report)
+            on_run(f"run {number + 1}, up to batch {batch}: {len(report.outcomes)} expectations passed")
     rig.catch_up()
     reconcile_once(spark, paths)
     run_state(spark, paths, parallel=2)
     last = run_check(spark, paths, [], everything=True)
-    _clean(last)
+    _require_passed(last)
     windows = DeltaTable(paths.windows).to_pyarrow_table(columns=["status"])["status"].to_pylist()
-    return CleanRuns(
-        round(time.monotonic() - began, 1), runs, len(last.outcomes), dict(suites), rig.newest_batch(),
-        rig.verify_tables(),
-        busy.killed, dict(Counter(windows)),
+    return CheckFigures(
+        round(time.monotonic() - started, 1), runs, len(last.outcomes), dict(suites), rig.newest_batch(), rig.verify_tables(),
+        jobs.killed, dict(Counter(windows)),
     )
 
 
-def _newer(rig: Rig, busy: Busy, batch: int) -> int:
-    """Waits until state has been folded further than up to a batch; returns up to which."""
-    path, deadline = rig.lake.paths.state("public", "t"), time.monotonic() + _PATIENCE
+def _wait_for_state(rig: Rig, jobs: ConcurrentJobs, batch: int) -> int:
+    """Wait until state is past a landing batch; return the batch it has reached."""
+    path, deadline = rig.lake.paths.state("public", "t"), time.monotonic() + _STATE_TIMEOUT_SECONDS
     while True:
-        busy.require_alive()
+        jobs.require_alive()
         now = newest_batch(path, f"state/{rig.lake.paths.source}")
         if now > batch:
             return now
-        assert time.monotonic() < deadline, "state does not get on"
+        assert time.monotonic() < deadline, "state does not advance"
         time.sleep(0.2)
 
 
-def _clean(report: Report) -> Counter[str]:
-    wrong = [str(outcome) for outcome in report.outcomes if not outcome.success]
-    assert not wrong, "\n".join(wrong)
+def _require_passed(report: Report) -> Counter[str]:
+    failed = [str(outcome) for outcome in report.outcomes if not outcome.success]
+    assert not failed, "\n".join(failed)
     return Counter({outcome.suite for outcome in report.outcomes})

@@ -116,7 +116,7 @@ _CASES = (
         _zero("0000-00-00 00:00:00." + "0" * f), "2024-03-31 02:30:00." + "0" * (f - 1) + "1",
         "9999-12-31 23:59:59." + "9" * f,
     )) for f in range(1, 7)),
-    # Half past five in the east of UTC: what is written here is told in UTC.
+    # Written in a session at UTC+5:30; the expected text is in UTC.
     Case("timestamp NULL", _values(
         _zero("0000-00-00 00:00:00"), ("'1970-01-01 05:30:01'", "1970-01-01 00:00:01"),
         ("'2024-03-10 08:00:00'", "2024-03-10 02:30:00"), ("'2038-01-19 08:44:07'", "2038-01-19 03:14:07"),

@@ -1,19 +1,19 @@
-"""A row's key as one string: what state compares, always for equality, never for order.
+"""A row's key as one string, which state compares for equality, never for order.
 
-Promise: two keys have the same string exactly if the source sent the same texts for the same columns. The order of
-keys belongs to the database (collations, padding), so there is none here. Who has a frame wraps it in ``expr``, who
-writes SQL text pastes it. Chunk windows compare a string of their own, which decoding makes (``reconcile.decode``).
+Place: between events and state. Guarantee: two keys have the same string exactly if the source sent the same texts for
+the same columns. The order of keys is left to the database (collations, padding). Chunk windows compare a string of
+their own, which decoding builds (``reconcile.decode``).
 """
 
 from __future__ import annotations
 
 
 def key_sql(columns: str, image: str = "key") -> str:
-    """SQL for the key string of a row.
+    """Return SQL for the key string of a row; NULL for a table without key columns.
 
     ``columns`` is SQL for the array of key columns in key order, ``image`` SQL for the map that holds their texts. A
-    single column's key is its text as it stands; several make a JSON array, so that no two keys run together. NULL
-    for a table without key columns.
+    single column's key is its text unchanged; several columns make a JSON array, so that no two keys have the same
+    string.
     """
     return (
         f"CASE size({columns}) WHEN 0 THEN NULL WHEN 1 THEN {image}[{columns}[0]] "

@@ -161,7 +161,7 @@ def _unescaped(label: str) -> str:
 
 
 def _checked(column: MysqlType, spelling: str) -> MysqlType:
-    """A spelling that says more or less than its type has is none of ours."""
+    """Return the type. Raises Unsupported if its spelling lacks a part or has one too many."""
     name = column.name
     is_known = name in (*_INTEGERS, *_TEMPORAL, *_SIZED, *_PLAIN, *TEXTS, "geometry", "decimal", "enum", "set")
     misplaced = (column.unsigned and name not in _INTEGERS) or (column.old and (name not in _TEMPORAL or column.size))

@@ -1,1 +1,1 @@
-"""Keep the tables small: compact files, delete rows past their retention, remove unreachable files."""
+"""Keep a source's tables small: compact files, delete rows past their retention, vacuum files no reader can reach."""

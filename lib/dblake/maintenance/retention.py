@@ -1,15 +1,17 @@
-"""Events that have had their time: old ones of a key that a later whole one of it, also old, has made needless.
+"""Events that may be deleted: old ones that a later whole event of the same key, also old, supersedes.
 
-The newest whole event of every key stays however old it is, and all after it, truncates and events without a key. So
-state can still be built anew from the first event on, a dump's end still knows every key there was, and only history
-from before is gone (Databus calls this consolidating its log). How old is old is left to the caller.
+Place: between events and ``maintenance.run``. Guarantee: the newest whole event of every key is kept however old it is,
+and every event after it, every truncate and every event without a key. So state can be rebuilt from the first event on,
+a dump's end still sees every key, and only history is lost (Databus calls this log consolidation). Which events count
+as old is the caller's decision.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
+from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from dblake.decode.columns import CREATE, DELETE, KEY, OP, PARTIAL, READ, UPDATE
@@ -18,21 +20,24 @@ from dblake.landing.columns import BATCH, COMMITTED_AT, TABLE
 from dblake.spark.sql_literals import instant
 
 
-def old(committed_before: datetime, upto_batch: int) -> str:
-    """SQL for events committed before then and landed up to a batch; of use to whoever must prune files as well."""
+def old_events_sql(committed_before: datetime, upto_batch: int) -> str:
+    """Return an SQL condition for events committed before a time and landed up to a batch; file statistics prune it."""
     return f"{COMMITTED_AT} < {instant(committed_before)} AND {BATCH} <= {upto_batch}"
 
 
-def superseded(events: DataFrame, committed_before: datetime, upto_batch: int) -> DataFrame:
-    """The positions of those ``old`` events that may go."""
-    whole = F.col(OP).isin(CREATE, READ, UPDATE, DELETE) & ~F.coalesce(PARTIAL, F.lit(False))
+def superseded_positions(events: DataFrame, committed_before: datetime, upto_batch: int) -> DataFrame:
+    """Return the positions of the old events that may be deleted.
+
+    Requires: incarnation, lsn, seq, table, op, key, partial, committed_at, batch. Returns: incarnation, lsn, seq.
+    """
+    is_whole = F.col(OP).isin(CREATE, READ, UPDATE, DELETE) & ~F.coalesce(PARTIAL, F.lit(False))
     at = F.struct(*POSITION)
-    # Maps cannot be grouped by.
+    # Spark cannot partition by a map.
     key = F.array_sort(F.map_entries(KEY))
-    of_key = Window.partitionBy(TABLE, key)
+    by_key = W.partitionBy(TABLE, key)
     return (
-        events.where(old(committed_before, upto_batch)).where(F.col(KEY).isNotNull())
-        .select(*POSITION, at.alias("at"), F.max(F.when(whole, at)).over(of_key).alias("newest"))
+        events.where(old_events_sql(committed_before, upto_batch)).where(F.col(KEY).isNotNull())
+        .select(*POSITION, at.alias("at"), F.max(F.when(is_whole, at)).over(by_key).alias("newest"))
         .where(F.col("at") < F.col("newest"))
         .select(*POSITION)
     )

@@ -1,7 +1,8 @@
-"""Deleted keys of a state table that nothing can bring up again.
+"""Tombstones of a state table that may be deleted.
 
-A tombstone is what keeps an older event from bringing its row back, so it outlives every replay: it may go once state
-as a whole has stood beyond it for the time tombstones are kept. When that was is the caller's to find out.
+Place: between state and ``maintenance.run``. A tombstone keeps an older event from restoring its row, so it must
+outlive every replay: it may be deleted once state as a whole has been past it for as long as tombstones are retained.
+The caller decides up to which position that holds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,6 @@ from dblake.core.position import Position
 from dblake.spark.sql_literals import position, state_at
 
 
-def expired(at: Position) -> str:
-    """SQL for the tombstones of a state table ``t`` up to a position."""
-    return f"t._deleted AND {state_at('t')} <= {position(at)}"
+def expired_tombstones_sql(upto: Position) -> str:
+    """Return an SQL condition for the tombstones of a state table ``t`` up to a position."""
+    return f"t._deleted AND {state_at('t')} <= {position(upto)}"

@@ -1,12 +1,13 @@
-"""Checks of what the jobs have made: invariants of landing, ledger, events and state, and the user's own suites.
+"""Validate the tables of a source: invariants of landing, window ledger, events and state, and the user's own suites.
 
-Beside the path. ``landing``, ``events``, ``windows`` and ``state`` say what must hold, ``own`` reads suites that users
-wrote, ``validation`` asks great-expectations, which nothing else imports.
+Place: off the data path; it only reads what the jobs have written. ``landing``, ``events``, ``windows`` and ``state``
+define the invariants, ``user_suite`` reads the users' suites, ``selection`` decides which rows a run covers,
+``validation`` evaluates suites with great-expectations, which no other module imports, and ``run`` composes them.
 """
 
 from __future__ import annotations
 
 import os
 
-# Before great-expectations is imported by anybody: it reads this once.
+# great-expectations reads this once, when it is first imported.
 os.environ["GX_ANALYTICS_ENABLED"] = "false"

@@ -1,13 +1,14 @@
-"""What landing promises: batches without a hole, each one commit of one lease, the log in its order.
+"""Invariants of landing: consecutive batches, each one commit under one lease, and the log in its order.
 
-Makes of landing, whose payloads are not read, one row for each batch. Which batches those are, and up to which landing
-says it is written, is the caller's to find. A batch at the lower end has nothing before it to be compared with, so
-that what retention has removed is not missed.
+Place: between landing and ``quality.run``. Reduces landing to one row per batch without reading payloads, so it reports
+counts only. The first batch of the frame has no predecessor to compare with, so batches that retention removed are not
+reported as missing. Which batches to read, and which batch landing's newest commit names, is the caller's decision.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
+from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from dblake.events.schema import POSITION
@@ -26,39 +27,44 @@ from dblake.landing.columns import (
     SCHEMA,
     TRUNCATE,
 )
-from dblake.quality.suite import Expectation, never, not_null, one_of
+from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of
 
-_OF_LOG = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, MESSAGE, DDL)
-"""Kinds that stand in the log's order. A schema stands where a chunk first showed it, a chunk's rows nowhere."""
+_IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, MESSAGE, DDL)
+"""Kinds in the log's order. A schema has the position at which a chunk first showed it; a chunk's rows have none."""
 
-EXPECTED: tuple[Expectation, ...] = (
-    not_null(BATCH, "every row of landing has a batch"),
-    one_of("missing_after", [0], "batches are numbered without a hole, up to the newest commit"),
-    one_of("commits", [1], "a batch is one commit"),
-    one_of("leases", [1], "a batch is of one lease epoch"),
-    never("lease_fell", "lease epochs never fall from batch to batch"),
-    never("position_fell", "the log's positions never fall from batch to batch"),
-    never("unknown_kind", "every row of landing is of a kind there is"),
+EXPECTATIONS: tuple[Expectation, ...] = (
+    expect_not_null(BATCH, "every row of landing has a batch"),
+    expect_one_of("missing_after", [0], "batch numbers are consecutive up to the newest commit"),
+    expect_one_of("commits", [1], "a batch is one commit"),
+    expect_one_of("leases", [1], "a batch has one lease epoch"),
+    expect_no_violation("lease_fell", "lease epochs never decrease from batch to batch"),
+    expect_no_violation("position_fell", "log positions never decrease from batch to batch"),
+    expect_no_violation("unknown_kind", "every row of landing has a defined kind"),
 )
 
 
-def batches(landing: DataFrame, newest: int) -> DataFrame:
-    """A row for each batch of landing; ``newest`` is what its newest commit says it is."""
-    of_log = F.col(KIND).isin(*_OF_LOG)
-    place = F.when(of_log, F.struct(*POSITION))
-    found = landing.groupBy(BATCH).agg(
+def summarize_batches(landing: DataFrame, newest: int) -> DataFrame:
+    """Return one row per batch of landing; ``newest`` is the batch that landing's newest commit names.
+
+    Requires: batch, kind, landed_at, lease_epoch, incarnation, lsn, seq.
+    Returns: batch, commits, leases, missing_after (number of batches absent behind this one), and the booleans
+    unknown_kind, lease_fell and position_fell.
+    """
+    is_in_log_order = F.col(KIND).isin(*_IN_LOG_ORDER)
+    position = F.when(is_in_log_order, F.struct(*POSITION))
+    batches = landing.groupBy(BATCH).agg(
         F.count_distinct(LANDED_AT).alias("commits"), F.count_distinct(LEASE_EPOCH).alias("leases"),
         F.min(LEASE_EPOCH).alias("first_lease"), F.max(LEASE_EPOCH).alias("last_lease"),
-        F.min(place).alias("first"), F.max(place).alias("last"),
-        F.bool_or(~F.coalesce(F.col(KIND).isin(*_OF_LOG, SCHEMA, CHUNK), F.lit(False))).alias("unknown_kind"),
+        F.min(position).alias("first"), F.max(position).alias("last"),
+        F.bool_or(~F.coalesce(F.col(KIND).isin(*_IN_LOG_ORDER, SCHEMA, CHUNK), F.lit(False))).alias("unknown_kind"),
     )
-    # One partition: a row for each batch is little.
-    order = Window.orderBy(BATCH)
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    following = F.coalesce(F.lead(BATCH).over(order), F.lit(newest + 1))
-    return found.select(
+    # A single partition is enough for one row per batch.
+    by_batch = W.orderBy(BATCH)
+    earlier = by_batch.rowsBetween(W.unboundedPreceding, -1)
+    next_batch = F.coalesce(F.lead(BATCH).over(by_batch), F.lit(newest + 1))
+    return batches.select(
         BATCH, "commits", "leases", "unknown_kind",
-        (following - F.col(BATCH) - 1).alias("missing_after"),
-        F.coalesce(F.col("first_lease") < F.max("last_lease").over(before), F.lit(False)).alias("lease_fell"),
-        F.coalesce(F.col("first") < F.max("last").over(before), F.lit(False)).alias("position_fell"),
+        (next_batch - F.col(BATCH) - 1).alias("missing_after"),
+        F.coalesce(F.col("first_lease") < F.max("last_lease").over(earlier), F.lit(False)).alias("lease_fell"),
+        F.coalesce(F.col("first") < F.max("last").over(earlier), F.lit(False)).alias("position_fell"),
     )

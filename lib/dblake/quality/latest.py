@@ -1,4 +1,4 @@
-"""What the newest run of ``check`` found, for ``status``: no JVM, and of the results only that run's rows."""
+"""Read the newest run of ``check`` for ``status``, without a JVM. Only that run's rows are read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_rows
 
+_FAILURE_COLUMNS = ("suite", "table", "expectation", "column", "unexpected", "fault")
 
-def newest_check(paths: Paths) -> dict[str, Any] | None:
-    """When it ran, how many expectations it looked at, and those that do not hold; None if nothing was checked yet."""
+
+def read_newest_check(paths: Paths) -> dict[str, Any] | None:
+    """Return when the newest run ran, how many expectations it evaluated, and those that failed; None before any."""
     rows = query_rows(
         paths.check_results,
         "SELECT checked_at, suite, \"table\", expectation, \"column\", success, unexpected, fault FROM t "
@@ -18,9 +20,8 @@ def newest_check(paths: Paths) -> dict[str, Any] | None:
     )
     if not rows:
         return None
-    told = ("suite", "table", "expectation", "column", "unexpected", "fault")
     return {
         "checked_at": rows[0]["checked_at"].astimezone(UTC).isoformat(timespec="seconds"),
         "expectations": len(rows),
-        "failed": [{name: row[name] for name in told} for row in rows if not row["success"]],
+        "failed": [{name: row[name] for name in _FAILURE_COLUMNS} for row in rows if not row["success"]],
     }

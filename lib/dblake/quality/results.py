@@ -1,21 +1,25 @@
-"""What checks found, as rows of a table that remembers every run: counts and names, never a row's values.
+"""The results of ``check`` as rows of a Delta table that keeps every run: counts and names, never a row's values.
 
-A suite's ``upto`` in its newest run that found nothing wrong is where the next run may begin. Writing the rows is left
-to the pipeline.
+Place: behind ``quality.validation``. The ``upto`` of a suite's newest passed run is where the next run starts. Writing
+the table is left to ``quality.run``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
-#: ``evaluated`` rows were looked at, ``unexpected`` were not as they must be; both NULL where counts make no sense.
-#: ``fault`` says why an expectation could not be looked at; ``since`` and ``upto`` are the suite's.
+_DESCRIPTION = "says"
+"""The column that holds an expectation's description, in the table and in ``check --json``."""
+
+#: ``evaluated`` counts the rows evaluated, ``unexpected`` those that violate the expectation; both are NULL where
+#: counts make no sense. ``fault`` is the reason why an expectation could not be evaluated; ``since`` and ``upto`` are
+#: the suite's.
 RESULTS = StructType([
     StructField("run_id", StringType()),
     StructField("checked_at", TimestampType()),
@@ -23,7 +27,7 @@ RESULTS = StructType([
     StructField("table", StringType()),
     StructField("expectation", StringType()),
     StructField("column", StringType()),
-    StructField("says", StringType()),
+    StructField(_DESCRIPTION, StringType()),
     StructField("success", BooleanType()),
     StructField("evaluated", LongType()),
     StructField("unexpected", LongType()),
@@ -36,13 +40,13 @@ RESULTS = StructType([
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one expectation."""
+    """The result of one expectation; its fields are RESULTS' columns, ``description`` under that table's own name."""
 
     suite: str
     table: str
     expectation: str
     column: str | None
-    says: str
+    description: str
     success: bool
     evaluated: int | None
     unexpected: int | None
@@ -52,29 +56,36 @@ class Outcome:
     upto: int | None
 
     def __str__(self) -> str:
-        """For a message: where, what, and how many."""
-        where = f"{self.table}: {self.expectation}" + (f"({self.column})" if self.column else "")
+        """Return table, expectation, column and counts, for a message."""
+        place = f"{self.table}: {self.expectation}" + (f"({self.column})" if self.column else "")
         if self.fault:
-            return f"{where} cannot be evaluated: {self.fault}"
+            return f"{place} cannot be evaluated: {self.fault}"
         if self.unexpected is None:
-            return where
-        return f"{where}: {self.unexpected}" + ("" if self.evaluated is None else f" of {self.evaluated}")
+            return place
+        return f"{place}: {self.unexpected}" + ("" if self.evaluated is None else f" of {self.evaluated}")
 
-    def row(self, run_id: str, checked_at: datetime) -> tuple[object, ...]:
-        """As a row of RESULTS."""
-        said = (getattr(self, name) for name in RESULTS.names[2:])
-        return (run_id, checked_at, *said)
+    def as_columns(self) -> dict[str, object]:
+        """Return the values by RESULTS' column names, without run_id and checked_at."""
+        return {_DESCRIPTION if name == "description" else name: value for name, value in asdict(self).items()}
+
+    def as_row(self, run_id: str, checked_at: datetime) -> tuple[object, ...]:
+        """Return the values as a row of RESULTS."""
+        columns = self.as_columns()
+        return (run_id, checked_at, *(columns[name] for name in RESULTS.names[2:]))
 
 
-def passed(results: DataFrame) -> dict[tuple[str, str], int]:
-    """For each suite and table up to where the newest run went in which all of it was as it must be."""
+def read_passed_bounds(results: DataFrame) -> dict[tuple[str, str], int]:
+    """Return, by suite and table, the ``upto`` of the newest run in which all its expectations passed.
+
+    Requires: run_id, checked_at, suite, table, success, upto.
+    """
     runs = results.where(F.col("upto").isNotNull()).groupBy("run_id", "checked_at", "suite", "table").agg(
-        F.bool_and("success").alias("all"), F.max("upto").alias("upto")
+        F.bool_and("success").alias("passed"), F.max("upto").alias("upto")
     )
-    newest = runs.where("all").groupBy("suite", "table").agg(F.max_by("upto", "checked_at").alias("upto"))
+    newest = runs.where("passed").groupBy("suite", "table").agg(F.max_by("upto", "checked_at").alias("upto"))
     return {(row["suite"], row["table"]): row["upto"] for row in newest.collect()}
 
 
-def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those that say that rows are wrong; not those that could not be evaluated."""
+def select_failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with wrong rows; those that could not be evaluated are not among them."""
     return [outcome for outcome in outcomes if not outcome.success and outcome.fault is None]

@@ -1,8 +1,8 @@
-"""What a state table promises: one row per key, no newer than events, NULL only where it may be or says why.
+"""Invariants of a state table: one row per key, no row newer than events, NULL only where it is allowed or explained.
 
-Makes of a state table one row for each of its rows, without its values: a column that must not be NULL is true where it
-is as it should be and NULL where it is not. That state is what its events come to is left to a comparison with the
-source; here only what each row says by itself is looked at.
+Place: between state and ``quality.run``. Reduces a state table to one row per row, without its values: a column that
+must not be NULL becomes true where it has a value or an explanation, and NULL elsewhere. Whether state is what its
+events fold to is left to a comparison with the source.
 """
 
 from __future__ import annotations
@@ -14,67 +14,70 @@ from pyspark.sql import DataFrame
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.quality.events import required
-from dblake.quality.suite import Expectation, never, not_null, unique
+from dblake.quality.events import required_columns
+from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_unique
 from dblake.spark.sql_literals import identifier, literal, position, state_at
 from dblake.state.shape import OWN
 
 _KEY = "_key"
-_PLACE = ("_incarnation", "_lsn", "_seq")
+_POSITION = ("_incarnation", "_lsn", "_seq")
 _DELETED = "_deleted"
-_PLAIN = re.compile(r"[^\W_][\w ]*")
+_PLAIN_NAME = re.compile(r"[^\W_][\w ]*")
 
 
-def expected(versions: Sequence[TableSchema], existing: Collection[str]) -> list[Expectation]:
-    """``versions`` are those the table was folded under, ``existing`` its columns."""
-    keyed = bool(versions[-1].primary_key)
+def build_expectations(versions: Sequence[TableSchema], existing: Collection[str]) -> list[Expectation]:
+    """Return the expectations of a state table folded under the schema ``versions``, with ``existing`` columns."""
+    has_key = bool(versions[-1].primary_key)
     return [
-        *([not_null(_KEY, "every row has a key")] if keyed else []),
-        unique([_KEY], "a key has one row, living or deleted") if keyed else
-        unique(_PLACE, "without a key, every row was created at a place of its own"),
-        *(not_null(name, "every row has the position of its newest event") for name in _PLACE),
-        not_null(_DELETED, "every row is either living or deleted"),
-        never("_newer_than_events", "no row is newer than the newest event"),
-        never("_tombstone_has_values", "a deleted key has no values left"),
-        never("_missing_has_value", "a column that a row names in _missing is NULL in it"),
+        *([expect_not_null(_KEY, "every row has a key")] if has_key else []),
+        expect_unique([_KEY], "a key has one row, live or deleted") if has_key else
+        expect_unique(_POSITION, "in a table without a key, every row has its own position"),
+        *(expect_not_null(name, "every row has the position of its newest event") for name in _POSITION),
+        expect_not_null(_DELETED, "every row is either live or deleted"),
+        expect_no_violation("_newer_than_events", "no row is newer than the newest event"),
+        expect_no_violation("_tombstone_has_values", "a deleted key has no values"),
+        expect_no_violation("_missing_has_value", "a column that a row names in _missing is NULL in that row"),
         *(
-            not_null(_alias(place, name), f"{name} is NOT NULL at the source, so neither here without a reason",
-                     named=name)
-            for place, name in enumerate(_never_null(versions, existing))
+            expect_not_null(_alias(index, name), f"{name} is NOT NULL at the source, so state explains every NULL",
+                            source_name=name)
+            for index, name in enumerate(_required(versions, existing))
         ),
     ]
 
 
-def rows(
-    state: DataFrame, versions: Sequence[TableSchema], newest: Position | None
-) -> DataFrame:
-    """A row for each row of a state table; ``newest`` is the position events reach, None if they hold none."""
+def evaluate_state(state: DataFrame, versions: Sequence[TableSchema], newest: Position | None) -> DataFrame:
+    """Return one row per row of a state table; ``newest`` is the newest position of events, None if they are empty.
+
+    Requires: the columns of ``state.shape.OWN`` and of the table.
+    Returns: _key, _incarnation, _lsn, _seq, _deleted, the booleans _newer_than_events, _tombstone_has_values and
+    _missing_has_value, and per NOT NULL column true or NULL, under the names that ``build_expectations`` uses.
+    """
     key = [name for name in versions[-1].primary_key if name in state.columns]
     values = [name for name in state.columns if name not in OWN and name not in key]
-    newer = f"coalesce({state_at('s')} > {position(newest)}, false)" if newest else "false"
-    held = " OR ".join(f"{identifier(name)} IS NOT NULL" for name in values) or "false"
-    there = " OR ".join(
+    is_newer = f"coalesce({state_at('s')} > {position(newest)}, false)" if newest else "false"
+    has_value = " OR ".join(f"{identifier(name)} IS NOT NULL" for name in values) or "false"
+    has_missing_value = " OR ".join(
         f"(array_contains(_missing, {literal(name)}) AND {identifier(name)} IS NOT NULL)" for name in values
     ) or "false"
     return state.alias("s").selectExpr(
-        _KEY, *_PLACE, _DELETED,
-        f"{newer} AS _newer_than_events",
-        f"coalesce(_deleted AND ({held}), false) AS _tombstone_has_values",
-        f"coalesce({there}, false) AS _missing_has_value",
+        _KEY, *_POSITION, _DELETED,
+        f"{is_newer} AS _newer_than_events",
+        f"coalesce(_deleted AND ({has_value}), false) AS _tombstone_has_values",
+        f"coalesce({has_missing_value}, false) AS _missing_has_value",
         *(
-            f"IF({_accounted(name, name in key)}, true, NULL) AS {identifier(_alias(place, name))}"
-            for place, name in enumerate(_never_null(versions, state.columns))
+            f"IF({_is_explained_sql(name, name in key)}, true, NULL) AS {identifier(_alias(index, name))}"
+            for index, name in enumerate(_required(versions, state.columns))
         ),
     )
 
 
-def _never_null(versions: Sequence[TableSchema], existing: Collection[str]) -> list[str]:
-    columns = dict.fromkeys([*versions[-1].primary_key, *required(versions)])
+def _required(versions: Sequence[TableSchema], existing: Collection[str]) -> list[str]:
+    columns = dict.fromkeys([*versions[-1].primary_key, *required_columns(versions)])
     return [name for name in columns if name in existing]
 
 
-def _accounted(name: str, in_key: bool) -> str:
-    """SQL: the column has a value, or the row says why it has none."""
+def _is_explained_sql(name: str, in_key: bool) -> str:
+    """Return SQL that is true if the column has a value, or the row explains why it has none."""
     lossy = f"coalesce(array_contains(_lossy, {literal(name)}), false)"
     if in_key:
         return f"{identifier(name)} IS NOT NULL OR {lossy}"
@@ -82,6 +85,6 @@ def _accounted(name: str, in_key: bool) -> str:
     return f"{identifier(name)} IS NOT NULL OR _deleted OR {lossy} OR {missing}"
 
 
-def _alias(place: int, name: str) -> str:
-    """A name that is none of ours, and one that great-expectations can quote and put on a page as it is."""
-    return name if _PLAIN.fullmatch(name) else f"_column_{place}"
+def _alias(index: int, name: str) -> str:
+    """Return a column name that differs from state's own and that great-expectations can quote and show unchanged."""
+    return name if _PLAIN_NAME.fullmatch(name) else f"_column_{index}"

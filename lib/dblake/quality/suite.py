@@ -1,7 +1,8 @@
-"""What is expected of a frame, in great-expectations' words but without importing it.
+"""Expectations and suites, in great-expectations' terms but without importing it.
 
-A suite is a frame and what must hold for its rows. Ours make frames of facts: a row for each batch, mark, event or
-key, and columns that are false where all is well, so that what an expectation finds is told by counts and a name.
+A suite is a frame and the expectations that hold for its rows. The built-in suites evaluate frames of facts: one row
+per batch, watermark, event or key, with columns that are true where a rule is violated. A failed expectation is
+therefore reported by a count and a column name, never by a row's value.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from pyspark.sql import DataFrame
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One thing that must hold. ``type`` and ``kwargs`` are great-expectations' own.
+    """One rule for the rows of a frame. ``type`` and ``kwargs`` are great-expectations' own.
 
-    ``says`` is the same for people; ``column`` is the column it is about, as the source spells it. ``also`` has what
-    a user's suite says beside it (severity, notes).
+    ``description`` is the rule in plain words; ``column`` is the column concerned, spelled as at the source. ``extra``
+    holds further members of a user's expectation (severity, notes, meta).
     """
 
     type: str
     kwargs: Mapping[str, Any]
-    says: str = ""
+    description: str = ""
     column: str | None = None
-    also: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Expectations of one table's rows.
+    """Expectations for one table's rows.
 
-    ``since`` and ``upto`` tell what the rows are of: landing batches after and up to, or for a state table nothing and
-    its Delta version. None: all there is, each time.
+    ``since`` and ``upto`` bound the rows: landing batches after ``since`` up to ``upto``; for a state table ``since``
+    is None and ``upto`` its Delta version. Both are None for a suite that always covers all rows.
     """
 
     name: str
@@ -44,38 +45,41 @@ class Suite:
     upto: int | None = None
 
 
-def not_null(column: str, says: str, *, named: str | None = None) -> Expectation:
-    """No NULL in a column of the frame; ``named`` is what people call it if that is another name."""
-    return Expectation("expect_column_values_to_not_be_null", {"column": column}, says, named or column)
-
-
-def one_of(column: str, values: Sequence[object], says: str) -> Expectation:
-    """Nothing but these values, or NULL."""
+def expect_not_null(column: str, description: str, *, source_name: str | None = None) -> Expectation:
+    """Expect no NULL in a column of the frame; ``source_name`` is the column's name at the source if it differs."""
     return Expectation(
-        "expect_column_values_to_be_in_set", {"column": column, "value_set": list(values)}, says, column
+        "expect_column_values_to_not_be_null", {"column": column}, description, source_name or column
     )
 
 
-def never(column: str, says: str) -> Expectation:
-    """A column of the frame that says of each row whether it breaks a rule; ``says`` is the rule."""
-    return one_of(column, [False], says)
+def expect_one_of(column: str, values: Sequence[object], description: str) -> Expectation:
+    """Expect only these values, or NULL."""
+    return Expectation(
+        "expect_column_values_to_be_in_set", {"column": column, "value_set": list(values)}, description, column
+    )
 
 
-def unique(columns: Sequence[str], says: str) -> Expectation:
-    """No two rows with the same values, not all of them NULL."""
+def expect_no_violation(column: str, description: str) -> Expectation:
+    """Expect false in a boolean column that is true in each row that violates the rule ``description``."""
+    return expect_one_of(column, [False], description)
+
+
+def expect_unique(columns: Sequence[str], description: str) -> Expectation:
+    """Expect no two rows with equal values, unless all of them are NULL."""
     if len(columns) == 1:
-        return Expectation("expect_column_values_to_be_unique", {"column": columns[0]}, says, columns[0])
+        return Expectation("expect_column_values_to_be_unique", {"column": columns[0]}, description, columns[0])
     return Expectation(
-        "expect_compound_columns_to_be_unique", {"column_list": list(columns)}, says, ", ".join(columns)
+        "expect_compound_columns_to_be_unique", {"column_list": list(columns)}, description, ", ".join(columns)
     )
 
 
-def equal(first: str, second: str, says: str) -> Expectation:
-    """The same in two columns; NULL in either is let pass."""
+def expect_equal(first: str, second: str, description: str) -> Expectation:
+    """Expect equal values in two columns; rows with a NULL in either pass."""
     kwargs = {"column_A": first, "column_B": second, "ignore_row_if": "either_value_is_missing"}
-    return Expectation("expect_column_pair_values_to_be_equal", kwargs, says, f"{first}, {second}")
+    return Expectation("expect_column_pair_values_to_be_equal", kwargs, description, f"{first}, {second}")
 
 
-def at_least(column: str, least: int, says: str) -> Expectation:
-    """No value below, or NULL."""
-    return Expectation("expect_column_values_to_be_between", {"column": column, "min_value": least}, says, column)
+def expect_at_least(column: str, minimum: int, description: str) -> Expectation:
+    """Expect values of ``minimum`` or more, or NULL."""
+    kwargs = {"column": column, "min_value": minimum}
+    return Expectation("expect_column_values_to_be_between", kwargs, description, column)

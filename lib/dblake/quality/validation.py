@@ -1,8 +1,8 @@
-"""Suites evaluated by great-expectations, and its pages of what came of them; imported here and nowhere else.
+"""Evaluate suites with great-expectations and build its HTML pages; the only module that imports it.
 
-Promise: what leaves this module, outcomes and pages alike, has counts and no value of any row. The expectations are
-asked for counts only; of what they answer nothing is kept but numbers that are known to be counts, and of an exception,
-whose message may quote values, only its kind. The context lives in memory, so nothing of it is left behind.
+Place: between ``quality.run`` and ``quality.results``. Guarantee: outcomes and pages hold counts and no value of any
+row. Expectations are evaluated for counts only; of their results only numbers that are known to be counts are kept, and
+of an exception, whose message may quote values, only its error condition. The context is in memory and leaves no files.
 """
 
 from __future__ import annotations
@@ -33,80 +33,80 @@ from dblake.quality.results import Outcome
 from dblake.quality.suite import Expectation, Suite
 
 _COUNTS_ONLY = {"result_format": "BASIC", "partial_unexpected_count": 0}
-_COUNTED = ("element_count", "unexpected_count", "missing_count")
-_SHARES = ("unexpected_percent", "missing_percent", "unexpected_percent_total", "unexpected_percent_nonmissing")
-# These observe a number of rows; what others observe may be a value.
-_OBSERVE_ROWS = "expect_table_row_count_"
-_OBSERVE_WRONG_ROWS = "unexpected_rows_expectation"
-_PLACE = "dblake_place"
+_COUNTS = ("element_count", "unexpected_count", "missing_count")
+_PERCENTAGES = ("unexpected_percent", "missing_percent", "unexpected_percent_total", "unexpected_percent_nonmissing")
+# These observe a number of rows; the observed value of other expectations may be a row's value.
+_ROW_COUNT_PREFIX = "expect_table_row_count_"
+_UNEXPECTED_ROWS = "unexpected_rows_expectation"
+_INDEX = "dblake_index"
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 _SITE = "pages"
 
 
 class Validation:
-    """One run's context. ``about`` names the run on its pages."""
+    """The great-expectations context of one run of ``check``; pages show ``run_id`` and ``started``."""
 
     def __init__(self, run_id: str, started: datetime) -> None:
-        # Its messages quote what failed, values and all.
+        # Its log messages quote what failed, with values.
         logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = ProgressBarsConfig(globally=False)
-        # The frames are kept by who made them.
+        # The caller persists the frames.
         self._source = self._context.data_sources.add_spark("spark", persist=False)
         self._run = RunIdentifier(run_name=run_id, run_time=started)
 
-    def check(self, suite: Suite) -> list[Outcome]:
-        """Evaluates a suite; what came of its expectations, in their order."""
-        # Pages show names as they are given, and databases choose them.
+    def evaluate(self, suite: Suite) -> list[Outcome]:
+        """Evaluate a suite; return one outcome per expectation, in the suite's order."""
+        # Pages show names unescaped, and names come from the database.
         name = html.escape(f"{suite.name} {suite.table}")
         asset = self._source.add_dataframe_asset(name)
         batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": suite.rows})
-        # All at once: one that is added alone takes the place of another of the same type and columns.
-        asked = gx.ExpectationSuite(name=name, expectations=[
-            _configuration(expectation, {_PLACE: place}).to_domain_obj()
-            for place, expectation in enumerate(suite.expectations)
+        # All in one call: an expectation added later replaces one of the same type and columns.
+        expectations = gx.ExpectationSuite(name=name, expectations=[
+            _to_configuration(expectation, {_INDEX: index}).to_domain_obj()
+            for index, expectation in enumerate(suite.expectations)
         ])
-        answer = batch.validate(asked, result_format=_COUNTS_ONLY)
+        validated = batch.validate(expectations, result_format=_COUNTS_ONLY)
         results: dict[int, ExpectationValidationResult] = {}
-        for result in answer.results:
-            results[result.expectation_config.meta.pop(_PLACE)] = _without_values(result)
-        answer.results = [results[place] for place in range(len(suite.expectations))]
-        self._keep(suite, answer)
+        for result in validated.results:
+            results[result.expectation_config.meta.pop(_INDEX)] = _without_values(result)
+        validated.results = [results[index] for index in range(len(suite.expectations))]
+        self._store_for_pages(suite, validated)
         return [
-            _outcome(suite, expectation, result)
-            for expectation, result in zip(suite.expectations, answer.results, strict=True)
+            _to_outcome(suite, expectation, result)
+            for expectation, result in zip(suite.expectations, validated.results, strict=True)
         ]
 
     def write_pages(self, target: Path) -> Path:
-        """Puts pages of all suites evaluated in place of those in ``target``; returns the first page."""
+        """Replace the folder ``target`` with HTML pages of all suites evaluated; return the first page."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".pages-", dir=target.parent))
-        made.chmod(0o755)
+        built = Path(tempfile.mkdtemp(prefix=".pages-", dir=target.parent))
+        built.chmod(0o755)
         self._context.add_data_docs_site(_SITE, {
             "class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(made)},
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(built)},
         })
         self._context.build_data_docs(site_names=[_SITE])
         shutil.rmtree(target, ignore_errors=True)
-        made.rename(target)
+        built.rename(target)
         return target / "index.html"
 
-    def _keep(self, suite: Suite, answer: Any) -> None:
-        """For the pages: these go by the name of the suite and the table."""
-        answer.meta |= {"run_id": self._run, "validation_time": datetime.now(UTC)}
-        named = ExpectationSuiteIdentifier(name=folder(suite.name))
+    def _store_for_pages(self, suite: Suite, validated: Any) -> None:
+        """Store the results under the names of suite and table, from which pages take their paths."""
+        validated.meta |= {"run_id": self._run, "validation_time": datetime.now(UTC)}
+        suite_id = ExpectationSuiteIdentifier(name=folder(suite.name))
         key = ValidationResultIdentifier(
-            expectation_suite_identifier=named, run_id=self._run, batch_identifier=folder(suite.table)
+            expectation_suite_identifier=suite_id, run_id=self._run, batch_identifier=folder(suite.table)
         )
-        self._context.validation_results_store.store_validation_results(answer, key, named)
+        self._context.validation_results_store.store_validation_results(validated, key, suite_id)
 
 
-def problem(expectation: Expectation) -> str | None:
-    """What is wrong with an expectation as it is written; None if it can be evaluated."""
+def find_fault(expectation: Expectation) -> str | None:
+    """Return why an expectation as written cannot be evaluated, in one line; None if it can."""
     try:
-        _configuration(expectation, {}).to_domain_obj()
+        _to_configuration(expectation, {}).to_domain_obj()
     except ValueError as error:
-        # pydantic's, one fault a place; its own text has several lines and may quote what was given.
+        # pydantic lists one fault per field; its own text has several lines and may quote the given value.
         faults = error.errors() if hasattr(error, "errors") else []
         return "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in faults) or type(error).__name__
     except gx.exceptions.ExpectationNotFoundError:
@@ -116,52 +116,52 @@ def problem(expectation: Expectation) -> str | None:
     return None
 
 
-def _configuration(expectation: Expectation, meta: Mapping[str, Any]) -> ExpectationConfiguration:
-    also = dict(expectation.also)
-    known = {**(also.pop("meta", None) or {}), **meta}
+def _to_configuration(expectation: Expectation, meta: Mapping[str, Any]) -> ExpectationConfiguration:
+    extra = dict(expectation.extra)
+    all_meta = {**(extra.pop("meta", None) or {}), **meta}
     return ExpectationConfiguration(
-        type=expectation.type, kwargs=dict(expectation.kwargs), meta=known,
-        description=html.escape(expectation.says) or None, **also,
+        type=expectation.type, kwargs=dict(expectation.kwargs), meta=all_meta,
+        description=html.escape(expectation.description) or None, **extra,
     )
 
 
 def _without_values(result: ExpectationValidationResult) -> ExpectationValidationResult:
-    """The result with counts alone."""
+    """Reduce a result, in place, to counts and the error condition."""
     given, kind = result.result or {}, result.expectation_config.type
-    kept = {name: given[name] for name in (*_COUNTED, *_SHARES) if isinstance(given.get(name), (int, float))}
-    if isinstance(given.get("observed_value"), int) and kind.startswith((_OBSERVE_ROWS, _OBSERVE_WRONG_ROWS)):
-        kept["observed_value"] = given["observed_value"]
-    result.result = kept
-    fault = _fault(result.exception_info)
-    result.exception_info = {"raised_exception": fault is not None, "exception_message": fault,
-                             # A page cannot be made of None.
+    counts = {name: given[name] for name in (*_COUNTS, *_PERCENTAGES) if isinstance(given.get(name), (int, float))}
+    if isinstance(given.get("observed_value"), int) and kind.startswith((_ROW_COUNT_PREFIX, _UNEXPECTED_ROWS)):
+        counts["observed_value"] = given["observed_value"]
+    result.result = counts
+    condition = _error_condition(result.exception_info)
+    result.exception_info = {"raised_exception": condition is not None, "exception_message": condition,
+                             # Pages require a string here.
                              "exception_traceback": ""}
     result.expectation_config.kwargs.pop("batch_id", None)
     return result
 
 
-def _fault(info: Mapping[str, Any] | None) -> str | None:
-    """The kind of an exception, if there was one. Several metrics of one expectation may have failed."""
+def _error_condition(info: Mapping[str, Any] | None) -> str | None:
+    """Return Spark's condition of the first exception of an expectation's metrics; None if none was raised."""
     if not info:
         return None
     infos = [info] if "raised_exception" in info else [each for each in info.values() if isinstance(each, dict)]
     raised = [each for each in infos if each.get("raised_exception")]
     if not raised:
         return None
-    said = _CONDITION.search(str(raised[0].get("exception_message")))
-    return said[1] if said else "it failed while it was evaluated"
+    condition = _CONDITION.search(str(raised[0].get("exception_message")))
+    return condition[1] if condition else "the evaluation failed"
 
 
-def _outcome(suite: Suite, expectation: Expectation, result: ExpectationValidationResult) -> Outcome:
+def _to_outcome(suite: Suite, expectation: Expectation, result: ExpectationValidationResult) -> Outcome:
     counts, kind = result.result, expectation.type
     evaluated, unexpected = counts.get("element_count"), counts.get("unexpected_count")
-    if kind.startswith(_OBSERVE_ROWS):
+    if kind.startswith(_ROW_COUNT_PREFIX):
         evaluated = counts.get("observed_value")
-    if kind == _OBSERVE_WRONG_ROWS:
+    if kind == _UNEXPECTED_ROWS:
         unexpected = counts.get("observed_value")
     return Outcome(
-        suite=suite.name, table=suite.table, expectation=kind, column=expectation.column, says=expectation.says,
-        success=bool(result.success), evaluated=evaluated, unexpected=unexpected,
+        suite=suite.name, table=suite.table, expectation=kind, column=expectation.column,
+        description=expectation.description, success=bool(result.success), evaluated=evaluated, unexpected=unexpected,
         fault=result.exception_info["exception_message"],
         kwargs=json.dumps(expectation.kwargs, sort_keys=True, default=str), since=suite.since, upto=suite.upto,
     )

@@ -1,7 +1,8 @@
-"""What the ledger of chunk windows promises: every chunk is in it once, closed or discarded for a reason, and counted.
+"""Invariants of the window ledger: every chunk is recorded once, closed or discarded for a reason, its rows counted.
 
-Two frames: the low and high watermarks of landing beside what the ledger says of their chunks, and the ledger's lines
-beside what events hold of them. Which batches are looked at is the caller's to say.
+Place: between landing, ledger and events, and ``quality.run``. Builds two frames: landing's low and high watermarks
+with the ledger's entry for their chunk, and the ledger's entries with the counts that events hold of them. Which
+batches to read is the caller's decision.
 """
 
 from __future__ import annotations
@@ -11,72 +12,88 @@ from pyspark.sql import functions as F
 
 from dblake.landing.columns import BATCH, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, TABLE
 from dblake.landing.control import CLOSED, DISCARDED
-from dblake.quality.suite import Expectation, at_least, equal, never, not_null, one_of, unique
+from dblake.quality.suite import (
+    Expectation,
+    expect_at_least,
+    expect_equal,
+    expect_no_violation,
+    expect_not_null,
+    expect_one_of,
+    expect_unique,
+)
 from dblake.reconcile.ledger import GAP, written
 
 _CHUNK = (CHUNK_ID, TABLE, LEASE_EPOCH)
 
-WATERMARKS_EXPECTED: tuple[Expectation, ...] = (
-    not_null(CHUNK_ID, "every low and high watermark is a chunk's"),
-    never("untold", "a window that has ended, by its high watermark or with its lease, is in the ledger"),
+WATERMARK_EXPECTATIONS: tuple[Expectation, ...] = (
+    expect_not_null(CHUNK_ID, "every low and high watermark belongs to a chunk"),
+    expect_no_violation("unrecorded", "a window that ended, by its high watermark or with its lease, is in the ledger"),
 )
 
-LEDGER_EXPECTED: tuple[Expectation, ...] = (
-    not_null("status", "every window has a status"),
-    one_of("status", [CLOSED, DISCARDED, GAP], "a window is closed or discarded; beside them there are gaps"),
-    never("unexplained", "a window is discarded, and a gap noted, for a named reason"),
-    never("nameless", "a closed or discarded window is a chunk's of a table"),
-    unique(_CHUNK, "a chunk is in the ledger once"),
-    never("inside_out", "a closed window's high watermark comes after its low one"),
-    equal("rows_read", "rows_accounted", "all rows that a chunk read are emitted, dropped or filled"),
-    at_least("rows_dropped", 0, "a window drops no fewer than no rows"),
-    equal("rows_emitted", "reads_in_events", "events hold the rows that a window emitted"),
-    equal("rows_filled", "fills_in_events", "events hold the fills of a window"),
-    equal("rows_removed", "removals_in_events", "events hold the deletes of a dump's end"),
+LEDGER_EXPECTATIONS: tuple[Expectation, ...] = (
+    expect_not_null("status", "every entry has a status"),
+    expect_one_of("status", [CLOSED, DISCARDED, GAP], "an entry is a closed or discarded window, or a gap"),
+    expect_no_violation("unexplained", "a discarded window and a gap have a reason"),
+    expect_no_violation("nameless", "a closed or discarded window names its chunk and table"),
+    expect_unique(_CHUNK, "a chunk is in the ledger once"),
+    expect_no_violation("inverted", "a closed window's high watermark comes after its low watermark"),
+    expect_equal("rows_read", "rows_accounted", "every row that a chunk read is emitted, dropped or filled"),
+    expect_at_least("rows_dropped", 0, "the number of dropped rows is not negative"),
+    expect_equal("rows_emitted", "reads_in_events", "events hold the rows that a window emitted"),
+    expect_equal("rows_filled", "fills_in_events", "events hold the fills of a window"),
+    expect_equal("rows_removed", "removals_in_events", "events hold the deletes of a dump's end"),
 )
 
 
-def watermarks(landing: DataFrame, ledger: DataFrame, since: int, upto: int) -> DataFrame:
-    """A row for each low and high watermark after batch ``since`` up to ``upto``, to which the ledger reaches.
+def evaluate_watermarks(landing: DataFrame, ledger: DataFrame, since: int, upto: int) -> DataFrame:
+    """Return one row per low and high watermark after batch ``since`` up to ``upto``, which the ledger has reached.
 
-    Of the lease that held at ``since`` all low ones, if another lease has followed: what was open then must have ended.
+    If another lease follows the one held at ``since``, all low watermarks of that earlier lease are included: every
+    window that was open then must have ended.
+
+    Requires of landing: batch, kind, chunk_id, table, lease_epoch; of the ledger: chunk_id, table, lease_epoch.
+    Returns: batch, kind, chunk_id, table, lease_epoch, recorded, and the boolean unrecorded.
     """
     marks = landing.where(F.col(KIND).isin(LOW, HIGH) & (F.col(BATCH) <= upto))
-    then, now = _lease(landing, since, since), _lease(landing, since + 1, upto)
-    fresh = F.col(BATCH) > since
-    if then is not None and now is not None and then < now:
-        fresh = fresh | ((F.col(LEASE_EPOCH) == then) & (F.col(KIND) == LOW))
-    told = ledger.select(*_CHUNK).distinct().withColumn("told", F.lit(True))
-    ended = (F.col(KIND) == HIGH) | (F.col(LEASE_EPOCH) < F.lit(now))
-    return marks.where(fresh).select(BATCH, KIND, *_CHUNK).join(told, list(_CHUNK), "left").withColumn(
-        "untold", F.coalesce(ended, F.lit(False)) & F.col("told").isNull()
+    earlier_lease, newest_lease = _max_lease(landing, since, since), _max_lease(landing, since + 1, upto)
+    is_included = F.col(BATCH) > since
+    if earlier_lease is not None and newest_lease is not None and earlier_lease < newest_lease:
+        is_included = is_included | ((F.col(LEASE_EPOCH) == earlier_lease) & (F.col(KIND) == LOW))
+    recorded = ledger.select(*_CHUNK).distinct().withColumn("recorded", F.lit(True))
+    has_ended = (F.col(KIND) == HIGH) | (F.col(LEASE_EPOCH) < F.lit(newest_lease))
+    return marks.where(is_included).select(BATCH, KIND, *_CHUNK).join(recorded, list(_CHUNK), "left").withColumn(
+        "unrecorded", F.coalesce(has_ended, F.lit(False)) & F.col("recorded").isNull()
     )
 
 
-def ledger_lines(ledger: DataFrame, events: DataFrame, since: int, upto: int, *, consolidated: int) -> DataFrame:
-    """A row for each line of the ledger after batch ``since`` up to ``upto``, to which events reach.
+def evaluate_ledger(ledger: DataFrame, events: DataFrame, since: int, upto: int, *, consolidated: int) -> DataFrame:
+    """Return one row per entry of the ledger after batch ``since`` up to ``upto``, which events have reached.
 
-    Of batches up to ``consolidated`` events may have been removed, so those of a window cannot be counted any more.
+    Maintenance may have removed events of batches up to ``consolidated``, so the counts in events are NULL for those.
+
+    Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: those of ``reconcile.ledger.written``
+    and batch. Returns: batch, chunk_id, table, lease_epoch, status, the ledger's row counts, rows_accounted,
+    reads_in_events, fills_in_events, removals_in_events, and the booleans unexplained, nameless, inverted.
     """
     span = F.col(BATCH).between(since + 1, upto)
     dumped = written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
         F.col(CHUNK_ID).alias("e_chunk"), F.col(BATCH).alias("e_batch"), "rows", "fills", "removed"
     )
-    counted = F.col(BATCH) > consolidated
-    of_chunk = (F.col(CHUNK_ID) == F.col("e_chunk")) & (F.col(BATCH) == F.col("e_batch"))
+    is_countable = F.col(BATCH) > consolidated
+    is_same_chunk = (F.col(CHUNK_ID) == F.col("e_chunk")) & (F.col(BATCH) == F.col("e_batch"))
     status, reason = F.col("status"), F.col("reason")
-    counts = [F.when(counted, F.coalesce(F.col(of), F.lit(0))).alias(name) for of, name in (
+    counts = [F.when(is_countable, F.coalesce(F.col(of), F.lit(0))).alias(name) for of, name in (
         ("rows", "reads_in_events"), ("fills", "fills_in_events"), ("removed", "removals_in_events"),
     )]
-    return ledger.where(span).join(dumped, of_chunk, "left").select(
+    return ledger.where(span).join(dumped, is_same_chunk, "left").select(
         BATCH, *_CHUNK, "status", "rows_read", "rows_emitted", "rows_dropped", "rows_filled", "rows_removed",
         (F.col("rows_emitted") + F.col("rows_dropped") + F.col("rows_filled")).alias("rows_accounted"), *counts,
         (status.isin(DISCARDED, GAP) & (F.coalesce(reason, F.lit("")) == "")).alias("unexplained"),
         ((status != GAP) & (F.col(CHUNK_ID).isNull() | F.col(TABLE).isNull())).alias("nameless"),
-        ((status == CLOSED) & ~F.coalesce(F.col("low_lsn") < F.col("high_lsn"), F.lit(False))).alias("inside_out"),
+        ((status == CLOSED) & ~F.coalesce(F.col("low_lsn") < F.col("high_lsn"), F.lit(False))).alias("inverted"),
     )
 
 
-def _lease(landing: DataFrame, first: int, last: int) -> int | None:
+def _max_lease(landing: DataFrame, first: int, last: int) -> int | None:
     row = landing.where(F.col(BATCH).between(first, last)).agg(F.max(LEASE_EPOCH)).first()
     return row[0] if row else None

@@ -1,1 +1,1 @@
-"""What the right half needs of Spark itself: the session."""
+"""What the Spark half shares: the session, append-only tables, source types, SQL literals, retries on conflict."""

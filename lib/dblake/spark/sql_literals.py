@@ -1,4 +1,7 @@
-"""How names, texts and positions are spelt in Spark SQL text, so that no name of a database can end its quotes."""
+"""Write names, strings, times and positions as Spark SQL text.
+
+Guarantee: whatever a name or string of the source contains, it cannot end its quotes.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,42 @@ from datetime import datetime
 
 from dblake.core.position import Position
 
-#: The position of a row of events, as one comparable value.
+#: SQL for the position of a row of events, as one comparable struct.
 EVENT_AT = "named_struct('incarnation', incarnation, 'lsn', lsn, 'seq', seq)"
 
 
 def identifier(name: str) -> str:
-    """A column or view name."""
+    """Return a column or view name, quoted."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A string."""
+    """Return a string, quoted."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def texts(values: list[str] | tuple[str, ...]) -> str:
-    """An array of strings, typed also when empty."""
+    """Return an array of strings, typed also if it is empty."""
     return f"array({', '.join(map(literal, values))})" if values else "cast(array() AS ARRAY<STRING>)"
 
 
 def delta(path: str, version: int | None = None) -> str:
-    """A Delta table by its path, as of a version if one is given."""
+    """Return a Delta table by its path; with ``version``, as of that version."""
     return f"delta.{identifier(path)}" + ("" if version is None else f" VERSION AS OF {version}")
 
 
 def position(at: Position) -> str:
-    """A position, comparable with ``EVENT_AT`` and ``state_at``."""
+    """Return a position, comparable with ``EVENT_AT`` and ``state_at``."""
     return f"named_struct('incarnation', {at.incarnation}L, 'lsn', {at.lsn}L, 'seq', {at.seq}L)"
 
 
 def instant(moment: datetime) -> str:
-    """A time that has a zone."""
+    """Return a time; ``moment`` has a zone."""
     return f"timestamp_micros({int(moment.timestamp() * 1_000_000)}L)"
 
 
 def state_at(alias: str) -> str:
-    """The position a state row (or a folded one) stands at."""
+    """Return SQL for the position of a row of state, or of a fold, with a table alias."""
     return (
         f"named_struct('incarnation', {alias}._incarnation, 'lsn', {alias}._lsn, 'seq', {alias}._seq)"
     )

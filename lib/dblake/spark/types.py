@@ -1,10 +1,10 @@
-"""Which Spark type a source type becomes in state and in the typed views, and how its text is read.
+"""Map source types to the Spark types of state and views, and read their text.
 
-The mapping is data: ``SOURCE_TYPES`` is searched from the top, the first row whose pattern is the whole spelling
-wins; what no row names stays the source's exact text. Spellings are the database's own, so the rows of several
-databases stand side by side. Promise: the SQL of a type gives NULL for a text the type cannot hold unchanged, and
-never rounds, shifts or fails; naming such a column in ``_lossy`` is left to the fold. ``docs/types.md`` is
-generated from it (``tools.types_reference``).
+Place: between events, which hold text, and state. The mapping is data: the first row of ``SOURCE_TYPES`` whose pattern
+matches the whole type name applies, and a type without a row stays the source's exact text. Names are the database's
+own, so one table has the rows of all databases. Guarantee: the SQL for a type yields NULL for text that the type cannot
+hold unchanged, and never rounds, shifts or fails; naming such a column in ``_lossy`` is left to the fold.
+``tools.types_reference`` generates ``docs/types.md`` from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _MAX_DIGITS = 38
 
 @dataclass(frozen=True, slots=True)
 class SourceType:
-    """One row of the mapping. ``pattern`` may have two groups: precision and scale."""
+    """One row of the mapping.
+
+    ``pattern`` matches type names and may have two groups, precision and scale; ``shown`` lists the names for readers.
+    """
 
     pattern: str
     spark: str
@@ -45,7 +48,7 @@ SOURCE_TYPES = (
     SourceType("numeric", f"DECIMAL({_MAX_DIGITS},18)", "numeric",
                "NaN, infinity, more than 20 digits before or 18 after the point"),
     SourceType(r"numeric\((\d+),(-?\d+)\)", "DECIMAL(p,s)", "numeric(p,s)", "NaN"),
-    # MySQL and MariaDB, whose spellings are landing.mysql_types'; smallint, bigint and date are as above.
+    # MySQL and MariaDB, with the names of formats.mysql_types; smallint, bigint and date are as above.
     SourceType("tinyint", "TINYINT", "tinyint"),
     SourceType("tinyint unsigned", "SMALLINT", "tinyint unsigned"),
     SourceType("year", "SMALLINT", "year"),
@@ -63,7 +66,7 @@ SOURCE_TYPES = (
 )
 
 _READ = {
-    # Only the length tells a date from 'epoch', '0044-03-15 BC' and '12024-01-01', all of which the cast would take.
+    # The cast accepts 'epoch', '0044-03-15 BC' and '12024-01-01', too; only the length distinguishes them from a date.
     "DATE": "CASE WHEN length({v}) = 10 THEN try_cast({v} AS DATE) END",
     "TIMESTAMP_NTZ": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' "
                      "THEN try_cast({v} AS TIMESTAMP_NTZ) END",
@@ -72,7 +75,7 @@ _READ = {
                  "CASE WHEN substr({v}, 12) RLIKE '[+-]' THEN {v} ELSE concat({v}, '+00') END AS TIMESTAMP) END",
     "BINARY": "unhex(substr({v}, 3))",
 }
-# The cast rounds without a word, so digits beyond the scale are counted in the text first.
+# The cast rounds silently, so the text's digits beyond the scale are counted first.
 _READ_DECIMAL = (
     "CASE WHEN instr({v}, '.') = 0 OR length(trim(TRAILING '0' FROM substring_index({v}, '.', -1))) <= {scale} "
     "THEN try_cast({v} AS {type}) END"
@@ -82,7 +85,7 @@ _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
 def spark_type(source_type: str) -> str:
-    """The Spark type of a source type, as Spark's DDL spells it."""
+    """Return the Spark type of a source type, as Spark's DDL spells it."""
     for row in SOURCE_TYPES:
         match = re.fullmatch(row.pattern, source_type)
         if match:
@@ -91,7 +94,7 @@ def spark_type(source_type: str) -> str:
 
 
 def read_sql(spark: str, text: str) -> str:
-    """SQL that turns the SQL expression ``text`` into ``spark``; NULL where the type cannot hold it."""
+    """Return SQL that converts the SQL expression ``text`` to the type ``spark``; NULL if it cannot hold the value."""
     if spark == TEXT:
         return text
     decimal = _DECIMAL.fullmatch(spark)
@@ -101,15 +104,16 @@ def read_sql(spark: str, text: str) -> str:
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """True if every value of ``narrow`` is also one of ``wide``."""
+    """Return whether every value of the Spark type ``narrow`` is also a value of ``wide``."""
     if wide == narrow or (wide, narrow) == ("DOUBLE", "FLOAT"):
         return True
-    into, of = _DECIMAL.fullmatch(wide), _DECIMAL.fullmatch(narrow)
-    if into:
-        room = int(into[1]) - int(into[2])
-        if of:
-            return int(into[2]) >= int(of[2]) and room >= int(of[1]) - int(of[2])
-        return room >= _INTEGER_DIGITS.get(narrow, _MAX_DIGITS + 1)
+    wide_decimal, narrow_decimal = _DECIMAL.fullmatch(wide), _DECIMAL.fullmatch(narrow)
+    if wide_decimal:
+        precision, scale = int(wide_decimal[1]), int(wide_decimal[2])
+        if narrow_decimal:
+            narrow_precision, narrow_scale = int(narrow_decimal[1]), int(narrow_decimal[2])
+            return scale >= narrow_scale and precision - scale >= narrow_precision - narrow_scale
+        return precision - scale >= _INTEGER_DIGITS.get(narrow, _MAX_DIGITS + 1)
     if wide in _INTEGER_DIGITS and narrow in _INTEGER_DIGITS:
         return _INTEGER_DIGITS[wide] > _INTEGER_DIGITS[narrow]
     return False

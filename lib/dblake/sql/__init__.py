@@ -1,1 +1,1 @@
-"""Answer SQL over state, live and history views, and events."""
+"""Run SQL queries over the state, live and history views of a source and over its events."""

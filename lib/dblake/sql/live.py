@@ -1,9 +1,9 @@
-"""The live and the history view of one table, as SQL text over its state and its events.
+"""SQL for the plain, live and history view of one table, over its state and its events.
 
-Live is what state will be once it has folded all there is: state rows no newer event touches, and the fold of the
-newer events over those it does. History is every row version there was, with the time and position from which it held
-and until which it did. Both are built from the fold's own pieces, so that partial rows, fills, deletes and truncates
-mean here what they mean there.
+Place: between state and events, and ``sql.views``. The live view is what state will be once it has folded all events:
+state rows that no newer event touches, and the fold of the newer events over those that they touch. The history view
+has every version of every row, with the time and position from which and until which it was valid. Guarantee: all are
+built from the fold's own SQL, so partial rows, fills, deletes and truncates mean the same in each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dblake.spark.sql_literals import EVENT_AT, identifier, literal, state_at
 from dblake.state.fold_sql import carried, cell, fold_sql, keyed_sql, missing_sql, typed_sql
 from dblake.state.shape import OWN, Shape
 
-_HISTORYS_OWN = ("_op", "_valid_from", "_valid_to", "_from", "_to")
+_HISTORY_COLUMNS = ("_op", "_valid_from", "_valid_to", "_from", "_to")
 
 
-def state_rows(shape: Shape, table: str | None, existing: set[str]) -> str:
-    """State with all columns of the shape, those it has not grown yet (``existing``) NULL; empty without a table."""
+def state_rows_sql(shape: Shape, table: str | None, existing: set[str]) -> str:
+    """Return a relation of the state table's rows with all columns of the shape; no rows if ``table`` is None.
+
+    Columns that are not ``existing`` in the state table yet are NULL.
+    """
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     columns = ", ".join(
         identifier(name) if name in existing else f"CAST(NULL AS {kind}) AS {identifier(name)}"
@@ -27,16 +30,16 @@ def state_rows(shape: Shape, table: str | None, existing: set[str]) -> str:
 
 
 def plain_sql(shape: Shape, state: str) -> str:
-    """The table as its newest schema has it: no tombstones, no columns of ours."""
-    return f"SELECT {_current(shape)} FROM {state} WHERE NOT _deleted"
+    """Return a query for the live rows of ``state``, a relation with the shape's columns, under the newest schema."""
+    return f"SELECT {_current_columns(shape)} FROM {state} WHERE NOT _deleted"
 
 
 def live_sql(shape: Shape, state: str, newer: str) -> str:
-    """``plain_sql`` as it will be once ``newer``, the table's events state has not folded yet, are in."""
+    """Return ``plain_sql``'s query as of the newest event; ``newer`` are the table's events that state lacks."""
     if not shape.primary_key:
         return (
             f"{plain_sql(shape, state)} UNION ALL "
-            f"SELECT {_current(shape)} FROM ({fold_sql(shape, newer, truncated_at=None)})"
+            f"SELECT {_current_columns(shape)} FROM ({fold_sql(shape, newer, truncated_at=None)})"
         )
     truncated_at = f"(SELECT max({EVENT_AT}) FROM {newer} WHERE op = 't')"
     state_is_newer = f"coalesce({state_at('s')} >= {state_at('f')}, false)"
@@ -46,9 +49,9 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
     ]
     return (
         f"WITH folded AS ({fold_sql(shape, newer, truncated_at=truncated_at)}), "
-        # Few rows of state are touched: finding them first keeps the join that combines them small.
+        # Events touch few rows of state; selecting those first keeps the join with the fold small.
         f"touched AS (SELECT s.* FROM {state} s LEFT SEMI JOIN folded f ON s._key = f._key) "
-        f"SELECT {_current(shape)} FROM {state} s LEFT ANTI JOIN folded f ON s._key = f._key "
+        f"SELECT {_current_columns(shape)} FROM {state} s LEFT ANTI JOIN folded f ON s._key = f._key "
         f"WHERE NOT s._deleted AND NOT coalesce({state_at('s')} < {truncated_at}, false) "
         f"UNION ALL SELECT {', '.join(merged)} FROM folded f LEFT JOIN touched s ON s._key = f._key "
         f"WHERE NOT IF({state_is_newer}, s._deleted, f._deleted)"
@@ -56,24 +59,29 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
 
 
 def history_sql(shape: Shape, events: str) -> str:
-    """Row versions: ``_op`` that made them, ``_valid_from`` and ``_valid_to`` (NULL: still), and their positions."""
-    taken = [c.name for c in shape.columns if c.name.lower() in _HISTORYS_OWN]
-    if taken:
+    """Return a query for the versions of a table's rows, from ``events``, a relation of all the table's events.
+
+    Beside the table's columns: _lossy, _missing, _op (the operation that created the version), _valid_from and
+    _valid_to (commit times; _valid_to is NULL for the current version), _from and _to (positions).
+    Raises StateError if the table has a column with one of these names.
+    """
+    reserved = [c.name for c in shape.columns if c.name.lower() in _HISTORY_COLUMNS]
+    if reserved:
         raise StateError(
-            f"table {shape.table}, column {taken[0]}: its history has a column of its own by that name",
-            next_step="read its events in dblake.events",
+            f"table {shape.table}, column {reserved[0]}: the history view has its own column of that name",
+            next_step="query the table's events in dblake.events instead",
         )
-    cells = _versions(shape, events) if shape.primary_key else _inserts(shape, events)
+    cells = _versions_sql(shape, events) if shape.primary_key else _inserts_sql(shape, events)
     extra = ("_op", "_valid_from", "_valid_to", "_at AS _from", "_to")
     missing = missing_sql(shape, "array_union(_missing, _unknown)")
     return (
-        f"SELECT {_current(shape)}, _lossy, {missing} AS _missing, _op, _valid_from, _valid_to, _from, _to "
+        f"SELECT {_current_columns(shape)}, _lossy, {missing} AS _missing, _op, _valid_from, _valid_to, _from, _to "
         f"FROM ({typed_sql(shape, cells, extra=extra)})"
     )
 
 
-def _versions(shape: Shape, events: str) -> str:
-    """Every event of a key ends the version before it; so does every truncate, for all keys."""
+def _versions_sql(shape: Shape, events: str) -> str:
+    """Return the versions of keyed rows: an event of a key ends the key's version before; a truncate ends all."""
     cells = ", ".join(
         f"{cell(shape, c.name)} AS c{i}" if c.name in shape.primary_key
         else f"last(IF({carried(c.name)}, {cell(shape, c.name)}, NULL), true) OVER so_far AS c{i}"
@@ -93,8 +101,8 @@ def _versions(shape: Shape, events: str) -> str:
     )
 
 
-def _inserts(shape: Shape, events: str) -> str:
-    """A table without a key has no versions, only rows created."""
+def _inserts_sql(shape: Shape, events: str) -> str:
+    """Return the created rows of a table without a key; such rows have no later versions."""
     cells = ", ".join(f"{cell(shape, c.name)} AS c{i}" for i, c in enumerate(shape.columns))
     return (
         f"SELECT CAST(NULL AS STRING) AS _key, {EVENT_AT} AS _at, false AS _deleted, op AS _op, "
@@ -104,5 +112,5 @@ def _inserts(shape: Shape, events: str) -> str:
     )
 
 
-def _current(shape: Shape) -> str:
+def _current_columns(shape: Shape) -> str:
     return ", ".join(identifier(c.name) for c in shape.current)

@@ -1,7 +1,7 @@
-"""One SQL statement over a source's tables: checked to be a read, its views made, run.
+"""Run one SQL query over a source's tables: reject what is not a query, create the views it names, return its result.
 
-Spark's own parser says what a statement is and which names it uses, so that neither is guessed from its text. What is
-wrong with a statement is its writer's: every fault is a UsageError of one line.
+Place: between ``sql.views`` and ``jobs.sql``. Guarantee: Spark's own parser decides what a statement is and which names
+it uses, so neither is guessed from the text; every fault of a statement is a UsageError of one line without row values.
 """
 
 from __future__ import annotations
@@ -22,43 +22,49 @@ from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.sql.views import Views
 
-_NO_READS = ("plans.logical.Command", "plans.logical.ParsedStatement")
-_RELATION = "analysis.UnresolvedRelation"
+_REJECTED_NODES = ("plans.logical.Command", "plans.logical.ParsedStatement")
+_RELATION_NODE = "analysis.UnresolvedRelation"
 
 
 def query(spark: SparkSession, paths: Paths, statement: str, at: Frontier | None = None) -> DataFrame:
-    """The statement's result, not yet computed. Raises UsageError for what is no read or cannot be understood."""
+    """Return the statement's result, not yet computed; with ``at``, as of that row of the frontier.
+
+    Raises UsageError for a statement that is not a query or that Spark cannot parse or resolve.
+    """
     try:
-        plan = _parsed(spark, statement)
-        nodes = list(_nodes(plan))
+        plan = _parse(spark, statement)
+        nodes = list(_walk(plan))
         for node in nodes:
-            if any(_is(spark, node, kind) for kind in _NO_READS):
+            if any(_is_instance(spark, node, kind) for kind in _REJECTED_NODES):
                 raise UsageError(f"{node.nodeName()} is not a query, and sql only reads", next_step="write a SELECT")
-        relations = [node.multipartIdentifier() for node in nodes if _is(spark, node, _RELATION)]
-        Views(spark, paths, at).make([[r.apply(i) for i in range(r.size())] for r in relations])
+        relations = [node.multipartIdentifier() for node in nodes if _is_instance(spark, node, _RELATION_NODE)]
+        Views(spark, paths, at).create([[r.apply(i) for i in range(r.size())] for r in relations])
         return spark.sql(statement)
     except PySparkException as error:
-        raise fault(error) from None
+        raise to_usage_error(error) from None
 
 
-def quiet(spark: SparkSession) -> None:
-    """Lets a statement's fault be told once, by ``fault``: Spark's own reports of it are long and show values."""
+def silence_spark(spark: SparkSession) -> None:
+    """Suppress Spark's own reports of failed queries, which are long and show row values.
+
+    ``to_usage_error`` reports the fault instead.
+    """
     spark.sparkContext.setLogLevel("FATAL")
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def fault(error: PySparkException) -> UsageError:
-    """What is wrong with a statement, in one line without values of rows."""
+def to_usage_error(error: PySparkException) -> UsageError:
+    """Return the error for a failed query, in one line without row values."""
     if isinstance(error, (AnalysisException, ParseException)):
-        # Spark says more, with the statement and plans, on further lines.
-        said = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0].rstrip(".")
-        return UsageError(said, next_step="mend the statement")
+        # Spark adds the statement and its plans on further lines.
+        message = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0].rstrip(".")
+        return UsageError(message, next_step="correct the query")
     condition = error.getCondition() or type(error).__name__
-    return UsageError(f"the statement failed while running: {condition}", next_step="mend the statement")
+    return UsageError(f"the query failed while running: {condition}", next_step="correct the query")
 
 
-def frontier_at(paths: Paths, text: str) -> Frontier:
+def read_frontier_at(paths: Paths, text: str) -> Frontier:
     """Return the newest point that state recorded at or before a position (``1/4711``) or an ISO time.
 
     A time without a zone is UTC. Raises UsageError for a text that is neither, and if there is no such point.
@@ -82,20 +88,20 @@ def frontier_at(paths: Paths, text: str) -> Frontier:
     return frontier
 
 
-def _parsed(spark: SparkSession, statement: str) -> Any:
+def _parse(spark: SparkSession, statement: str) -> Any:
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
 
 
-def _is(spark: SparkSession, node: Any, kind: str) -> bool:
+def _is_instance(spark: SparkSession, node: Any, kind: str) -> bool:
     jvm: Any = spark._jvm
     return bool(jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.{kind}").isInstance(node))
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
-    """A plan and all below it, subqueries and WITH clauses included."""
+def _walk(plan: Any) -> Iterator[Any]:
+    """Yield a plan's nodes, those of subqueries and WITH clauses included."""
     yield plan
-    for inner in (plan.children(), plan.innerChildren()):
-        for place in range(inner.size()):
-            node = inner.apply(place)
+    for children in (plan.children(), plan.innerChildren()):
+        for index in range(children.size()):
+            node = children.apply(index)
             if hasattr(node, "innerChildren"):
-                yield from _nodes(node)
+                yield from _walk(node)

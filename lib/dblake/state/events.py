@@ -1,7 +1,8 @@
 """New events, read from their files with Arrow: which there are, and those of one table or of all.
 
 Files are skipped by their batch statistics in the Delta log, row groups by those in their footers. A reader holds one
-row group at a time. ``Selection`` names the wanted rows, ``Span`` where they may be; both can be sent to Spark's executors.
+row group at a time. ``Selection`` names the wanted rows, ``Span`` where they may be; both can be sent to Spark's
+executors.
 """
 
 from __future__ import annotations

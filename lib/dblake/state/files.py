@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -149,7 +150,7 @@ def spark_type_of(delta: Any) -> str:
     return _SPARK.get(delta, str(delta).upper())
 
 
-def may_hold(file: DataFile, name: str, ordered: Sequence[Any]) -> bool:
+def may_hold(file: DataFile, name: str, ordered: OrderedValues) -> bool:
     """True unless statistics rule out that a file has one of these values, which are in order, in a column."""
     known = file.ranges.get(name)
     if known is None:
@@ -190,13 +191,23 @@ class FileReader:
         """The number of row groups."""
         return int(self._file.num_row_groups)
 
-    def read(self, group: int, names: Iterable[str] | None = None) -> pa.Table:
-        """Read a row group: some columns, or all, by the table's names and types."""
+    def read(
+        self, group: int, names: Iterable[str] | None = None, *, known: pa.Table | None = None
+    ) -> pa.Table:
+        """Read a row group: some columns, or all, by the table's names and types.
+
+        Columns in ``known``, which were read before, are not read again.
+        """
         wanted = list(self._columns.types if names is None else names)
         physical = [self._columns.physical[name] for name in wanted]
-        found = self._file.read_row_group(group, [p for p in physical if p in self._there], use_threads=False)
+        had = set(known.column_names) if known is not None else set()
+        read = [p for name, p in zip(wanted, physical, strict=True) if p in self._there and name not in had]
+        found = self._file.read_row_group(group, read, use_threads=False)
         columns = []
         for name, stored in zip(wanted, physical, strict=True):
+            if known is not None and name in had:
+                columns.append(known[name])
+                continue
             kind = arrow_type(self._columns.types[name])
             columns.append(cast(found[stored], kind) if stored in self._there else pa.nulls(found.num_rows, kind))
         return pa.table(columns, names=wanted)
@@ -226,6 +237,11 @@ class FileWriter:
         self._schema = pa.schema([
             pa.field(columns.physical[name], arrow_type(kind)) for name, kind in columns.types.items()
         ], metadata=_WRITER)
+        # A dictionary of values of which hardly two are equal is only thrown away.
+        self._repeated = [
+            f"{columns.physical[name]}.list.element" if pa.types.is_list(arrow_type(kind)) else columns.physical[name]
+            for name, kind in columns.types.items() if name not in ("_key", "_seq")
+        ]
         self._writer: pq.ParquetWriter | None = None
         self._pending: list[pa.Table] = []
         self._rows = 0
@@ -265,6 +281,7 @@ class FileWriter:
         self._facts: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
+            use_dictionary=self._repeated,
         )
 
     def _finish(self) -> None:
@@ -369,9 +386,18 @@ def file_path(base: str, path: str) -> str:
     return path if path.startswith("/") else f"{base}/{path}"
 
 
-def ordered_values(column: pa.Array) -> list[Any]:
-    """Return a column's values without NULLs, in order."""
-    return sorted(column.drop_null().to_pylist())
+class OrderedValues:
+    """A column's values without NULLs, in order; only those that a search reads become Python objects."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        column = column.drop_null()
+        self._values = column.take(pc.sort_indices(column)).combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._values[place].as_py()
 
 
 def _milliseconds() -> int:

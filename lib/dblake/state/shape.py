@@ -28,7 +28,7 @@ REBUILD = "if the change is meant, dump start --table '{table}', unless capture 
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """One column: its name at the source and its Spark type. ``dropped`` is true if the newest schema does not have it."""
+    """One column: its name at the source, its Spark type, and whether the newest schema has ``dropped`` it."""
 
     name: str
     type: str

@@ -1,6 +1,7 @@
 """What there is to fold: events in bounded steps, cut between landing batches.
 
-A survey of the new events, which does not read their payloads, determines which tables each step touches and how large it is.
+A survey of the new events, which does not read their payloads, determines which tables each step touches, and how many
+bytes of events each has.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from dblake.state.files import (
     DataFile,
     FileReader,
     FileWriter,
+    OrderedValues,
     may_hold,
-    ordered_values,
 )
 from dblake.state.fold import UNKNOWN, is_older, name_lists, name_masks, position_parts
 from dblake.state.shape import OWN, Shape
@@ -106,25 +106,27 @@ class _Task:
         writer = FileWriter(self.root, self.columns)
         for file in files:
             with FileReader(self.root, self.columns, file) as reader:
-                matches = [self._match(reader, group) for group in range(reader.groups)]
-                if matches:
-                    matched = np.concatenate([match for match, _ in matches])
-                    result.matched = np.concatenate([result.matched, matched[matched >= 0]])
-                if not any(changes for _, changes in matches):
+                heads = [reader.read(group, ("_key", *_POSITION)) for group in range(reader.groups)]
+                if not heads:
                     continue
-                for group, (match, changes) in enumerate(matches):
-                    rows = reader.read(group)
-                    writer.write(updated(rows, self.change, match) if changes else rows)
+                # For the whole file at once: the look-up table over the folded keys is built for each call.
+                match = match_keys(pa.concat_tables(heads)["_key"], self.change.rows["_key"])
+                result.matched = np.concatenate([result.matched, match[match >= 0]])
+                parts = np.split(match, np.cumsum([head.num_rows for head in heads])[:-1])
+                changes = [self._has_changes(head, part) for head, part in zip(heads, parts, strict=True)]
+                if not any(changes):
+                    continue
+                for group, part in enumerate(parts):
+                    rows = reader.read(group, known=heads[group])
+                    writer.write(updated(rows, self.change, part) if changes[group] else rows)
             result.removed.append(file)
         result.adds = writer.close()
         return result
 
-    def _match(self, reader: FileReader, group: int) -> tuple[np.ndarray, bool]:
-        """For each row of a group the folded row of its key, or -1; and whether the group changes."""
-        heads = reader.read(group, ("_key", *_POSITION))
-        match = match_keys(heads["_key"], self.change.rows["_key"])
+    def _has_changes(self, heads: pa.Table, match: np.ndarray) -> bool:
+        """True if a row with one of these keys and positions changes."""
         newer, buried = _decided(heads, self.change, match)
-        return match, bool(newer.any() or buried.any())
+        return bool(newer.any() or buried.any())
 
 
 def match_keys(keys: pa.ChunkedArray, folded: pa.ChunkedArray) -> np.ndarray:
@@ -183,6 +185,8 @@ def _replaced(
     values = _chunk(values).cast(own.type)
     if taken.all():
         return values
+    if not pa.types.is_nested(own.type):
+        return pc.replace_with_mask(own, pa.array(taken), values)
     place = np.arange(len(own))
     place[taken] = len(own) + np.arange(len(values))
     return pa.concat_arrays([own, values]).take(pa.array(place))
@@ -248,12 +252,12 @@ def first_rows(folded: pa.Table, shape: Shape) -> pa.Table:
     return folded.set_column(place, "_missing", name_lists(masks, count)).drop_columns([UNKNOWN])
 
 
-def _ordered_keys(change: Change) -> dict[str, list[object]]:
+def _ordered_keys(change: Change) -> dict[str, OrderedValues]:
     """``_key``, and each column of the key that is a whole number, with the values of the folded rows in order."""
     # A key that is NULL matches no row; one of whose columns a value is NULL could.
     whole = [c.name for c in change.shape.columns if c.name in change.shape.primary_key
              and pa.types.is_integer(change.rows[c.name].type) and not change.rows[c.name].null_count]
-    return {name: ordered_values(change.rows[name]) for name in ("_key", *whole)}
+    return {name: OrderedValues(change.rows[name]) for name in ("_key", *whole)}
 
 
 def _grouped(files: Sequence[DataFile]) -> list[list[DataFile]]:

@@ -1,1 +1,1 @@
-"""Report how far each stage is and which problems are open, without a JVM."""
+"""Report each stage's lag and the open problems of a source, without a JVM."""

@@ -1,8 +1,8 @@
-"""How far each stage is, from what the tables say of themselves: no JVM, and hardly a file is read.
+"""The lag of each stage, read from the tables' Delta logs and file statistics, without a JVM.
 
-Landing's files carry, as Delta statistics, which batches are in them, up to which position and commit time. So the
-batch a later stage has reached says how old what it shows is, and how much waits for it. Only a file that upkeep has
-put together, and that a stage stands in the middle of, is looked into.
+Place: between the tables and ``status.report``. Landing's files carry, as statistics, which batches they hold, up to
+which position and commit time. So the newest batch of a later stage determines how old its data is and how much is
+pending. Only a compacted file that holds batches on both sides of that batch is read itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _STATISTICS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage holds: everything up to ``position``, which was committed ``lag_seconds`` ago.
+    """The lag of a stage: it holds everything up to ``position``, which was committed ``lag_seconds`` ago.
 
-    ``lag_bytes`` and ``lag_transactions`` wait for it in the stage before; None if that cannot be told.
+    ``lag_bytes`` and ``lag_transactions`` are pending in the stage before it; None if unknown.
     """
 
     position: str | None = None
@@ -35,70 +35,71 @@ class Stage:
     lag_transactions: int | None = None
 
 
-def read_stages(paths: Paths, state: int, behind_log: int | None) -> dict[str, Stage]:
-    """All stages, the first one first, given the batch that state has reached.
+def read_stages(paths: Paths, state_batch: int, log_lag_bytes: int | None) -> dict[str, Stage]:
+    """Return the lag of landing, events and state, in this order.
 
-    ``behind_log`` are the bytes of log that have not landed.
+    ``state_batch`` is the landing batch that state has reached, ``log_lag_bytes`` the size of the log that has not
+    landed, None if unknown.
     """
-    landed = _Landed(paths.landing)
-    events = newest_batch(paths.events, Application.reconcile(paths.source))
+    landing = _LandingStatistics(paths.landing)
+    events_batch = newest_batch(paths.events, Application.reconcile(paths.source))
     return {
-        "landing": landed.stage(landed.newest, behind_log, None),
-        "events": landed.stage(events, *landed.after(events)),
-        "state": landed.stage(state, *landed.after(state)),
+        "landing": landing.build_stage(landing.newest_batch, log_lag_bytes, None),
+        "events": landing.build_stage(events_batch, *landing.count_pending(events_batch)),
+        "state": landing.build_stage(state_batch, *landing.count_pending(state_batch)),
     }
 
 
-class _Landed:
-    """What landing's files say of the batches in them."""
+class _LandingStatistics:
+    """The statistics of landing's files; empty without a table or without files."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: list[dict[str, Any]] = []
         if DeltaTable.is_deltatable(path):
             files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
-            # A table without files has no statistics either.
+            # A table without files has no statistics columns.
             if set(_STATISTICS) <= set(files.column_names):
                 self._files = files.select([*_STATISTICS, "size_bytes"]).to_pylist()
-        self.newest = max((file["max.batch"] for file in self._files), default=0)
+        self.newest_batch = max((file["max.batch"] for file in self._files), default=0)
 
-    def stage(self, batch: int, lag_bytes: int | None, lag_transactions: int | None) -> Stage:
-        """The stage that has reached ``batch``."""
-        places, times = [], []
+    def build_stage(self, batch: int, lag_bytes: int | None, lag_transactions: int | None) -> Stage:
+        """Return the stage that has reached ``batch``, with its position and its age in seconds."""
+        positions, times = [], []
         for file in self._files:
             if file["min.batch"] > batch:
                 continue
             if file["max.batch"] > batch or file["min.incarnation"] != file["max.incarnation"]:
-                place, time = self._look(file, batch)
+                position, time = self._read_newest(file, batch)
             else:
-                place, time = (file["max.incarnation"], file["max.lsn"]), file["max.committed_at"]
-            places += [place] if place[1] is not None else []
+                position, time = (file["max.incarnation"], file["max.lsn"]), file["max.committed_at"]
+            positions += [position] if position[1] is not None else []
             times += [time] if time is not None else []
-        if not places:
+        if not positions:
             return Stage(lag_bytes=lag_bytes, lag_transactions=lag_transactions)
         lag = (datetime.now(UTC) - max(times).astimezone(UTC)).total_seconds() if times else None
-        incarnation, lsn = max(places)
+        incarnation, lsn = max(positions)
         return Stage(
             f"{incarnation}/{lsn}", None if lag is None else round(max(lag, 0), 1), lag_bytes, lag_transactions
         )
 
-    def after(self, batch: int) -> tuple[int, int]:
-        """About how many bytes, and how many transactions of the log, landed after a batch."""
+    def count_pending(self, batch: int) -> tuple[int, int]:
+        """Return about how many bytes, and exactly how many log transactions, landed after a batch."""
         size = 0.0
         for file in self._files:
             first, last = file["min.batch"], file["max.batch"]
             size += file["size_bytes"] * max(last - max(batch, first - 1), 0) / (last - first + 1)
-        if batch >= self.newest:
+        if batch >= self.newest_batch:
             return round(size), 0
         (row,) = query_rows(self._path, f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
         return round(size), row["n"]
 
-    def _look(self, file: dict[str, Any], batch: int) -> tuple[tuple[int, int | None], datetime | None]:
-        """The newest position and commit time of a file's batches up to one."""
+    def _read_newest(self, file: dict[str, Any], batch: int) -> tuple[tuple[int, int | None], datetime | None]:
+        """Read the newest (incarnation, LSN) and commit time of a file's batches up to ``batch``."""
         span = f"batch BETWEEN {file['min.batch']} AND {batch}"
         (time,) = query_rows(self._path, f"SELECT max(committed_at) AS at FROM t WHERE {span}")
-        places = query_rows(
+        positions = query_rows(
             self._path, f"SELECT incarnation, max(lsn) AS lsn FROM t WHERE {span} AND lsn IS NOT NULL "
                         "GROUP BY incarnation ORDER BY incarnation DESC LIMIT 1",
         )
-        return (places[0]["incarnation"], places[0]["lsn"]) if places else (0, None), time["at"]
+        return (positions[0]["incarnation"], positions[0]["lsn"]) if positions else (0, None), time["at"]

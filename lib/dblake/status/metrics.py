@@ -1,7 +1,8 @@
-"""``status`` as metrics, in the text format Prometheus reads; of numbers and names alone.
+"""Write the document of ``status`` as metrics in Prometheus' text format.
 
-The file is for node_exporter's textfile collector, or for a sidecar that serves it. Every figure carries the source's
-name; one that is not known is not there, since a zero would say that all is well.
+Place: behind ``status.report``. The file is for node_exporter's textfile collector or a sidecar that serves it. Every
+sample carries the source's name. Guarantee: metrics hold numbers and names only, and a figure that is unknown is
+omitted, since a zero would mean that nothing is wrong.
 """
 
 from __future__ import annotations
@@ -16,49 +17,52 @@ from dblake.capture.dump_task import DumpState
 from dblake.core.errors import UsageError
 
 _STAGES = {
-    "lag_seconds": "Seconds since the newest change a stage holds was committed",
-    "lag_bytes": "Bytes that wait for a stage in the stage before it",
-    "lag_transactions": "Transactions that wait for a stage in landing",
+    "lag_seconds": "Seconds since the commit of the newest change that a stage holds",
+    "lag_bytes": "Bytes pending for a stage in the stage before it",
+    "lag_transactions": "Transactions pending for a stage in landing",
 }
 _LOG = {
-    "kept": "Bytes of log the database keeps",
-    "room": "Bytes of log the database may still write before it lets go of what has not landed",
-    "seconds": "Seconds after which the database lets go of log",
+    "kept": "Bytes of log that the database retains",
+    "room": "Bytes of log that the database can write before it removes log that has not landed",
+    "seconds": "Seconds after which the database removes log",
 }
 _DUMPS = {
     "rows": "Rows of a dump that have landed",
-    "rows_expected": "About how many rows its table has",
-    "rows_per_second": "Rows a dump has landed a second",
-    "seconds_left": "About how long a dump will still take",
+    "rows_expected": "Estimated number of rows in a dump's table",
+    "rows_per_second": "Rows of a dump landed per second",
+    "seconds_left": "Estimated seconds until a dump is done",
 }
 
 
 def write_metrics(document: dict[str, Any], path: Path) -> None:
-    """Puts the metrics of a status document there, in place of what was there, whole or not at all."""
+    """Write the metrics of a status document to a file, which is replaced atomically.
+
+    Raises UsageError if the file cannot be written.
+    """
     registry, source = CollectorRegistry(), document["source"]
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"dblake_{name}", text, ("source", *labels), registry=registry)
 
     for figure, text in _STAGES.items():
-        of_stage = gauge(figure, text, "stage")
+        stage_gauge = gauge(figure, text, "stage")
         for stage, values in document["stages"].items():
             if values[figure] is not None:
-                of_stage.labels(source, stage).set(values[figure])
+                stage_gauge.labels(source, stage).set(values[figure])
     if document["log"]:
         for figure, text in _LOG.items():
             if document["log"][figure] is not None:
                 gauge(f"log_{figure}", text).labels(source).set(document["log"][figure])
-    under_way = [dump for dump in document["dumps"] if not DumpState(dump["state"]).is_final]
+    active_dumps = [dump for dump in document["dumps"] if not DumpState(dump["state"]).is_final]
     for figure, text in _DUMPS.items():
-        of_dump = gauge(f"dump_{figure}", text, "dump", "table")
-        for dump in under_way:
+        dump_gauge = gauge(f"dump_{figure}", text, "dump", "table")
+        for dump in active_dumps:
             if dump[figure] is not None:
-                of_dump.labels(source, dump["id"], dump["table"]).set(dump[figure])
-    problems = gauge("problems", "What needs somebody, by code", "code")
+                dump_gauge.labels(source, dump["id"], dump["table"]).set(dump[figure])
+    problems = gauge("problems", "Open problems by code", "code")
     for code, count in Counter(problem["code"] for problem in document["problems"]).items():
         problems.labels(source, code).set(count)
-    gauge("status_time_seconds", "When this was written, since 1970").labels(source).set_to_current_time()
+    gauge("status_time_seconds", "Unix time at which this file was written").labels(source).set_to_current_time()
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:

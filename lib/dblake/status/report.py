@@ -21,16 +21,16 @@ from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.quality.latest import newest_check
+from dblake.quality.latest import read_newest_check
 from dblake.status.lag import Stage, read_stages
 
-_LITTLE_ROOM = 0.2
-"""Of all log that may be kept, or of the time it is kept for."""
+_LOW_ROOM_SHARE = 0.2
+"""Report a problem if less than this share of the log's size limit, or of its retention time, is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """The database's answer: its log retention, row estimates of tables being dumped, or why it did not answer."""
+    """The database's log retention and row estimates of tables being dumped, or the error of an unreachable one."""
 
     log: LogRetention | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -38,38 +38,47 @@ class SourceReport:
 
 
 def build_status(paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float) -> dict[str, Any]:
-    """Return the document that ``status --json`` prints; ``log`` is null if the database was not asked or failed."""
+    """Return the document that ``status --json`` prints.
+
+    ``log`` is null if the database was not contacted or is unreachable. A stage that lags by more than ``late_seconds``
+    is a problem.
+    """
     dumps = dump_status(store)
-    reached = read_frontier(paths)
-    stages = read_stages(paths, reached.batch, source.log.behind if source.log else None)
-    check = newest_check(paths)
+    frontier = read_frontier(paths)
+    stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
+    check = read_newest_check(paths)
     return {
         "source": paths.source,
         "position": stages["landing"].position,
         "stages": {name: asdict(stage) for name, stage in stages.items()},
         "log": asdict(source.log) if source.log else None,
-        "tables": reached.versions,
-        "dumps": [dump | _pace(dump, source.rows.get(dump["table"])) for dump in dumps],
+        "tables": frontier.versions,
+        "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "problems": [
-            *_unreachable(source.error), *_room(source.log, stages["landing"]), *_idle(stages, paths),
-            *_late(stages, late_seconds), *_failed(dumps), *_rewritten(read_stale_tables(store), dumps),
-            *_behind(reached.behind), *_checked(check),
+            *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
+            *_empty_stage_problems(stages, paths), *_lag_problems(stages, late_seconds), *_dump_problems(dumps),
+            *_stale_table_problems(read_stale_tables(store), dumps), *_state_problems(frontier.behind),
+            *_check_problems(check),
         ],
     }
 
 
-def _pace(dump: Mapping[str, Any], rows: int | None) -> dict[str, Any]:
-    """How fast a dump goes and how long it will take, where that can be told; given keys are never estimated."""
-    began, ended = (_time(dump[name]) for name in ("started_at", "finished_at"))
-    took = ((ended or datetime.now(UTC)) - began).total_seconds() if began else 0.0
-    rate = round(dump["rows"] / took, 1) if took > 0 and dump["rows"] else None
-    going = dump["state"] == "running" and rate and rows is not None
-    left = round(max(rows - dump["rows"], 0) / rate, 1) if going and rate and rows is not None else None
-    return {"rows_per_second": rate, "rows_expected": rows, "seconds_left": left}
+def estimate_dump(dump: Mapping[str, Any], rows_expected: int | None) -> dict[str, Any]:
+    """Return a dump's rate and remaining time, None where unknown: rows_per_second, rows_expected, seconds_left.
+
+    ``rows_expected`` estimates the table's rows; None for a dump of given keys.
+    """
+    started, finished = (_parse_time(dump[name]) for name in ("started_at", "finished_at"))
+    seconds = ((finished or datetime.now(UTC)) - started).total_seconds() if started else 0.0
+    rate = round(dump["rows"] / seconds, 1) if seconds > 0 and dump["rows"] else None
+    seconds_left = None
+    if dump["state"] == "running" and rate and rows_expected is not None:
+        seconds_left = round(max(rows_expected - dump["rows"], 0) / rate, 1)
+    return {"rows_per_second": rate, "rows_expected": rows_expected, "seconds_left": seconds_left}
 
 
-def _time(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
@@ -77,36 +86,37 @@ def _problem(code: str, table: str | None, detail: str, next_step: str) -> dict[
     return {"code": code, "table": table, "detail": detail, "next": next_step}
 
 
-def _unreachable(error: DblakeError | None) -> list[dict[str, Any]]:
+def _source_problems(error: DblakeError | None) -> list[dict[str, Any]]:
     return [_problem("source_unreachable", None, error.what, error.next_step)] if error else []
 
 
-def _room(log: LogRetention | None, landing: Stage) -> list[dict[str, Any]]:
+def log_problems(log: LogRetention | None, landing: Stage) -> list[dict[str, Any]]:
+    """Return a problem if the database has removed log that has not landed, or is about to."""
     if log is None or landing.position is None:
         return []
     if log.lost:
-        return [_problem("gap", None, "the database no longer has the log after what has landed: a gap",
+        return [_problem("gap", None, "the database has removed log that has not landed: a gap",
                          "capture --accept-gap")]
-    if log.room is not None and log.room < _LITTLE_ROOM * (log.room + (log.kept or 0)):
-        return [_problem("log_room", None, f"after {log.room:,} more bytes of log the slot is lost",
+    if log.room is not None and log.room < _LOW_ROOM_SHARE * (log.room + (log.kept or 0)):
+        return [_problem("log_room", None, f"the slot is lost after {log.room:,} more bytes of log",
                          "run capture, or raise max_slot_wal_keep_size")]
-    late = landing.lag_seconds or 0.0
-    if log.seconds is not None and log.behind and late > (1 - _LITTLE_ROOM) * log.seconds:
-        return [_problem("log_room", None, f"the server removes log after {log.seconds:,.0f} s, and capture is "
-                                           f"{late:,.0f} s behind", "run capture, or let the server keep log longer")]
+    lag = landing.lag_seconds or 0.0
+    if log.seconds is not None and log.behind and lag > (1 - _LOW_ROOM_SHARE) * log.seconds:
+        return [_problem("log_room", None, f"the server removes log after {log.seconds:,.0f} s, and capture lags "
+                                           f"by {lag:,.0f} s", "run capture, or raise the server's log retention")]
     return []
 
 
 _JOBS = {"landing": "capture", "events": "reconcile", "state": "state"}
 
 
-def _idle(stages: dict[str, Stage], paths: Paths) -> list[dict[str, Any]]:
-    """The first stage that holds nothing, though there is something it could hold."""
+def _empty_stage_problems(stages: dict[str, Stage], paths: Paths) -> list[dict[str, Any]]:
+    """Return a problem for the first empty stage; state is not one as long as there are no events."""
     for name, stage in stages.items():
         if stage.position is None:
             if name == "state" and not _has_files(paths.events):
                 break
-            return [_problem("late", None, f"{name} holds nothing yet", f"run {_JOBS[name]}")]
+            return [_problem("late", None, f"{name} is empty", f"run {_JOBS[name]}")]
     return []
 
 
@@ -114,48 +124,52 @@ def _has_files(path: str) -> bool:
     return DeltaTable.is_deltatable(path) and len(DeltaTable(path).file_uris()) > 0
 
 
-def _late(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
+def _lag_problems(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
     return [
-        _problem("late", None, f"{name} holds nothing younger than {stage.lag_seconds:.0f} s", f"run {_JOBS[name]}")
+        _problem("late", None, f"{name} lags by {stage.lag_seconds:.0f} s", f"run {_JOBS[name]}")
         for name, stage in stages.items()
         if stage.lag_seconds is not None and stage.lag_seconds > seconds
     ]
 
 
-def _failed(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _dump_problems(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        _problem("dump_failed", d["table"], d["error"] or "", f"mend that, then dump start --table '{d['table']}'")
+        _problem("dump_failed", d["table"], d["error"] or "", f"fix the cause, then dump start --table '{d['table']}'")
         for d in dumps if d["state"] == "failed"
     ]
 
 
-def _rewritten(found: list[StaleTable], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _stale_table_problems(stale: list[StaleTable], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a problem for each table whose rows changed without row events, until a dump of it is done."""
     states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
     problems = []
-    for each in found:
-        state = states.get((each.dump_id or "", each.table))
+    for entry in stale:
+        state = states.get((entry.dump_id or "", entry.table))
         if state == "done":
             continue
-        coming = state in ("queued", "running")
-        then = f"run capture until dump {each.dump_id} is done" if coming else f"dump start --table '{each.table}'"
-        problems.append(_problem("rewritten", each.table, f"it changed without row events: {each.why}", then))
+        is_queued = state in ("queued", "running")
+        next_step = (f"run capture until dump {entry.dump_id} is done" if is_queued
+                     else f"dump start --table '{entry.table}'")
+        detail = f"its rows changed without row events: {entry.why}"
+        problems.append(_problem("rewritten", entry.table, detail, next_step))
     return problems
 
 
-def _checked(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _check_problems(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     problems = []
     for failed in check["failed"] if check else ():
         column = f"({failed['column']})" if failed["column"] else ""
-        found = failed["fault"] or "does not hold"
+        result = failed["fault"] or "failed"
         if failed["unexpected"] is not None:
-            found = f"{failed['unexpected']:,} rows"
-        problems.append(_problem("check_failed", failed["table"], f"{failed['expectation']}{column}: {found}",
-                                 "check, which says more"))
+            result = f"{failed['unexpected']:,} rows failed"
+        problems.append(_problem("check_failed", failed["table"], f"{failed['expectation']}{column}: {result}",
+                                 "run check for details"))
     return problems
 
 
-def _behind(behind: Mapping[str, int]) -> list[dict[str, Any]]:
+def _state_problems(behind: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
-        _problem("state_behind", table, f"its state stands at landing batch {batch}", "run state, which says why")
+        _problem("state_behind", table, f"its state is behind, at landing batch {batch}",
+                 "run state, which reports why")
         for table, batch in behind.items()
     ]

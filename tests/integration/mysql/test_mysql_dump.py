@@ -110,8 +110,8 @@ def made(backend: MysqlBackend, *, more: dict[str, list[str]]) -> dict[str, tupl
     return tables
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: CaptureLake, size: int) -> None:
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_key_of_every_type_pages_and_matches(backend: MysqlBackend, lake: CaptureLake, size: int) -> None:
     own = {"mysql": {}, "mariadb": {
         "uuid": ["123e4567-e89b-12d3-a456-426655440000", "ffffffff-ffff-1fff-bfff-ffffffffffff"],
         "inet6": ["::", "::ffff:192.0.2.1", "2001:db8::ff00:42:8329"],
@@ -143,7 +143,7 @@ def test_keys_of_every_type_page_and_match(backend: MysqlBackend, lake: CaptureL
     assert later == {(name, "u") for name in names}
 
 
-def test_keys_of_several_columns_page_through_the_index(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_composite_key_pages_through_index(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE public.t (e enum('x','y','z'), b varchar(9) CHARACTER SET latin1, n int, v int,"
         " PRIMARY KEY (n, e, b))",
@@ -171,7 +171,7 @@ def test_keys_of_several_columns_page_through_the_index(backend: MysqlBackend, m
     reader.close()
 
 
-#: Columns of a key, and a key from which to go on.
+#: Columns of a key, and a key to resume from.
 INDEXED = [
     ("a int, b varchar(9) CHARACTER SET latin1, c bigint unsigned", ("400", "k", "7")),
     ("a enum('x','y','z'), b datetime(3), c decimal(9,2)", ("y", "2024-01-01 00:00:00.500", "7.00")),
@@ -181,7 +181,7 @@ INDEXED = [
 
 
 @pytest.mark.parametrize(("columns", "key"), INDEXED, ids=[columns for columns, _ in INDEXED])
-def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
+def test_chunk_seeks_its_key_in_index(
     mysql_server: MysqlServer, backend: MysqlBackend, columns: str, key: tuple[str, ...]
 ) -> None:
     mysql_server.run(
@@ -201,7 +201,7 @@ def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
     with connect(backend.settings, purpose="test") as asking, asking.cursor() as cur:
         table = catalog.table_by_name(cur, "public", "t")
         assert table is not None
-        query = chunks._select(table, chunks._wanted(table, ChunkRequest(T, 1, "low", 5, key)), 5)
+        query = chunks._select(table, chunks._condition(table, ChunkRequest(T, 1, "low", 5, key)), 5)
     rows = pymysql.cursors.DictCursor
     with mysql_server.connect("public", cursorclass=rows) as explaining, explaining.cursor() as cur:
         cur.execute("SET sql_mode = '', time_zone = '+00:00'")
@@ -210,7 +210,7 @@ def test_a_chunk_begins_at_its_key_and_not_at_the_table_s_beginning(
     assert (plan["type"], plan["key"], "filesort" in (plan["Extra"] or "")) == ("range", "PRIMARY", False)
 
 
-def test_rows_of_every_size_come_whole(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_rows_of_every_size_read_whole(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     sizes = [
         0, 1, 250, 251, 65_535, 65_536, (1 << 21) - 20, 1 << 21, *range((1 << 24) - 9, (1 << 24) - 4), (1 << 25) + 7,
     ]
@@ -236,7 +236,7 @@ def test_rows_of_every_size_come_whole(backend: MysqlBackend, mysql_server: Mysq
     reader.close()
 
 
-def test_an_error_in_the_middle_of_a_result_is_an_error(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
+def test_error_inside_result_raised(backend: MysqlBackend, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE public.t (id int PRIMARY KEY, v varchar(200))",
         "INSERT INTO public.t WITH RECURSIVE s AS (SELECT 0 i UNION ALL SELECT i + 1 FROM s WHERE i < 900)"
@@ -266,7 +266,7 @@ def filled(backend: MysqlBackend, mysql_server: MysqlServer) -> Iterator[MysqlCh
     reader.close()
 
 
-def test_a_chunk_takes_no_locks_and_leaves_nothing_open(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_chunk_takes_no_locks_and_ends_transaction(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     held = mysql_server.connect("public", autocommit=False)
     with held.cursor() as cursor:
         cursor.execute("UPDATE t SET v = 'locked'")
@@ -278,7 +278,7 @@ def test_a_chunk_takes_no_locks_and_leaves_nothing_open(filled: MysqlChunkReader
     held.close()
 
 
-def test_a_definition_that_changed_behind_the_snapshot_is_told(
+def test_definition_changed_after_snapshot_reported(
     filled: MysqlChunkReader, mysql_server: MysqlServer
 ) -> None:
     def change(payload: pa.BinaryArray, schema: TableSchema) -> None:
@@ -287,17 +287,17 @@ def test_a_definition_that_changed_behind_the_snapshot_is_told(
         changing._execute_command(3, "ALTER TABLE public.t ADD COLUMN w int DEFAULT 7")
 
     changing = mysql_server.connect("public")
-    told = filled.read(ChunkRequest(T, 1, "low", 10), change)
+    chunk = filled.read(ChunkRequest(T, 1, "low", 10), change)
     changing._read_query_result()
     changing.close()
     after, rows = read(filled)
     # Which of the two comes first once the transaction has ended is the server's choice.
-    assert told.schema.names == ("id", "v")
+    assert chunk.schema.names == ("id", "v")
     assert after.schema.names == ("id", "v", "w") and not after.schema_changed
     assert rows == [b"\x011\x01a\x017", b"\x012\x01b\x017"]
 
 
-def test_a_watermark_of_somebody_else_is_seen(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_foreign_watermark_returned_as_low_seen(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     assert read(filled)[0].low_seen == "low"
     mysql_server.run("UPDATE dblake.watermark SET value = 'stray' WHERE id = 1")
     assert read(filled)[0].low_seen == "stray"
@@ -322,7 +322,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("table", "key", "why"), REFUSED, ids=[f"{t[22:-1]} {k}" for t, k, _ in REFUSED])
-def test_what_cannot_be_asked_for_is_refused_by_name(
+def test_unreadable_chunk_request_rejected_by_name(
     backend: MysqlBackend, mysql_server: MysqlServer, table: str, key: tuple[str, ...] | None, why: str
 ) -> None:
     mysql_server.run(table)
@@ -331,7 +331,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name(
     assert why in refused.value.what
 
 
-def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
+def test_missing_or_unreadable_table_rejected(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     with pytest.raises(Unsupported, match=r"table public\.none is not in the database"):
         read(filled, table="public.none")
     mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.t FROM 'cap'@'%'")
@@ -339,7 +339,7 @@ def test_a_table_that_is_not_there_or_not_ours_to_read(filled: MysqlChunkReader,
         read(filled)
 
 
-def test_generated_and_invisible_columns_come_as_in_the_log(
+def test_generated_and_invisible_columns_equal_log(
     backend: MysqlBackend, mysql_server: MysqlServer, lake: CaptureLake
 ) -> None:
     mysql_server.run(
@@ -364,7 +364,7 @@ def test_generated_and_invisible_columns_come_as_in_the_log(
 
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
-def test_keys_that_the_server_made_by_itself_are_keys(
+def test_generated_invisible_primary_key_is_key(
     backend: MysqlBackend, mysql_server: MysqlServer, lake: CaptureLake
 ) -> None:
     connection = mysql_server.connect("public")

@@ -25,7 +25,7 @@ def landed(server: MysqlServer, lake: CaptureLake) -> list[dict[str, Any]]:
     return lake.decoded()
 
 
-def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_dumped_row_equals_logged_row_for_every_type(mysql_server: MysqlServer, tmp_path: Path) -> None:
     cases = values.cases(mysql_server.flavour)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}
     for change in landed(mysql_server, CaptureLake(tmp_path)):
@@ -36,9 +36,9 @@ def test_a_dumped_row_and_its_twin_from_the_log_are_one_text(mysql_server: Mysql
         images = [read["after"], created["after"], updated["before"], updated["after"]]
         for name, type_ in columns(cases).items():
             value = row.get(name)
-            told = [image[name] for image in images]
-            if told != [value.text if value else None] * 4:
-                wrong.append((type_[:40], value and value.sql[:40], [text and text[:60] for text in told]))
+            texts = [image[name] for image in images]
+            if texts != [value.text if value else None] * 4:
+                wrong.append((type_[:40], value and value.sql[:40], [text and text[:60] for text in texts]))
         assert [set(image) for image in images] == [{"id", "touched", *columns(cases)}] * 4
         no_text = [name for name, value in row.items() if value.undecoded]
         assert [change["undecoded"] or [] for change in (read, created)] == [no_text] * 2

@@ -1,4 +1,4 @@
-"""Each thing that may be wrong with a MariaDB or MySQL source: provoked, found by name, mended by its statement."""
+"""Each prerequisite of a MariaDB or MySQL source: broken, reported by name, corrected by its statement."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_script(server: MysqlServer, script: str) -> None:
     server.run(*(statement.removesuffix(";") for statement in script.split(";\n")))
 
 
-def test_nothing_is_wrong_after_init(settings: MysqlSettings) -> None:
+def test_preflight_passes_after_init(settings: MysqlSettings) -> None:
     assert failing(settings) == []
 
 
@@ -130,7 +130,7 @@ def breaks_and_mends(
 
 
 @pytest.mark.parametrize(("check", "provoke", "detail", "fix"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
-def test_a_problem_is_found_and_its_statement_mends_it(
+def test_preflight_problem_found_and_fixed_by_statement(
     settings: MysqlSettings, mysql_server: MysqlServer, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     words = {
@@ -143,21 +143,21 @@ def test_a_problem_is_found_and_its_statement_mends_it(
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
 @pytest.mark.parametrize(("check", "provoke", "detail", "fix"), BROKEN_MYSQL, ids=["order_commits", "partial_json"])
-def test_a_problem_of_mysql_alone_is_found_and_its_statement_mends_it(
+def test_preflight_mysql_problem_found_and_fixed(
     settings: MysqlSettings, mysql_server: MysqlServer, check: str, provoke: list[str], detail: str, fix: str
 ) -> None:
     breaks_and_mends(mysql_server, settings, check, provoke, detail, fix)
 
 
-def test_a_read_only_server_takes_no_watermarks(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_preflight_read_only_server_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run("SET GLOBAL read_only = ON")
-    said = "the server is read-only: watermarks cannot be written there"
-    assert found(settings, "read_only") == Check("read_only", False, said, "set source.host to the primary")
+    detail = "the server is read-only: watermarks cannot be written there"
+    assert found(settings, "read_only") == Check("read_only", False, detail, "set source.host to the primary")
     with pytest.raises(PrerequisitesNotMet, match="read-only"):
         MysqlSource(settings).open_reader().mark(1, "x")
 
 
-def test_all_problems_come_at_once_and_mend_in_order(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_preflight_reports_all_problems_in_fix_order(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "DROP DATABASE dblake", f"REVOKE REPLICATION SLAVE ON *.* FROM {ROLE}",
         "SET GLOBAL binlog_row_metadata = 'MINIMAL'", f"REVOKE SELECT, UPDATE ON dblake.watermark FROM {ROLE}",
@@ -186,16 +186,16 @@ KNOWN = [
     ("primary_key",
      ["CREATE TABLE shop.log (at datetime)", "CREATE TABLE shop.f (k float PRIMARY KEY)",
       "CREATE TABLE shop.p (k text, PRIMARY KEY (k(5)))"],
-     "followed from the log but never dumped, for want of a primary key: shop.log; never dumped, since their keys hold"
-     " floats, which cannot be asked for: shop.f; sorted for each chunk, since their keys are made of the beginnings of"
-     " values: shop.p"),
+     "followed from the log but never dumped, as they have no primary key: shop.log; never dumped, as their keys have"
+     " FLOAT columns, whose values no query can match: shop.f; sorted for each chunk, as their keys consist of column"
+     " prefixes: shop.p"),
     ("binlog_retention", ["SET GLOBAL binlog_expire_logs_seconds = 43200"],
-     "the server removes log after 12 hours: a capture stopped longer finds a gap"),
+     "the server expires log after 12 hours: a capture stopped for longer finds a gap"),
 ]
 
 
 @pytest.mark.parametrize(("check", "provoke", "detail"), KNOWN, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_is_worth_knowing_stops_nothing(
+def test_preflight_notes_do_not_fail(
     settings: MysqlSettings, mysql_server: MysqlServer, check: str, provoke: list[str], detail: str
 ) -> None:
     mysql_server.run(*provoke)
@@ -205,7 +205,7 @@ def test_what_is_worth_knowing_stops_nothing(
     assert failing(settings) == []
 
 
-def test_foreign_keys_whose_work_is_not_logged_are_named(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_preflight_names_unlogged_foreign_keys(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE shop.lines (id int PRIMARY KEY, o int, CONSTRAINT of_order FOREIGN KEY (o) REFERENCES"
         " shop.orders (id) ON DELETE CASCADE)",
@@ -218,7 +218,7 @@ def test_foreign_keys_whose_work_is_not_logged_are_named(settings: MysqlSettings
 
 
 @pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
-def test_what_is_not_decoded_is_refused_by_name(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_preflight_names_unsupported_tables(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run(
         "CREATE TABLE shop.small (id int PRIMARY KEY, note text COMPRESSED)",
         "CREATE TABLE shop.old (id int PRIMARY KEY) WITH SYSTEM VERSIONING",
@@ -231,18 +231,18 @@ def test_what_is_not_decoded_is_refused_by_name(settings: MysqlSettings, mysql_s
     assert failing(replace(settings, patterns=("shop.*", "!shop.small", "!shop.old"))) == []
 
 
-def test_what_nobody_can_connect_to_is_said(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
-    def said(**other: object) -> list[tuple[str, bool, str]]:
+def test_preflight_connect_failure_names_cause(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+    def checked(**other: object) -> list[tuple[str, bool, str]]:
         return [(c.check, c.ok, c.detail) for c in preflight(replace(settings, **other))]  # type: ignore[arg-type]
 
-    assert said(password="wrong") == [
+    assert checked(password="wrong") == [
         ("connect", False, "source shop: wrong password, or there is no such user for this host")
     ]
-    assert said(port=1) == [
-        ("connect", False, "connection refused: nothing listens there (source.host, source.port)")
+    assert checked(port=1) == [
+        ("connect", False, "connection refused: no server listens there (source.host, source.port)")
     ]
     other = {"mysql": "mariadb", "mariadb": "mysql"}[mysql_server.flavour]
-    ((_, _, detail),) = said(flavour=other)
+    ((_, _, detail),) = checked(flavour=other)
     assert detail.endswith(f", but source.type is {other}")
     own = int(mysql_server.rows("SELECT @@server_id")[0][0])
     assert found(replace(settings, server_id=own), "server_id").detail == f"source.server_id is the server's own, {own}"
@@ -262,7 +262,7 @@ NEEDED: list[tuple[str, Callable[[MysqlSource], object]]] = [
 
 
 @pytest.mark.parametrize(("privilege", "act"), NEEDED, ids=[privilege for privilege, _ in NEEDED])
-def test_init_grants_no_more_than_is_needed(
+def test_init_grants_minimal_privileges(
     settings: MysqlSettings, mysql_server: MysqlServer, privilege: str, act: Callable[[MysqlSource], object]
 ) -> None:
     act(MysqlSource(settings))
@@ -271,7 +271,7 @@ def test_init_grants_no_more_than_is_needed(
         act(MysqlSource(settings))
 
 
-def test_init_does_what_is_missing_and_nothing_else(mysql_server: MysqlServer) -> None:
+def test_init_creates_only_missing_objects(mysql_server: MysqlServer) -> None:
     mysql_server.run(*SHOP)
     settings = settings_for(mysql_server)
 
@@ -297,29 +297,29 @@ def test_init_does_what_is_missing_and_nothing_else(mysql_server: MysqlServer) -
     ]
 
 
-def test_init_leaves_a_strange_watermark_table_alone(mysql_server: MysqlServer) -> None:
+def test_init_rejects_foreign_watermark_table(mysql_server: MysqlServer) -> None:
     mysql_server.run(*SHOP, "CREATE DATABASE dblake", "CREATE TABLE dblake.watermark (id int PRIMARY KEY, level int)")
-    with pytest.raises(PrerequisitesNotMet, match="not as dblake makes it"):
+    with pytest.raises(PrerequisitesNotMet, match="but not with the columns"):
         init(mysql_server, settings_for(mysql_server))
     assert mysql_server.rows("SELECT count(*) FROM mysql.user WHERE user = 'cap'") == [(0,)]
 
 
-def test_init_needs_an_administrator(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_init_without_privileges_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     mysql_server.run("CREATE TABLE shop.more (id int PRIMARY KEY)", f"GRANT INSERT ON shop.more TO {ROLE}")
-    with pytest.raises(PrerequisitesNotMet, match="user cap may not do all that --init does"):
+    with pytest.raises(PrerequisitesNotMet, match="user cap lacks a privilege that --init needs"):
         run_init(settings, settings.user, settings.password)
 
 
 @pytest.mark.parametrize("mysql_server", ["mysql"], indirect=True)
-def test_tls_is_verified_unless_told_otherwise(settings: MysqlSettings) -> None:
-    # MySQL makes itself a certificate that nobody has signed.
+def test_tls_verified_by_default(settings: MysqlSettings) -> None:
+    # MySQL generates a self-signed certificate.
     assert found(replace(settings, tls="verify"), "connect").detail == (
         "source shop: the server's certificate cannot be verified"
     )
     assert failing(replace(settings, tls="require")) == []
 
 
-def test_what_comes_with_a_role_counts(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+def test_privileges_of_roles_count(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
     everybody = "'readers'" if mysql_server.flavour == "mariadb" else "'readers'@'%'"
     mysql_server.run(
         f"REVOKE SELECT ON shop.orders FROM {ROLE}", "CREATE ROLE readers", f"GRANT SELECT ON shop.* TO {everybody}",
@@ -348,7 +348,7 @@ GRANTS = [
         ("UPDATE", "o`dd", "t", True), ("REPLICATION SLAVE", "", "", False),
     ],
 )
-def test_grants_are_read_as_the_server_means_them(privilege: str, schema: str, table: str, held: bool) -> None:
+def test_grants_match_schema_patterns(privilege: str, schema: str, table: str, held: bool) -> None:
     assert Grants(GRANTS).has(privilege, schema, table) is held
 
 
@@ -373,7 +373,7 @@ def job(
     )
 
 
-def test_the_job_from_nothing_to_ready(mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_preflight_job_from_empty_server_to_ready(mysql_server: MysqlServer, tmp_path: Path) -> None:
     mysql_server.run(*SHOP)
     settings = settings_for(mysql_server)
     admin = ("--admin-user", mysql_server.user, "--admin-password-env", "ADMIN_PASSWORD")

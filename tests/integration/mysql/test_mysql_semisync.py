@@ -1,6 +1,6 @@
-"""A commit that is in the log before anybody can see it: the source waits for a replica that never acknowledges.
+"""A commit that is in the log before it is visible: the source waits for a replica that never acknowledges.
 
-With the wait point AFTER_SYNC a transaction is written to the binlog and sent to whoever reads it, and stays invisible
+With the wait point AFTER_SYNC a transaction is written to the binlog and sent to all readers, and stays invisible
 until a semi-synchronous replica has it. A dump across such a stall must not lose the change: its watermark is behind
 the change in the log, so it must be behind it in visibility, too. That is what ``binlog_order_commits`` gives, without
 which preflight refuses the server.
@@ -61,7 +61,7 @@ class Stalling:
         self.require_stalled()
 
     def require_stalled(self) -> None:
-        """The change has been in the log for some time, its application still waits, and nobody sees it."""
+        """The change has been in the log for some time, its application still waits, and no session sees it."""
         assert self._stalled
         self._stalled.join(0.3)
         assert self._stalled.is_alive()
@@ -98,7 +98,7 @@ def source(stalling: Stalling) -> Source:
 RIGHT = {(str(n),): {"id": str(n), "v": "new" if n == 3 else "old"} for n in range(1, 6)}
 
 
-def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
+def test_semisync_stall_delays_low_watermark(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
     lake = CaptureLake(tmp_path)
@@ -123,7 +123,7 @@ def test_a_dump_that_begins_in_the_stall_waits_for_the_change(
     assert lake.state(T) == RIGHT
 
 
-def test_a_change_that_stalls_in_a_window_takes_its_row_out_of_the_chunk(
+def test_semisync_stalled_update_evicts_chunk_row(
     stalling: Stalling, source: Source, tmp_path: Path
 ) -> None:
     lake = CaptureLake(tmp_path)

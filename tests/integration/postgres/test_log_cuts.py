@@ -107,9 +107,17 @@ def read(source: PostgresSource, *, max_rows: int, again: int) -> list[tuple[str
     return [row for _, row in found]
 
 
-@pytest.mark.parametrize("look_every", [1, 2, 3, 256])
-@pytest.mark.parametrize(("max_rows", "again"), [(1, 9), (2, 5), (5, 3), (1000, 1000)])
-def test_every_row_comes_once_wherever_the_log_is_cut(
+_LOOK_EVERY, _PIECES = (1, 2, 3, 256), ((1, 9), (2, 5), (5, 3), (1000, 1000))
+
+
+@pytest.mark.parametrize(
+    ("look_every", "max_rows", "again"),
+    [
+        pytest.param(look_every, *pieces, marks=[] if number == other else pytest.mark.slow)
+        for number, look_every in enumerate(_LOOK_EVERY) for other, pieces in enumerate(_PIECES)
+    ],
+)
+def test_rows_land_once_wherever_log_is_cut(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, max_rows: int, again: int
 ) -> None:
     monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
@@ -117,7 +125,7 @@ def test_every_row_comes_once_wherever_the_log_is_cut(
 
 
 @pytest.mark.parametrize("frame_bytes", [1, 40])
-def test_framing_in_small_portions_cuts_nothing(
+def test_small_frames_cut_no_transaction(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, frame_bytes: int
 ) -> None:
     monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", 1)
@@ -127,9 +135,12 @@ def test_framing_in_small_portions_cuts_nothing(
 
 @pytest.mark.parametrize(
     ("look_every", "frame_bytes", "max_rows", "again"),
-    [(1, 1, 1, 9), (2, 300, 2, 5), (3, 1000, 5, 3), (256, 2 << 20, 1000, 1000)],
+    [
+        (1, 1, 1, 9), pytest.param(2, 300, 2, 5, marks=pytest.mark.slow),
+        pytest.param(3, 1000, 5, 3, marks=pytest.mark.slow), (256, 2 << 20, 1000, 1000),
+    ],
 )
-def test_so_by_wal2json_whose_rows_tell_of_tables(
+def test_wal2json_rows_land_once_wherever_log_is_cut(
     wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
     again: int,
 ) -> None:

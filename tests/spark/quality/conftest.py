@@ -1,4 +1,4 @@
-"""A small warehouse with all there is to check in it, made by the real capture, reconcile and state."""
+"""A small warehouse with everything that check covers, written by the real capture, reconcile and state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Warehouse = Callable[[], Paths]
 
 
 class Shop:
-    """A database, its capture, and the warehouse it lands in. Every ``capture`` is a lease of its own."""
+    """A database, its capture and its warehouse. Every ``capture`` has its own lease."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.backend, self.lake = spark, MemoryBackend(), CaptureLake(folder)
@@ -45,7 +45,7 @@ class Shop:
         return {"id": str(number), "customer": f"{CANARY}-{number}", "price": "9.90", "note": "long", "d`e": "x"}
 
     def fill(self) -> None:
-        """Rows of before the dump, a dump that is written into, deletes, a truncate, one more dump, many batches."""
+        """Write rows, a dump with concurrent updates, deletes, a truncate and another dump, in many batches."""
         with self.backend.begin() as work:
             for number in range(1, 41):
                 work.insert(_T, self.order(number))
@@ -67,12 +67,12 @@ class Shop:
         self.lake.capture(self.source)
 
     def touch(self, number: int) -> None:
-        """An update that leaves out the note."""
+        """Update a row; the event lacks the unchanged TOASTed note."""
         with self.backend.begin() as work:
             work.update(_T, {"id": str(number)}, {"price": "1.50"})
 
     def catch_up(self) -> None:
-        """Captures, reconciles and folds all there is."""
+        """Capture, reconcile and fold everything."""
         self.lake.capture(self.source)
         reconcile_once(self.spark, self.paths)
         run_state(self.spark, self.paths, parallel=2)
@@ -88,7 +88,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 @pytest.fixture(scope="module")
 def copied(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """Copies of the warehouse, to be spoilt."""
+    """Return a function that copies the warehouse, so that a test can change it."""
 
     def copy() -> Paths:
         folder = tmp_path_factory.mktemp("copy")

@@ -1,5 +1,4 @@
-"""``check`` on a warehouse that is as it must be, and on one in which everything is wrong: each fault is found, by name
-and number, and nothing else is."""
+"""``check`` on a valid warehouse and on one with every defect: exactly the defects are reported, with their numbers."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from dblake.quality.run import run_check
 from jobs.check import check
 from pipelines.status import read_status
 from tests.spark.quality.conftest import CANARY, Warehouse
-from tests.spark.quality.planted import DEFECTS, HARMLESS, NULL, Defect, Found, Rows, event, plant
+from tests.spark.quality.defects import DEFECTS, HARMLESS, NULL, Defect, Failure, Rows, event, inject
 
 pytestmark = pytest.mark.timeout(900)
 
 HOME = Path(__file__).parents[3]
-OWN: list[tuple[dict[str, Any], bool, int | None, int | None, str | None]] = [
-    # what is expected, whether it is so, evaluated, unexpected, fault
-    ({"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "customer", "value_set": ["nobody"]}},
+USER_CASES: list[tuple[dict[str, Any], bool, int | None, int | None, str | None]] = [
+    # expectation, success, evaluated, unexpected, fault
+    ({"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "customer", "value_set": ["unknown"]}},
      False, 40, 37, None),
     ({"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "price"}, "severity": "warning"},
      True, 40, 0, None),
@@ -56,156 +55,160 @@ def configured(paths: Paths, suites: str = "") -> Path:
     return conf
 
 
-def ask(conf: Path, *arguments: str) -> Result:
+def run_job(conf: Path, *arguments: str) -> Result:
     return CliRunner().invoke(check, ["--conf", str(conf), *arguments])
 
 
-def found(outcome: dict[str, Any]) -> Found:
+def failure_of(outcome: dict[str, Any]) -> Failure:
     return outcome["suite"], outcome["expectation"].split("column_")[-1].split("compound_")[-1], outcome["column"]
 
 
 @pytest.fixture(scope="module")
-def spoilt(spark: SparkSession, copied: Warehouse) -> tuple[Paths, Result]:
-    """One warehouse with all defects in it, checked once, with a suite of the user's."""
+def defective(spark: SparkSession, copied: Warehouse) -> tuple[Paths, Result]:
+    """A warehouse with all defects, checked once, with a user suite."""
     paths = copied()
-    plant(paths, [*DEFECTS, *HARMLESS])
+    inject(paths, [*DEFECTS, *HARMLESS])
     suites = Path(paths.warehouse) / "suites"
     suites.mkdir()
-    (suites / "public.orders.json").write_text(json.dumps({"name": "mine", "expectations": [own[0] for own in OWN]}))
-    return paths, ask(configured(paths, "suites"), "--json")
+    document = {"name": "mine", "expectations": [case[0] for case in USER_CASES]}
+    (suites / "public.orders.json").write_text(json.dumps(document))
+    return paths, run_job(configured(paths, "suites"), "--json")
 
 
 @pytest.fixture(scope="module")
-def outcomes(spoilt: tuple[Paths, Result]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = json.loads(spoilt[1].stdout)
-    return told
+def outcomes(defective: tuple[Paths, Result]) -> list[dict[str, Any]]:
+    outcomes: list[dict[str, Any]] = json.loads(defective[1].stdout)
+    return outcomes
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=[defect.what for defect in DEFECTS])
-def test_a_planted_defect_is_found(outcomes: list[dict[str, Any]], defect: Defect) -> None:
-    wanted = Counter[Found]()
+@pytest.mark.parametrize("defect", DEFECTS, ids=[defect.name for defect in DEFECTS])
+def test_injected_defect_is_reported(outcomes: list[dict[str, Any]], defect: Defect) -> None:
+    expected = Counter[Failure]()
     for each in DEFECTS:
-        wanted.update(each.found)
-    wrong = {found(outcome): outcome["unexpected"] for outcome in outcomes if not outcome["success"]}
-    assert {name: wrong.get(name) for name in defect.found} == {name: wanted[name] for name in defect.found}
+        expected.update(each.failures)
+    reported = {failure_of(outcome): outcome["unexpected"] for outcome in outcomes if not outcome["success"]}
+    assert {name: reported.get(name) for name in defect.failures} == {name: expected[name] for name in defect.failures}
 
 
-def test_nothing_else_is_found(outcomes: list[dict[str, Any]]) -> None:
-    planted = {name for defect in DEFECTS for name in defect.found}
-    ours = {found(outcome) for outcome in outcomes if not outcome["success"] and not outcome["suite"].startswith("own")}
-    assert ours == planted
+def test_only_injected_defects_are_reported(outcomes: list[dict[str, Any]]) -> None:
+    injected = {name for defect in DEFECTS for name in defect.failures}
+    built_in = [outcome for outcome in outcomes if not outcome["suite"].startswith("user/")]
+    assert {failure_of(outcome) for outcome in built_in if not outcome["success"]} == injected
 
 
-def test_every_expectation_of_ours_has_a_defect(outcomes: list[dict[str, Any]]) -> None:
-    planted = {name for defect in DEFECTS for name in defect.found}
+def test_every_built_in_expectation_has_a_defect(outcomes: list[dict[str, Any]]) -> None:
+    injected = {name for defect in DEFECTS for name in defect.failures}
     of_lines = {("state", NULL, "order_id"), ("state", NULL, "place"), ("state", NULL, "who")}
-    assert {found(o) for o in outcomes if not o["suite"].startswith("own")} - planted == of_lines
+    assert {failure_of(o) for o in outcomes if not o["suite"].startswith("user/")} - injected == of_lines
 
 
-def test_users_suites_are_counted_without_values(outcomes: list[dict[str, Any]]) -> None:
-    own = [outcome for outcome in outcomes if outcome["suite"] == "own/public.orders.json"]
-    assert [(o["success"], o["evaluated"], o["unexpected"], o["fault"]) for o in own] == [each[1:] for each in OWN]
+def test_user_suites_are_reported_by_counts(outcomes: list[dict[str, Any]]) -> None:
+    reported = [outcome for outcome in outcomes if outcome["suite"] == "user/public.orders.json"]
+    counts = [(o["success"], o["evaluated"], o["unexpected"], o["fault"]) for o in reported]
+    assert counts == [case[1:] for case in USER_CASES]
 
 
-def test_a_failing_check_ends_with_65_and_says_what_where_and_how_many(spoilt: tuple[Paths, Result]) -> None:
-    error = spoilt[1].exception
-    assert isinstance(error, ChecksFailed) and error.exit_code == 65 == ExitCode.WRONG_DATA and not error.retryable
+def test_failed_check_exits_65_with_expectation_and_count(defective: tuple[Paths, Result]) -> None:
+    error = defective[1].exception
+    assert isinstance(error, ChecksFailed) and error.exit_code is ExitCode.WRONG_DATA and not error.retryable
+    assert int(error.exit_code) == 65
     assert "landing: expect_column_values_to_be_in_set(missing_after): 1 of " in error.what
 
 
-def test_status_tells_what_the_newest_check_found(spoilt: tuple[Paths, Result]) -> None:
-    paths, said = spoilt
+def test_status_reports_failures_of_newest_check(defective: tuple[Paths, Result]) -> None:
+    paths, result = defective
     document = read_status(load_config(configured(paths, "suites")), ask_source=False)
-    outcomes = json.loads(said.stdout)
+    outcomes = json.loads(result.stdout)
     assert document["check"]["expectations"] == len(outcomes)
     assert document["check"]["failed"] and len(document["check"]["failed"]) == sum(not o["success"] for o in outcomes)
     problems = [(p["table"], p["detail"]) for p in document["problems"] if p["code"] == "check_failed"]
-    assert ("landing", "expect_column_values_to_be_in_set(missing_after): 1 rows") in problems
-    assert ("public.orders", "expect_table_row_count_to_equal: does not hold") in problems
+    assert ("landing", "expect_column_values_to_be_in_set(missing_after): 1 rows failed") in problems
+    assert ("public.orders", "expect_table_row_count_to_equal: failed") in problems
     assert CANARY not in str(document)
 
 
-def test_status_of_a_warehouse_nobody_has_checked(copied: Warehouse) -> None:
+def test_status_without_check_has_no_check_problem(copied: Warehouse) -> None:
     document = read_status(load_config(configured(copied())), ask_source=False)
     assert document["check"] is None and "check_failed" not in {p["code"] for p in document["problems"]}
 
 
-def test_the_command_itself_ends_with_65_and_one_line(copied: Warehouse) -> None:
+@pytest.mark.slow
+def test_check_command_exits_65_with_one_error_line(copied: Warehouse) -> None:
     paths = copied()
-    plant(paths, [defect for defect in DEFECTS if defect.what == "a key column that is NULL"])
+    inject(paths, [defect for defect in DEFECTS if defect.name == "a key column that is NULL"])
     done = subprocess.run(
         [HOME / "spark-submit.sh", "check", "--conf", configured(paths), "--table", "public.orders"],
         capture_output=True, text=True, timeout=300, check=False,
     )
-    said = [line for line in done.stderr.splitlines() if "expectations failed" in line]
-    assert (done.returncode, len(said)) == (65, 1), done.stderr
-    assert "public.orders: expect_column_values_to_not_be_null(id): 1 of " in said[0]
+    errors = [line for line in done.stderr.splitlines() if "expectations failed" in line]
+    assert (done.returncode, len(errors)) == (65, 1), done.stderr
+    assert "public.orders: expect_column_values_to_not_be_null(id): 1 of " in errors[0]
     assert "Traceback" not in done.stderr and "expect_column_values_to_not_be_null" in done.stdout
 
 
-def test_neither_results_nor_pages_hold_a_value(spoilt: tuple[Paths, Result]) -> None:
-    paths, said = spoilt
-    assert CANARY not in said.stdout and CANARY not in str(said.exception)
+def test_results_and_pages_hold_no_row_value(defective: tuple[Paths, Result]) -> None:
+    paths, result = defective
+    assert CANARY not in result.stdout and CANARY not in str(result.exception)
     rows = DeltaTable(paths.check_results).to_pyarrow_table().to_pylist()
-    assert len(rows) == len(json.loads(said.stdout)) and CANARY not in str(rows)
+    assert len(rows) == len(json.loads(result.stdout)) and CANARY not in str(rows)
     pages = [page.read_text(encoding="utf-8") for page in Path(paths.check_pages).rglob("*.html")]
-    # A page for each suite of a table, and the first one.
+    # One page per suite of a table, and the index.
     assert len(pages) == 1 + 9
     assert any("state public.orders" in page and "d`e is NOT NULL" in page for page in pages)
     assert not [page for page in pages if CANARY in page]
 
 
-def test_a_run_looks_at_what_came_since_all_was_well(spark: SparkSession, copied: Warehouse) -> None:
+def test_check_covers_batches_since_last_success(spark: SparkSession, copied: Warehouse) -> None:
     paths = copied()
     conf = configured(paths)
-    clean = ask(conf)
+    clean = run_job(conf)
     assert (clean.exit_code, clean.stdout.splitlines()[0]) == (
         0, "all 68 expectations in 8 suites passed"
     ), clean.stdout
-    assert ask(conf).stdout == "no new data since the last successful check\n"
+    assert run_job(conf).stdout == "no new data since the last successful check\n"
 
-    # As if that had been when landing was at the batch in which key 4 was deleted.
+    # As if the successful check had run when landing was at the batch that deletes key 4.
     upto = DeltaTable(paths.landing).transaction_version("capture/shop")
     since = batch_of(paths, event({"id": "4"}, "d"))
     DeltaTable(paths.check_results).update(updates={"upto": str(since)}, predicate=f"upto = {upto}")
-    plant(paths, [Defect("", "events", two_images_lost, {})])
-    failing = ask(conf)
+    inject(paths, [Defect("", "events", drop_two_images, {})])
+    failing = run_job(conf)
     assert isinstance(failing.exception, ChecksFailed)
     lines = [line for line in failing.stdout.splitlines() if "lacks_image" in line]
     assert [cell.strip() for cell in lines[0].split("│")[1:-2]] == [
         "events", "events", "expect_column_values_to_be_in_set", "lacks_image", "1", "9"
     ]
 
-    again = run_check(spark, paths, [])
-    assert {(o.suite, o.since, o.upto) for o in again.outcomes} == {("events", since, upto)}
-    assert wrong(again.outcomes) == [("lacks_image", 1)]
-    assert wrong(run_check(spark, paths, [], everything=True).outcomes) == [("lacks_image", 2)]
+    report = run_check(spark, paths, [])
+    assert {(o.suite, o.since, o.upto) for o in report.outcomes} == {("events", since, upto)}
+    assert failures(report.outcomes) == [("lacks_image", 1)]
+    assert failures(run_check(spark, paths, [], everything=True).outcomes) == [("lacks_image", 2)]
 
 
-def batch_of(paths: Paths, like: dict[str, Any]) -> int:
+def batch_of(paths: Paths, where: dict[str, Any]) -> int:
     rows = Rows(DeltaTable(paths.events).to_pyarrow_table().to_pylist())
-    batch: int = rows.one(**like)["batch"]
+    batch: int = rows.first(**where)["batch"]
     return batch
 
 
-def two_images_lost(rows: Rows) -> None:
+def drop_two_images(rows: Rows) -> None:
     rows.set({"after": None}, **event({"id": "3"}, "u"))
     rows.set({"after": None}, **event({"id": "105"}))
 
 
-def wrong(outcomes: Any) -> list[tuple[str | None, int | None]]:
+def failures(outcomes: Any) -> list[tuple[str | None, int | None]]:
     return [(o.column, o.unexpected) for o in outcomes if isinstance(o, Outcome) and not o.success]
 
 
-def test_what_upkeep_has_removed_is_not_missed(spark: SparkSession, copied: Warehouse) -> None:
+def test_check_after_maintenance_removed_events_passes(spark: SparkSession, copied: Warehouse) -> None:
     paths = copied()
-    # As if all of it were old.
-    kept = maintain(spark, paths, MaintainConfig().model_copy(update={"events_days": 0}))
-    assert [table.rows_deleted > 0 for table in kept if table.table == "events"] == [True]
-    assert wrong(run_check(spark, paths, [], everything=True).outcomes) == []
+    # As if all events were old.
+    results = maintain(spark, paths, MaintainConfig().model_copy(update={"events_days": 0}))
+    assert [table.rows_deleted > 0 for table in results if table.table == "events"] == [True]
+    assert failures(run_check(spark, paths, [], everything=True).outcomes) == []
 
 
-def test_some_tables_alone(spark: SparkSession, copied: Warehouse) -> None:
+def test_check_of_given_tables_covers_only_their_state(spark: SparkSession, copied: Warehouse) -> None:
     paths = copied()
     report = run_check(spark, paths, [], tables=["public.visits"])
     assert {(o.suite, o.table) for o in report.outcomes} == {("state", "public.visits")}
@@ -214,21 +217,21 @@ def test_some_tables_alone(spark: SparkSession, copied: Warehouse) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "kwargs", "said"),
+    ("file", "kwargs", "message"),
     [
         ("public.orders.json", {"column": "prize"}, "expectation 1 .*: public.orders has no column prize"),
-        ("public.odrers.json", {"column": "price"}, "there is no table public.odrers here"),
+        ("public.odrers.json", {"column": "price"}, "there is no table public.odrers"),
     ],
 )
-def test_a_suite_that_does_not_fit_the_table_is_refused_by_name(
-    spark: SparkSession, copied: Warehouse, file: str, kwargs: dict[str, str], said: str
+def test_suite_for_unknown_table_or_column_is_rejected(
+    spark: SparkSession, copied: Warehouse, file: str, kwargs: dict[str, str], message: str
 ) -> None:
     paths = copied()
     suites = Path(paths.warehouse) / "suites"
     suites.mkdir()
     suite = {"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": kwargs}]}
     (suites / file).write_text(json.dumps(suite))
-    result = ask(configured(paths, "suites"), *(["--table", "public.orders"] if "orders" in file else []))
+    result = run_job(configured(paths, "suites"), *(["--table", "public.orders"] if "orders" in file else []))
     assert isinstance(result.exception, ConfigError)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         raise result.exception

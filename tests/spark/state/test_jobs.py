@@ -84,7 +84,7 @@ def test_the_prompt_goes_on_after_an_error(conf: Path) -> None:
 def test_a_statement_that_fails_shows_no_value(conf: Path) -> None:
     done = ask(conf, "SELECT CAST(note AS INT) FROM t")
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception) == "the statement failed while running: CAST_INVALID_INPUT. Next: mend the statement"
+    assert str(done.exception) == "the query failed while running: CAST_INVALID_INPUT. Next: correct the query"
 
 
 def test_a_table_that_stays_behind_ends_the_job_with_its_name(conf: Path, spark: SparkSession) -> None:

@@ -105,7 +105,7 @@ def test_sql_finds_every_table_or_says_that_it_cannot_be_told_from_another(
         schema, view = name.view or (name.schema, name.table)
         statement = f"SELECT id, v FROM {backquoted(schema, view + suffix)} ORDER BY id"
         if name.view is None:
-            with pytest.raises(UsageError, match=r'may mean .*public\.orders'):
+            with pytest.raises(UsageError, match=r'ambiguous in Spark: .*public\.orders'):
                 query(spark, paths, statement)
             continue
         rows = [tuple(row) for row in query(spark, paths, statement).collect()]

@@ -130,7 +130,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rules(case: Case) -> None:
+def test_binlog_rows_rule(case: Case) -> None:
     def image(entries: list[tuple[str, str | None]] | None) -> Image:
         return None if entries is None else dict(entries)
 
@@ -141,13 +141,13 @@ def test_rules(case: Case) -> None:
     ] == case.events
 
 
-def test_events_of_all_shapes_together_give_what_each_gives_alone() -> None:
+def test_mixed_events_equal_each_alone() -> None:
     rows = [{**case.row, "lsn": n, "last_in_txn": n % 3 == 0} for n, case in enumerate(CASES * 3)]
     alone = [e for row in rows for e in decoded(row)]
     assert decoded(*rows) == alone
 
 
-def test_more_rows_than_a_block_holds() -> None:
+def test_rows_beyond_one_block_decoded() -> None:
     images = [[str(n), f"name {n}" if n % 7 else None, str(n)] for n in range(20_000)]
     events = decoded(event(ITEM, WRITE, images))
     assert [(e["seq"] - (3 << 20), e["last_in_txn"], [v for _, v in e["after"]]) for e in events] == [
@@ -155,7 +155,7 @@ def test_more_rows_than_a_block_holds() -> None:
     ]
 
 
-def test_updates_that_leave_columns_as_they_were() -> None:
+def test_update_reuses_unchanged_columns() -> None:
     types = {"i": "int", "d": "decimal(30,10)", "t": "datetime(6)", "f": "double",
              "e": "enum('a','b') character set ascii"}
     schema = TableSchema("shop.item", (Column("id", "int", False, 1), *(Column(n, t) for n, t in types.items())))
@@ -203,7 +203,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "schema", "payload", "message"), REFUSED, ids=[r[0] for r in REFUSED])
-def test_refused(name: str, schema: TableSchema, payload: bytes, message: str) -> None:
+def test_malformed_payload_rejected_by_name(name: str, schema: TableSchema, payload: bytes, message: str) -> None:
     fine = log_row(schema, rows_event(WRITE, ["int", *["tinyint"] * (len(schema.columns) - 1)],
                                       [["5", *[None] * (len(schema.columns) - 1)]]), format="binlog_rows")
     bad = log_row(schema, payload, format="binlog_rows", lsn=4712, batch=8)

@@ -15,7 +15,7 @@ WIDE = schema_of("public.wide", "a b c d", "d a")
 SCHEMAS = {s.schema_id: s for s in (ITEM, WIDE)}
 
 
-def test_no_rows() -> None:
+def test_decode_empty_batch() -> None:
     decoded = decode(batch_of(), SCHEMAS)
     assert decoded.num_rows == 0
     assert decoded.schema == DECODED
@@ -23,7 +23,7 @@ def test_no_rows() -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 3, 8, 9])
 @pytest.mark.parametrize("kind", ["log", "chunk"])
-def test_slices(start: int, kind: str) -> None:
+def test_decode_slice_of_batch(start: int, kind: str) -> None:
     if kind == "log":
         rows = [log_row(ITEM, pgoutput_insert(1, [str(n), None if n % 3 else "ü"]), lsn=n) for n in range(20)]
     else:
@@ -34,7 +34,7 @@ def test_slices(start: int, kind: str) -> None:
     ]
 
 
-def test_a_slice_of_slices_with_several_tables() -> None:
+def test_decode_slice_of_slices_of_several_tables() -> None:
     rows = [
         log_row(WIDE if n % 2 else ITEM, pgoutput_insert(1, list("wxyz") if n % 2 else [str(n), "a"]), lsn=n)
         for n in range(12)
@@ -46,7 +46,7 @@ def test_a_slice_of_slices_with_several_tables() -> None:
     ]
 
 
-def test_kinds_formats_tables_and_messages_mixed() -> None:
+def test_decode_mixed_kinds_formats_and_tables() -> None:
     rows = [
         chunk_row(ITEM, b"1\ta\n", lsn=1), log_row(WIDE, pgoutput_delete(1, ["1", None, None, "2"]), lsn=2),
         log_row(ITEM, b"", kind="truncate", lsn=3), log_row(ITEM, pgoutput_insert(1, ["3", "c"]), lsn=4),
@@ -65,7 +65,7 @@ def test_kinds_formats_tables_and_messages_mixed() -> None:
     [(pa.large_binary(), pa.large_string()), (pa.binary_view(), pa.string_view()),
      (pa.binary(), pa.dictionary(pa.int32(), pa.string()))],
 )
-def test_other_layouts_of_the_same_columns(binary: pa.DataType, string: pa.DataType) -> None:
+def test_decode_other_arrow_layouts(binary: pa.DataType, string: pa.DataType) -> None:
     rows = [
         log_row(ITEM, pgoutput_insert(1, ["1", "a value that is longer than a view's inline room"])),
         chunk_row(ITEM, b"2\tb\n"),
@@ -77,7 +77,7 @@ def test_other_layouts_of_the_same_columns(binary: pa.DataType, string: pa.DataT
     assert decode(other, SCHEMAS).equals(decode(plain, SCHEMAS))
 
 
-def test_columns_in_another_order_and_more_of_them() -> None:
+def test_decode_extra_columns_in_any_order() -> None:
     plain = batch_of(log_row(ITEM, pgoutput_insert(1, ["1", "a"])))
     shuffled = pa.RecordBatch.from_arrays(
         [*plain.columns[::-1], pa.array(["x"])], names=[*plain.schema.names[::-1], "landed_by"]
@@ -85,14 +85,14 @@ def test_columns_in_another_order_and_more_of_them() -> None:
     assert decode(shuffled, SCHEMAS).equals(decode(plain, SCHEMAS))
 
 
-def test_rows_beyond_one_block_keep_their_values() -> None:
+def test_pgoutput_rows_beyond_one_block_keep_values() -> None:
     count = 20_001
     rows = batch_of(*(log_row(ITEM, pgoutput_insert(1, [str(n), "x" * (n % 7)]), lsn=n) for n in range(count)))
     decoded = decode(rows, SCHEMAS)
     assert decoded.column("after").to_pylist() == [[("id", str(n)), ("name", "x" * (n % 7))] for n in range(count)]
 
 
-def test_few_values_that_are_no_text_among_many() -> None:
+def test_few_undecoded_values_among_many_marked() -> None:
     count = 5_000
     rows = batch_of(
         *(chunk_row(ITEM, copy_line([str(n), b"\xe9" if n in (0, 1023, 1024, 4_999) else "é"])) for n in range(count))

@@ -204,7 +204,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_rule(case: Case) -> None:
+def test_decode_rule(case: Case) -> None:
     events = events_of(decode(batch_of(case.row), {case.schema.schema_id: case.schema}))
     assert [
         Event(e["seq"], e["op"], e["key"], e["before"], e["after"], e["partial"], e["undecoded"], e["last_in_txn"])
@@ -212,7 +212,7 @@ def test_rule(case: Case) -> None:
     ] == case.events
 
 
-def test_what_landing_says_of_a_row_is_said_of_its_events() -> None:
+def test_landing_columns_copied_to_events() -> None:
     row = log_row(ITEM, pgoutput_update(1, ["2", "b", "n"], ["1", None, None]), batch=12, incarnation=3, txid=2**40)
     for event in events_of(decode(batch_of(row), {ITEM.schema_id: ITEM})):
         assert {n: event[n] for n in ("batch", "incarnation", "lsn", "table", "schema_id", "txid", "committed_at",
@@ -222,7 +222,7 @@ def test_what_landing_says_of_a_row_is_said_of_its_events() -> None:
         }
 
 
-def test_a_chunk_row_keeps_its_number_and_its_lsn() -> None:
+def test_chunk_row_keeps_number_and_null_lsn() -> None:
     rows = [chunk_row(ITEM, b"1\ta\tb\n", seq=0, lsn=17), chunk_row(ITEM, b"2\ta\tb\n", seq=2, lsn=None)]
     events = decode(batch_of(*rows), {ITEM.schema_id: ITEM}).to_pylist()
     assert [(e["chunk_id"], e["lsn"], e["seq"], e["last_in_txn"]) for e in events] == [
@@ -243,8 +243,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("another message", log_row(ITEM, b"B" + INSERT[1:]), "no Insert, Update or Delete"),
     ("an insert of an old row", log_row(ITEM, INSERT.replace(b"N", b"O")), "no Insert, Update or Delete"),
     ("a delete of a new row", log_row(ITEM, b"D" + INSERT[1:]), "no Insert, Update or Delete"),
-    ("too few columns", log_row(ITEM, pgoutput_insert(1, ["1", "secret"])), "the new row has 2 columns, its schema has 3"),
-    ("too many columns", log_row(ITEM, pgoutput_insert(1, ["1", "secret", "", ""])), "the new row has 4 columns, its schema has 3"),
+    ("too few columns", log_row(ITEM, pgoutput_insert(1, ["1", "secret"])),
+     "the new row has 2 columns, its schema has 3"),
+    ("too many columns", log_row(ITEM, pgoutput_insert(1, ["1", "secret", "", ""])),
+     "the new row has 4 columns, its schema has 3"),
     ("too few old columns", log_row(ITEM, pgoutput_delete(1, ["1"])), "the old row has 1 columns, its schema has 3"),
     ("cut in a value", log_row(ITEM, pgoutput_insert(1, ["1", "2", "secret"])[:-1]), "past the end of the message"),
     ("cut in a length", log_row(ITEM, INSERT[:-9]), "past the end of the message"),
@@ -271,34 +273,34 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "row", "says"), REFUSED, ids=[r[0] for r in REFUSED])
-def test_refused_by_name(name: str, row: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("name", "row", "message"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_malformed_row_rejected_by_name(name: str, row: dict[str, Any], message: str) -> None:
     """Between good rows, so that neighbours neither hide the fault nor are blamed for it."""
     good = chunk_row(ITEM, b"8\ta\tb\n", seq=98) if row["kind"] == "chunk" else log_row(ITEM, INSERT, lsn=98)
     schemas = {s.schema_id: s for s in (ITEM, BARE)}
     with pytest.raises(ReconcileError) as caught:
         decode(batch_of(good, row, good), schemas)
     place = "row 4 of chunk d1-3 in landing batch 7" if row["kind"] == "chunk" else "position 1/4711/4 in landing batch"
-    assert says in caught.value.what
+    assert message in caught.value.what
     assert f"table {row['table']}: " in caught.value.what
     assert place in caught.value.what
     assert caught.value.next_step
     assert "secret" not in str(caught.value)
 
 
-def test_lines_with_one_value_too_few_and_one_too_many_do_not_make_up_for_each_other() -> None:
+def test_copy_lines_one_value_short_and_one_over_rejected() -> None:
     rows = [chunk_row(ITEM, b"1\ta\n", seq=10), chunk_row(ITEM, b"2\ta\tb\tc\n", seq=12)]
     with pytest.raises(ReconcileError, match="row 10 of chunk"):
         decode(batch_of(*rows), {ITEM.schema_id: ITEM})
 
 
-def test_a_value_that_claims_its_neighbours_bytes_is_refused() -> None:
+def test_value_length_into_next_row_rejected() -> None:
     stolen = INSERT.replace(b"\0\0\0\6", b"\0\0\0\x20")
     with pytest.raises(ReconcileError, match="past the end of the message"):
         decode(batch_of(log_row(ITEM, stolen), log_row(ITEM, INSERT), log_row(ITEM, INSERT)), {ITEM.schema_id: ITEM})
 
 
-def test_copy_line_writes_what_the_server_writes() -> None:
+def test_copy_line_equals_servers_format() -> None:
     assert copy_line(["1", "\b\f\n\r\t\v\\", None, "", "\\N", b"\xff"]) == (
         rb"1	\b\f\n\r\t\v\\	\N		\\N	" + b"\xff\n"
     )

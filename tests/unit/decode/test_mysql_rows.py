@@ -31,7 +31,7 @@ def row(payload: bytes, **facts: object) -> dict[str, object]:
         (b"\x011\xfe\x03\0\0\0\0\0\0\0abc\xfc\x01\x00d", ["1", "abc", "d"]),
     ],
 )
-def test_lengths(payload: bytes, expected: list[str | None]) -> None:
+def test_values_of_all_length_prefixes_read(payload: bytes, expected: list[str | None]) -> None:
     others = row(b"\x017\x01o\x01p", seq=2)
     events = events_of(decode(batch_of(row(payload, seq=0), others, row(payload, seq=6)), {ITEM.schema_id: ITEM}))
     assert [[v for _, v in e["after"]] for e in events] == [expected, ["7", "o", "p"], expected]
@@ -40,13 +40,13 @@ def test_lengths(payload: bytes, expected: list[str | None]) -> None:
     ]
 
 
-def test_the_key_in_key_order() -> None:
+def test_key_columns_in_key_order() -> None:
     payload = chunk_row(PAIR, result_row([b"x", b"1"]), format="mysql_rows")
     (event,) = events_of(decode(batch_of(payload), {PAIR.schema_id: PAIR}))
     assert event["key"] == [("a", "1"), ("b", "x")]
 
 
-def test_more_rows_than_a_block_holds() -> None:
+def test_rows_beyond_one_block_decoded() -> None:
     rows = [row(result_row([b"%d" % n, None if n % 3 else b"n" * (n % 400), b"z"]), seq=2 * n) for n in range(17_000)]
     events = events_of(decode(batch_of(*rows), {ITEM.schema_id: ITEM}))
     assert [(e["seq"], [v for _, v in e["after"]]) for e in events] == [
@@ -58,12 +58,13 @@ def test_more_rows_than_a_block_holds() -> None:
     ("payload", "message"),
     [
         (b"", "does not consist of the 3 values"), (b"\x011\x01a", "does not consist of the 3 values"),
-        (b"\x011\x01a\x01b\x01c", "does not consist of the 3 values"), (b"\x011\x01a\x09b", "does not consist of the 3 values"),
+        (b"\x011\x01a\x01b\x01c", "does not consist of the 3 values"),
+        (b"\x011\x01a\x09b", "does not consist of the 3 values"),
         (b"\x011\x01a\xfe\xff\xff\xff\xff\xff\xff\xff\xff", "does not consist of the 3 values"),
         (b"\x011\xff\x00", "a value has no length"), (b"\xfb\x01a\x01b", "a value of the primary key is NULL"),
     ],
 )
-def test_refused(payload: bytes, message: str) -> None:
+def test_malformed_payload_rejected_by_name(payload: bytes, message: str) -> None:
     fine = row(b"\x017\x01o\x01p")
     with pytest.raises(ReconcileError, match=message) as refused:
         decode(batch_of(fine, row(payload, seq=8, batch=9), fine), {ITEM.schema_id: ITEM})
@@ -76,7 +77,7 @@ def test_refused(payload: bytes, message: str) -> None:
     [("double", b"one"), ("float", b""), ("bit(9)", b"\x01"), ("int", b"4\xe9"), ("decimal(3,1)", b"one"),
      ("binary(2)", b"abc")],
 )
-def test_values_no_type_prints_are_refused(spelling: str, printed: bytes) -> None:
+def test_printed_value_not_of_type_rejected(spelling: str, printed: bytes) -> None:
     schema = TableSchema("shop.t", (Column("id", "int", False, 1), Column("v", spelling)))
     payload = chunk_row(schema, result_row([b"1", printed]), format="mysql_rows")
     with pytest.raises(ReconcileError, match="column v has a value that is not one of its type"):

@@ -184,7 +184,7 @@ def _table(spelling: str) -> TableSchema:
 
 
 @pytest.mark.parametrize(("spelling", "stored", "printed", "text"), VALUES)
-def test_a_value_is_one_text_from_both_ways(spelling: str, stored: str, printed: bytes, text: str) -> None:
+def test_value_has_one_text_from_log_and_chunk(spelling: str, stored: str, printed: bytes, text: str) -> None:
     schema = _table(spelling)
     # The event's rows: NULL, the value, NULL, the value; made by taking the place of a value of known length.
     plain = ["int", "tinytext character set utf8mb4", schema.columns[2].type]
@@ -213,7 +213,7 @@ def test_a_value_is_one_text_from_both_ways(spelling: str, stored: str, printed:
         ("varchar(9) character set utf16", "d800", "\\xd800"), ("varchar(9) character set tis620", "fc", "\\xfc"),
     ],
 )
-def test_bytes_that_are_no_text_stand_as_hex_and_are_named(spelling: str, raw: str, text: str) -> None:
+def test_undecodable_bytes_become_hex_and_named(spelling: str, raw: str, text: str) -> None:
     schema = _table(spelling)
     value = bytes.fromhex(raw)
     event = rows_event(WRITE, ["int", "tinyblob", schema.columns[2].type], [["1", "\\x" + raw, "x"], ["2", None, "y"]])
@@ -232,14 +232,14 @@ def test_bytes_that_are_no_text_stand_as_hex_and_are_named(spelling: str, raw: s
         ("float", b"0.10000000149011612", "0.1"), ("double", b"1e20", "1e+20"), ("double", b"100", "100"),
     ],
 )
-def test_numbers_printed_otherwise_are_spelled_one_way(spelling: str, printed: bytes, text: str) -> None:
+def test_printed_numbers_have_canonical_text(spelling: str, printed: bytes, text: str) -> None:
     schema = _table(spelling)
     row = chunk_row(schema, result_row([b"1", printed, None]), format="mysql_rows")
     (event,) = events_of(decode(batch_of(row), {schema.schema_id: schema}))
     assert event["after"] == [("id", "1"), ("v", text), ("end", None)]
 
 
-def test_sets_and_enums_of_many_labels() -> None:
+def test_set_and_enum_with_many_labels() -> None:
     labels = [f"l{n}" for n in range(300)]
     quoted = ",".join(f"'{label}'" for label in labels)
     few = ",".join(f"'{label}'" for label in labels[:64])

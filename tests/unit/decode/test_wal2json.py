@@ -119,7 +119,7 @@ CASES = [
 ]
 
 
-def told(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, Image, Image, bool]]:
+def decoded(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, Image, Image, bool]]:
     rows = [log_row(schema, payload, format="wal2json", seq=10 * n) for n, payload in enumerate(payloads)]
     return [
         (e["op"], *(None if e[image] is None else dict(e[image]) for image in ("key", "before", "after")), e["partial"])
@@ -128,19 +128,19 @@ def told(payloads: list[bytes], schema: TableSchema) -> list[tuple[str, Image, I
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_alone(case: Case) -> None:
-    assert told([case.payload], case.schema) == case.events
+def test_wal2json_object_decoded_alone(case: Case) -> None:
+    assert decoded([case.payload], case.schema) == case.events
 
 
 @pytest.mark.parametrize("schema", [ITEM, LOOSE], ids=lambda schema: schema.table)
-def test_among_others(schema: TableSchema) -> None:
-    """However long what stands before and behind it, each object says the same."""
+def test_wal2json_object_decoded_among_others(schema: TableSchema) -> None:
+    """Whatever precedes and follows it in the buffer, each object decodes to the same."""
     cases = [case for case in CASES if case.schema is schema]
     order = [*cases, *reversed(cases), *cases[::2]]
-    assert told([case.payload for case in order], schema) == [event for case in order for event in case.events]
+    assert decoded([case.payload for case in order], schema) == [event for case in order for event in case.events]
 
 
-def test_bytes_that_are_no_text_stand_as_hex() -> None:
+def test_wal2json_undecodable_bytes_become_hex() -> None:
     [event] = events_of(decode(
         batch_of(log_row(ITEM, note('"é"').replace("é".encode(), b"\xff"), format="wal2json")),
         {ITEM.schema_id: ITEM},
@@ -166,7 +166,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("name", "payload", "why"), REFUSED, ids=[name for name, *_ in REFUSED])
-def test_refused_by_name(name: str, payload: bytes, why: str) -> None:
+def test_malformed_row_rejected_by_name(name: str, payload: bytes, why: str) -> None:
     good: dict[str, Any] = log_row(ITEM, note('"a"'), format="wal2json", seq=2)
     with pytest.raises(ReconcileError) as refused:
         decode(batch_of(good, log_row(ITEM, payload, format="wal2json"), good), {ITEM.schema_id: ITEM})

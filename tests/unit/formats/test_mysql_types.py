@@ -1,4 +1,4 @@
-"""Spellings of MySQL's and MariaDB's types: from the catalogue, from the log, and what the log says of each."""
+"""Spellings of MySQL's and MariaDB's types: from the catalog, from the log, and the log's encoding of each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TYPES: list[tuple[str, str | None, str, int, bytes]] = [
 
 
 @pytest.mark.parametrize(("column_type", "charset", "spelling", "code", "meta"), TYPES)
-def test_one_spelling_from_both_ways(
+def test_type_spelled_equally_from_catalog_and_log(
     column_type: str, charset: str | None, spelling: str, code: int, meta: bytes
 ) -> None:
     assert type_from_catalog(column_type, charset) == spelling
@@ -64,16 +64,16 @@ def test_one_spelling_from_both_ways(
     ("spelling", "code", "meta"),
     [("uuid", 254, b"\xfe\x10"), ("inet4", 254, b"\xfe\x04"), ("inet6", 254, b"\xfe\x10")],
 )
-def test_types_only_the_catalogue_knows(spelling: str, code: int, meta: bytes) -> None:
+def test_mariadb_types_known_to_catalog_only(spelling: str, code: int, meta: bytes) -> None:
     assert type_from_catalog(spelling, None) == spelling
     assert log_encoding(spelling) == (code, int.from_bytes(meta, "little"))
 
 
-def test_a_vector_of_mariadb_is_stored_as_bytes() -> None:
+def test_mariadb_vector_is_varbinary() -> None:
     assert type_from_catalog("vector(3)", None, mariadb=True) == "varbinary(12)"
 
 
-def test_labels_are_taken_apart() -> None:
+def test_parse_splits_labels() -> None:
     assert parse("enum('a','it''s','(b),c') character set latin1").labels == ("a", "it's", "(b),c")
     assert parse("set('','é') character set utf8mb4") == MysqlType("set", charset="utf8mb4", labels=("", "é"))
 
@@ -81,7 +81,7 @@ def test_labels_are_taken_apart() -> None:
 @pytest.mark.parametrize(
     ("labels", "enum", "values"), [(8, 1, 1), (9, 1, 2), (24, 1, 3), (32, 1, 4), (33, 1, 8), (64, 1, 8), (256, 2, 0)]
 )
-def test_bytes_of_labels(labels: int, enum: int, values: int) -> None:
+def test_enum_and_set_bytes_by_label_count(labels: int, enum: int, values: int) -> None:
     quoted = ",".join(f"'l{n}'" for n in range(labels))
     assert log_encoding(f"enum({quoted}) character set ascii")[1] >> 8 == enum
     if values:
@@ -98,7 +98,7 @@ def test_bytes_of_labels(labels: int, enum: int, values: int) -> None:
         ("enum('a')", "armscii8", "character set armscii8"), ("text", "eucjpms", "character set eucjpms"),
     ],
 )
-def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None, message: str) -> None:
+def test_unsupported_catalog_type_rejected_by_name(column_type: str, charset: str | None, message: str) -> None:
     with pytest.raises(Unsupported, match=message) as refused:
         type_from_catalog(column_type, charset)
     assert refused.value.next_step
@@ -112,7 +112,7 @@ def test_refused_by_name_in_the_catalogue(column_type: str, charset: str | None,
         (254, 0x1F7, "latin1", "binlog lacks"), (242, 4, None, "binlog lacks"), (15, 40, "hp8", "character set hp8"),
     ],
 )
-def test_refused_by_name_in_the_log(code: int, meta: int, charset: str | None, message: str) -> None:
+def test_unsupported_log_type_rejected_by_name(code: int, meta: int, charset: str | None, message: str) -> None:
     with pytest.raises(Unsupported, match=message) as refused:
         type_from_log(code, meta, unsigned=False, charset=charset, labels=None)
     assert refused.value.next_step
@@ -124,14 +124,14 @@ def test_refused_by_name_in_the_log(code: int, meta: int, charset: str | None, m
      "datetime(3) /* mariadb-5.3 */ x", "enum('a')", "enum('a' character set latin1", "char(3) character set swe7",
      "date unsigned"],
 )
-def test_no_other_spelling_is_taken(spelling: str) -> None:
+def test_parse_rejects_other_spellings(spelling: str) -> None:
     with pytest.raises(Unsupported):
         parse(spelling)
 
 
 # cp932 has 398 characters of NEC and IBM twice, big5 two numbers and eight lines.
 @pytest.mark.parametrize("name", sorted(set(CHARSETS) - {"big5", "cp932"}))
-def test_no_two_characters_of_a_character_set_are_one_text(name: str) -> None:
+def test_charset_maps_characters_to_distinct_text(name: str) -> None:
     charset = CHARSETS[name]
     if charset.codec.startswith("utf"):
         return

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 import dblake.lake.cleanup
 from dblake.lake.cleanup import clean_log
 from dblake.landing.columns import RESUME_METADATA
-from dblake.maintenance.run import _newest_landing
+from dblake.maintenance.run import _newest_landing_version
 
 COMMITS = 60
 
@@ -52,7 +52,7 @@ def test_clean_log_keeps_entries_of_last_hours(table: Path) -> None:
 
 def test_clean_log_keeps_capture_commit_at_rest(table: Path) -> None:
     """Maintenance's own commits are newer than capture's last one, from which capture resumes."""
-    newest = _newest_landing(str(table))
+    newest = _newest_landing_version(str(table))
     assert newest == 30
     clean_log(str(table), keep_hours=0, keep_from=newest)
     assert 0 < versions(table)[0] <= 30

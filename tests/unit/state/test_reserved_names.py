@@ -22,5 +22,5 @@ def test_what_state_refuses_preflight_has_named_before(column: str) -> None:
 @pytest.mark.parametrize("column", ["_op", "_VALID_FROM", "_to"])
 def test_a_column_named_like_one_of_historys_own_is_refused_by_name(column: str) -> None:
     shape = shape_of([TableSchema("public.t", (Column("id", "integer", False, 1), Column(column, "text")))])
-    with pytest.raises(StateError, match=rf"table public\.t, column {column}: its history has a column of its own"):
+    with pytest.raises(StateError, match=rf"table public\.t, column {column}: the history view has its own column"):
         history_sql(shape, "events")

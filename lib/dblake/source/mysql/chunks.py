@@ -132,7 +132,7 @@ class MysqlChunkReader:
 
     @staticmethod
     def _text(cur: Cursor, raw: bytes, charset: str) -> str:
-        """Return text of a character set; the server converts all but UTF-8, as its mappings may differ from Python's."""
+        """Return text of a character set, converted by the server: its mappings may differ from Python's."""
         if charset in _UTF8_CHARSETS:
             return raw.decode()
         cur.execute(f"SELECT CONVERT(_{charset} x'{raw.hex()}' USING utf8mb4)")

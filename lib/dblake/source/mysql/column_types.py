@@ -93,7 +93,7 @@ def type_from_log(
 
 
 def log_encoding(spelling: str) -> tuple[int, int]:
-    """Return the type code and the metadata that TABLE_MAP has for a column so spelled, as ``type_from_log`` takes it."""
+    """Return the type code and the metadata number that TABLE_MAP has for a column of this type."""
     column = parse(spelling)
     name = column.name
     if name in _INTEGERS:

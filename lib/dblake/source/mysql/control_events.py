@@ -3,7 +3,7 @@
 Called by ``transactions`` for events that come once per file, per DDL statement or per XA transaction: the classes
 take 10 to 20 microseconds an event, so what comes with every transaction is read in ``events`` instead. Bytes that a
 class cannot read raise ValueError. Statements keep the session's character set, which the class does not apply.
-Decision 8 says which events the library decodes, and why the others not.
+Decision 8 lists the events that the library decodes, with the reasons.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ repeats nothing and skips nothing. ``max_bytes`` limits the payloads of a piece 
 are rows events: how many row changes are in one is known only after decoding. Memory beyond a piece is used by rows of
 prepared XA transactions alone, within a limit of their own (``prepared``).
 
-The server keeps its binlog for a configured time, whoever reads it: there is nothing to acknowledge, and no keep-alive
-to send. While it has no events it sends heartbeats.
+The server keeps its binlog for a configured time, regardless of its readers: there is nothing to acknowledge, and no
+keep-alive to send. While it has no events it sends heartbeats.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class File:
 
 
 def table_map(number: int, schema: str, name: str) -> bytes:
-    said = b"\x01\x01\x00" + b"\x04\x03\x02id" + b"\x08\x01\x00"
+    metadata = b"\x01\x01\x00" + b"\x04\x03\x02id" + b"\x08\x01\x00"
     names = bytes([len(schema)]) + schema.encode() + b"\x00" + bytes([len(name)]) + name.encode() + b"\x00"
-    return number.to_bytes(6, "little") + b"\x01\x00" + names + b"\x01\x03\x00\x00" + said
+    return number.to_bytes(6, "little") + b"\x01\x00" + names + b"\x01\x03\x00\x00" + metadata
 
 
 def xa_prepare(name: bytes, *, one_phase: bool = False) -> bytes:

@@ -83,15 +83,15 @@ def altered(*tables: Name, moved: tuple[Name, ...] = (), gone: tuple[Name, ...] 
         ("IMPORT TABLE FROM 'x.sdi'", Statement(StatementKind.UNKNOWN)),
     ],
 )
-def test_statements(text: str, statement: Statement) -> None:
+def test_statement_classified_by_its_words(text: str, statement: Statement) -> None:
     assert classify(Query(text, "def")) == statement
 
 
-def test_a_statement_that_cannot_be_read_is_not_known() -> None:
+def test_undecodable_statement_is_unknown() -> None:
     assert classify(Query(None, "def")) == Statement(StatementKind.UNKNOWN)
 
 
-def test_backslashes_mean_what_the_session_took_them_for() -> None:
+def test_backslash_escapes_follow_sql_mode() -> None:
     text = "ALTER TABLE t COMMENT 'x\\', ADD c int COMMENT ', RENAME TO u -- '"
     assert classify(Query(text, "def")).tables == (T, ("def", "u"))
     assert classify(Query(text, "def", sql_mode=1 << 20)).tables == (T,)

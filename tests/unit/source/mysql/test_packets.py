@@ -70,7 +70,7 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 44, 45, 46, 10_000])
-def test_events_are_whole_wherever_the_bytes_are_cut(wire: Wire, size: int) -> None:
+def test_receive_bytes_cut_anywhere_yields_whole_events(wire: Wire, size: int) -> None:
     short = [event for event in EVENTS if len(event) < 1000] * 3
     data = b"".join(packet(b"\0" + event) for event in short)
     found: list[bytes] = []
@@ -80,12 +80,12 @@ def test_events_are_whole_wherever_the_bytes_are_cut(wire: Wire, size: int) -> N
     assert found == short
 
 
-def test_a_long_event_is_waited_for(wire: Wire) -> None:
+def test_receive_long_event_complete(wire: Wire) -> None:
     wire.send(BYTES)
     assert wire.all(4) == EVENTS
 
 
-def test_events_come_through_tls(tmp_path: Path) -> None:
+def test_receive_over_tls(tmp_path: Path) -> None:
     wire = Wire(create_signed(tmp_path, "wire", create_authority(tmp_path, "ca")))
     assert wire.packets.receive(0.05) is None
     wire.send(BYTES * 40)
@@ -96,13 +96,13 @@ def test_events_come_through_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 2, 0xFFFFFF - 1, 0xFFFFFF, 2 * 0xFFFFFF - 1, 2 * 0xFFFFFF + 5])
-def test_an_event_of_several_packets_is_joined(wire: Wire, size: int) -> None:
+def test_receive_event_of_several_packets_joined(wire: Wire, size: int) -> None:
     long = b"x" * (size - 5) + b"12345"
     wire.send(packet(b"\0" + long) + packet(b"\0next"))
     assert wire.all(2) == [long, b"next"]
 
 
-def test_nothing_in_time_is_none_and_a_part_is_no_event(wire: Wire) -> None:
+def test_receive_timeout_none_and_partial_event_empty(wire: Wire) -> None:
     assert wire.packets.receive(0.05) is None
     wire.server.sendall(BYTES[:20])
     assert wire.some() == []
@@ -110,7 +110,7 @@ def test_nothing_in_time_is_none_and_a_part_is_no_event(wire: Wire) -> None:
     assert wire.some() == [EVENTS[0], EVENTS[1]]
 
 
-def test_an_error_comes_after_the_events_before_it(wire: Wire) -> None:
+def test_receive_error_raised_after_preceding_events(wire: Wire) -> None:
     wire.server.sendall(packet(b"\0last") + packet(b"\xff\xd4\x04#HY000Could not find"))
     assert wire.some() == [b"last"]
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_an_error_comes_after_the_events_before_it(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("data", [packet(b"\xfe\0\0\x02\0"), b""])
-def test_the_end_of_the_stream_is_told(wire: Wire, data: bytes) -> None:
+def test_receive_end_of_stream_raises_dump_ended(wire: Wire, data: bytes) -> None:
     wire.server.sendall(data)
     wire.server.shutdown(socket.SHUT_WR)
     with pytest.raises(DumpEnded) as ended:

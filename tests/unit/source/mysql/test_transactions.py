@@ -49,7 +49,7 @@ def token(follower: Follower) -> str:
     return str(LogPosition.parse(follower.transactions.token))
 
 
-def test_positions_and_times() -> None:
+def test_rows_have_position_and_commit_time() -> None:
     file = File(NAME).gtid(1).query("BEGIN").table(1, "shop", "t").table(2, "other", "t").rows(1).rows(2).rows(1).xid()
     follower, rows = follow(file)
     assert [(row["lsn"], row["seq"], row["last_in_txn"]) for row in rows] == [
@@ -59,7 +59,7 @@ def test_positions_and_times() -> None:
     assert follower.transactions.token == f"{NAME}:{file.at}@1600000000 00000000-0000-0000-0000-000000000007:1"
 
 
-def test_transactions_without_gtids_begin_with_begin_and_end_with_commit() -> None:
+def test_transaction_without_gtid_bounded_by_begin_commit() -> None:
     file = File(NAME).query("BEGIN").table(1, "shop", "t").rows(1).query("COMMIT").query("BEGIN")
     file.table(1, "shop", "t").rows(1)
     follower, rows = follow(file)
@@ -67,14 +67,14 @@ def test_transactions_without_gtids_begin_with_begin_and_end_with_commit() -> No
     assert token(follower) == f"{NAME}:{file.starts[4]}"
 
 
-def test_numbers_of_seven_digits_follow_those_of_six() -> None:
+def test_file_number_of_seven_digits_follows_six() -> None:
     last = File("binlog.999999").change()
     last.rotate(File("binlog.1000000").change(number=2))
     _, rows = follow(last)
     assert [row["lsn"] for row in rows] == [999_999 << 36 | 4, 1_000_000 << 36 | 4]
 
 
-def test_offsets_go_on_past_what_32_bits_hold() -> None:
+def test_offsets_unwrap_past_4_gib() -> None:
     file = File(NAME, 0xFFFF_FF20)
     file.change().change()
     follower = Follower(LogPosition(NAME, 0xFFFF_FF20))
@@ -85,7 +85,7 @@ def test_offsets_go_on_past_what_32_bits_hold() -> None:
     assert token(follower) == f"{NAME}:{file.at}"
 
 
-def test_a_place_past_32_bits_is_found_from_the_files_start() -> None:
+def test_resume_past_4_gib_skips_from_file_start() -> None:
     file = File(NAME).change()
     file.add(40, b"\x00" * 40)  # stands for a transaction that fills the file; it is passed over unread
     file.at = (1 << 32) + 1000
@@ -103,7 +103,7 @@ def xa(file: File) -> File:
     return file.gtid(1).query(f"XA START {XA_NAME}").table(1, "shop", "t").rows(1).query(f"XA END {XA_NAME}")
 
 
-def test_xa_rows_are_held_and_the_token_stays_before_them() -> None:
+def test_xa_rows_held_and_token_kept_before_prepare() -> None:
     file = xa(File(NAME)).add(38, xa_prepare(b"q")).change(number=2)
     follower = Follower(LogPosition(NAME, 4, 1_600_000_000))
     cut = follower.take(file.events)
@@ -122,7 +122,7 @@ def test_xa_rows_are_held_and_the_token_stays_before_them() -> None:
     assert [row["lsn"] for row in cut.rows.to_pylist() if row["kind"] == "row"] == [lsn(NAME, begun)]
 
 
-def test_xa_rows_are_held_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xa_rows_above_memory_limit_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "_MAX_HELD_BYTES", 100)
     file = xa(File(NAME)).add(38, xa_prepare(b"q"))
     follow(file)
@@ -130,14 +130,14 @@ def test_xa_rows_are_held_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
         follow(file.gtid(2).query("XA START X'72',X'',1").table(1, "shop", "t").rows(1).rows(1))
 
 
-def test_xa_in_one_phase() -> None:
+def test_xa_one_phase_commits_at_once() -> None:
     file = xa(File(NAME)).add(38, xa_prepare(b"q", one_phase=True))
     follower, rows = follow(file)
     assert [row["last_in_txn"] for row in rows] == [True]
     assert follower.pieces.oldest_prepared is None
 
 
-def test_a_transaction_cut_in_its_middle_is_known_again() -> None:
+def test_transaction_cut_in_middle_resumes_behind_landed_rows() -> None:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1).rows(1).xid().change()
     follower = Follower(LogPosition(NAME, 4))
     for _ in follower.transactions.feed(Events.of(file.events[:-6])):
@@ -149,7 +149,7 @@ def test_a_transaction_cut_in_its_middle_is_known_again() -> None:
     assert [(row["seq"], row["last_in_txn"]) for row in rest if row["kind"] == "row"] == [(2 << 20, True), (0, True)]
 
 
-def test_a_transaction_that_landed_in_part_and_is_not_there_any_more_is_a_gap() -> None:
+def test_partly_landed_transaction_missing_is_gap() -> None:
     file = File(NAME).change().change()
     follower = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, 5), 3))
     with pytest.raises(PositionLost, match="a gap"):
@@ -165,14 +165,14 @@ def broken_off(*, parted: bool) -> Follower:
     return follower
 
 
-def test_a_transaction_that_a_crash_broke_off_leaves_nothing() -> None:
+def test_crash_discards_open_transaction() -> None:
     follower = broken_off(parted=False)
     rows = follower.take(File("binlog.000008").change().events).rows.to_pylist()
-    # The schema went with the broken transaction, so it is told again.
+    # The schema row was discarded with the transaction, so it is written again.
     assert [(row["kind"], row["lsn"] >> 36) for row in rows] == [("schema", 8), ("row", 8)]
 
 
-def test_a_part_of_a_transaction_that_a_crash_broke_off_is_a_gap() -> None:
+def test_crash_of_partly_landed_transaction_is_gap() -> None:
     with pytest.raises(PositionLost, match="lost in a crash of the server, a gap"):
         broken_off(parted=True).take(File("binlog.000008").change().events)
 
@@ -198,7 +198,7 @@ def opened() -> File:
         (lambda f: f.rows(1, 167, b"\x01\xff\xff\x99"), Unsupported, "an event of type 167 that cannot be read"),
     ],
 )
-def test_what_is_refused_is_named_with_its_place_after_what_came_before(
+def test_rejected_event_named_after_preceding_transactions(
     add: Callable[[File], File], kind: type[DblakeError], what: str
 ) -> None:
     file = opened()
@@ -227,7 +227,7 @@ def test_what_is_refused_is_named_with_its_place_after_what_came_before(
         lambda f: f,
     ],
 )
-def test_what_is_of_no_concern_leaves_nothing(add: Callable[[File], File]) -> None:
+def test_harmless_event_leaves_no_rows(add: Callable[[File], File]) -> None:
     file = add(opened()).xid().change(number=3)
     follower, rows = follow(file)
     assert [row["last_in_txn"] for row in rows] == [True, True]
@@ -235,13 +235,13 @@ def test_what_is_of_no_concern_leaves_nothing(add: Callable[[File], File]) -> No
 
 
 @pytest.mark.parametrize("text", ["ROLLBACK", "ROLLBACK TO `s`"])
-def test_rows_that_are_rolled_back_after_they_were_logged_are_refused(text: str) -> None:
+def test_rollback_of_logged_rows_rejected(text: str) -> None:
     with pytest.raises(Unsupported, match="rolled back after its rows were logged"):
         follow(opened().rows(1).query(text))
     follow(opened().rows(2).query(text))
 
 
-def test_an_event_with_a_wrong_checksum_is_a_gap() -> None:
+def test_wrong_checksum_is_gap() -> None:
     file = opened()
     file.rows(1)
     file.events[-1] = file.events[-1][:-6] + b"\xee" + file.events[-1][-5:]
@@ -249,7 +249,7 @@ def test_an_event_with_a_wrong_checksum_is_a_gap() -> None:
         follow(file)
 
 
-def test_a_file_without_checksums() -> None:
+def test_file_without_checksums_read() -> None:
     file = File(NAME).change()
     head, (description, *rest) = file.events[0], file.events[1:]
     bare = [description[:-5] + b"\x00" + description[-4:]]
@@ -263,7 +263,7 @@ def test_a_file_without_checksums() -> None:
     assert [(row["lsn"], row["last_in_txn"]) for row in rows if row["kind"] == "row"] == [(lsn(NAME, 4), True)]
 
 
-def test_a_table_without_names_is_refused_by_name() -> None:
+def test_captured_table_without_column_names_rejected() -> None:
     minimal = bytes.fromhex("010000000000010004") + b"shop\0\x01t\0" + b"\x01\x03\x00\x00"
     with pytest.raises(Unsupported, match=r"table shop\.t: the log does not name its columns"):
         follow(File(NAME).gtid().query("BEGIN").add(19, minimal))

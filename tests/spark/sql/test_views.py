@@ -1,4 +1,4 @@
-"""The plain, live and history views, and which statements may read them."""
+"""The plain, live and history views, and which statements are rejected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import StateError, UsageError
-from dblake.sql.query import frontier_at, query
+from dblake.sql.query import query, read_frontier_at
 from tests.spark.state.conftest import Lake, table_schema
 
 T = table_schema("public.t", "id integer key", "a text", "b text")
@@ -23,7 +23,7 @@ AFTER = table_schema("public.altered", "id integer key", "b text", "c integer")
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """State holds batch 1; batch 2 is in events only."""
+    """A lake whose state holds batch 1; batch 2 is in events only."""
     lake = Lake(spark, tmp_path_factory.mktemp("lake"))
     for schema in (T, CUT, NEW, SHOP, TWIN, LONE, BEFORE):
         lake.schema(schema)
@@ -52,7 +52,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
-def ask(lake: Lake, statement: str) -> list[tuple[object, ...]]:
+def run(lake: Lake, statement: str) -> list[tuple[object, ...]]:
     return [tuple(r) for r in query(lake.spark, lake.paths, statement).collect()]
 
 
@@ -82,12 +82,12 @@ LIVE = [(1, None, "b1"), (3, "a3", "filled"), (4, "new", "b4"), (5, "again", Non
         ("SELECT count(*) FROM dblake.windows", [(0,)]),
     ],
 )
-def test_views(lake: Lake, statement: str, expected: list[object]) -> None:
-    assert ask(lake, statement) == expected
+def test_view_query_returns_rows(lake: Lake, statement: str, expected: list[object]) -> None:
+    assert run(lake, statement) == expected
 
 
-def test_history_has_a_row_for_each_version(lake: Lake) -> None:
-    rows = ask(
+def test_history_has_one_row_per_version(lake: Lake) -> None:
+    rows = run(
         lake,
         "SELECT id, a, b, _op, CAST(_valid_from AS TIMESTAMP_NTZ), CAST(_valid_to AS TIMESTAMP_NTZ), _from.lsn, "
         "_to.lsn FROM t_history WHERE id IN (1, 2, 3, 4, 5) AND _from.lsn > 0 ORDER BY id, _from.lsn",
@@ -106,18 +106,18 @@ def test_history_has_a_row_for_each_version(lake: Lake) -> None:
     ]
 
 
-def test_a_truncate_ends_all_versions(lake: Lake) -> None:
-    assert ask(lake, "SELECT id, a, _from.lsn, _to.lsn FROM cut_history ORDER BY _from.lsn") == [
+def test_history_truncate_ends_all_versions(lake: Lake) -> None:
+    assert run(lake, "SELECT id, a, _from.lsn, _to.lsn FROM cut_history ORDER BY _from.lsn") == [
         (1, "x", 10, 21), (2, "y", 11, 12), (1, "z", 21, 22), (3, "w", 23, None)
     ]
 
 
-def test_a_table_without_a_key_has_its_rows_as_history(lake: Lake) -> None:
-    assert ask(lake, "SELECT v, _from.lsn, _to FROM lone_history ORDER BY v") == [(5, 15, None), (6, 21, None)]
+def test_history_without_key_has_the_created_rows(lake: Lake) -> None:
+    assert run(lake, "SELECT v, _from.lsn, _to FROM lone_history ORDER BY v") == [(5, 15, None), (6, 21, None)]
 
 
-def test_as_of_a_point(lake: Lake) -> None:
-    at = frontier_at(lake.paths, "1/1000")
+def test_query_as_of_frontier_point_ignores_newer_events(lake: Lake) -> None:
+    at = read_frontier_at(lake.paths, "1/1000")
     assert [tuple(r) for r in query(lake.spark, lake.paths, "SELECT count(*) FROM dblake.events", at).collect()] == [
         (13,)
     ]
@@ -125,14 +125,14 @@ def test_as_of_a_point(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("point", ["1/9", "2020-01-01", "yesterday"])
-def test_no_such_point(lake: Lake, point: str) -> None:
+def test_unknown_frontier_point_is_rejected(lake: Lake, point: str) -> None:
     with pytest.raises(UsageError):
-        frontier_at(lake.paths, point)
+        read_frontier_at(lake.paths, point)
 
 
-def test_live_refuses_a_type_it_cannot_lay_over_state(lake: Lake) -> None:
+def test_live_view_after_incompatible_change_is_rejected(lake: Lake) -> None:
     with pytest.raises(StateError, match=r"public\.altered, column b: its type became STRING, state has INT"):
-        ask(lake, "SELECT * FROM altered_live")
+        run(lake, "SELECT * FROM altered_live")
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_live_refuses_a_type_it_cannot_lay_over_state(lake: Lake) -> None:
         ("SELECT * FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND"),
     ],
 )
-def test_what_is_no_query_is_refused_in_one_line(lake: Lake, statement: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refused:
-        ask(lake, statement)
-    assert "\n" not in str(refused.value)
+def test_statement_that_is_no_query_is_rejected_in_one_line(lake: Lake, statement: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as rejected:
+        run(lake, statement)
+    assert "\n" not in str(rejected.value)
 
 
-def test_a_name_two_schemas_have_must_be_qualified(spark: SparkSession, lake: Lake) -> None:
+def test_unqualified_name_of_two_schemas_is_rejected(spark: SparkSession, lake: Lake) -> None:
     lake.schema(table_schema("third.lone", "v integer"), lsn=40, batch=3)
     with pytest.raises(UsageError, match="lone is a table of other, third"):
-        ask(lake, "SELECT * FROM lone")
+        run(lake, "SELECT * FROM lone")

@@ -1,4 +1,4 @@
-"""``maintain`` beside capture, reconcile, state and a reader, over 1,000 batches: nothing fails, nothing is lost."""
+"""``maintain`` beside capture, reconcile, state and a reader: nothing fails, nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ from dblake.state.run import run_state
 from tests.support.lake import CaptureLake
 
 T = "public.t"
-BATCHES = 1000
-_MOST_FILES = 60
-"""A table's files once all is still: what one round leaves, and never a file a batch."""
+_MAX_FILES = 60
+"""Limit of a table's files after the last maintenance: far fewer than one per batch."""
 
 
-class Together:
-    """Jobs that run over and over beside one another until told to stop; what one of them raised is raised."""
+class JobLoop:
+    """Jobs that repeat concurrently until ``stop``, which raises the first error of any of them."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
-    def run(self, job: Callable[[], object]) -> None:
-        def again() -> None:
+    def start(self, job: Callable[[], object]) -> None:
+        def repeat() -> None:
             try:
                 while not self._stop.is_set():
                     job()
-            except BaseException as error:  # noqa: BLE001 - told by end()
+            except BaseException as error:  # noqa: BLE001 - raised by stop()
                 self._errors.append(error)
                 self._stop.set()
 
-        self._threads.append(threading.Thread(target=again))
+        self._threads.append(threading.Thread(target=repeat))
         self._threads[-1].start()
 
     def wait(self, until: Callable[[], bool]) -> None:
         while not self._stop.is_set() and not until():
             time.sleep(0.2)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(120)
@@ -66,26 +65,27 @@ def files(path: str) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_all_jobs_at_once_over_1000_batches(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batches", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_maintain_beside_all_jobs_loses_nothing(spark: SparkSession, tmp_path: Path, batches: int) -> None:
     database, lake = MemoryDatabase(), CaptureLake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
     database.make_slot("shop")
     source = MemorySource(database, name="shop", patterns=["public.*"])
-    paths, drawn, stop = lake.paths, random.Random(11), threading.Event()
+    paths, random_source, stop = lake.paths, random.Random(11), threading.Event()
 
     def write() -> None:
-        key = str(drawn.randrange(50))
+        key = str(random_source.randrange(50))
         with database.begin() as transaction:
-            there = any(row["id"] == key for row in database.rows(T))
-            if not there:
-                transaction.insert(T, {"id": key, "v": str(drawn.random())})
-            elif drawn.random() < 0.3:
+            exists = any(row["id"] == key for row in database.rows(T))
+            if not exists:
+                transaction.insert(T, {"id": key, "v": str(random_source.random())})
+            elif random_source.random() < 0.3:
                 transaction.delete(T, {"id": key})
             else:
-                transaction.update(T, {"id": key}, {"v": str(drawn.random())})
+                transaction.update(T, {"id": key}, {"v": str(random_source.random())})
         time.sleep(0.005)
 
-    def keep() -> None:
+    def maintain_all() -> None:
         maintain(spark, paths, MaintainConfig())
 
     def read() -> None:
@@ -101,33 +101,33 @@ def test_all_jobs_at_once_over_1000_batches(spark: SparkSession, tmp_path: Path)
         kwargs={"until": Until(), "stop": stop, "max_rows": 1, "commits_per_second": 100.0},
     )
     capture.start()
-    together = Together()
+    jobs = JobLoop()
     try:
-        together.run(write)
-        together.wait(lambda: DeltaTable.is_deltatable(paths.landing) and reached(paths) > 1)
-        for job in (lambda: reconcile_once(spark, paths), lambda: run_state(spark, paths), keep, read):
-            together.run(job)
-        together.wait(lambda: reached(paths) >= BATCHES)
+        jobs.start(write)
+        jobs.wait(lambda: DeltaTable.is_deltatable(paths.landing) and landed_batch(paths) > 1)
+        for job in (lambda: reconcile_once(spark, paths), lambda: run_state(spark, paths), maintain_all, read):
+            jobs.start(job)
+        jobs.wait(lambda: landed_batch(paths) >= batches)
     finally:
-        together.end()
+        jobs.stop()
         stop.set()
         capture.join(60)
     assert not capture.is_alive()
     lake.capture(source)
     reconcile_once(spark, paths)
     run_state(spark, paths)
-    keep()
+    maintain_all()
 
     landed = lake.landing()["batch"].to_pylist()
-    assert sorted(set(landed)) == list(range(1, lake.reached.batch + 1)) and lake.reached.batch >= BATCHES
+    assert sorted(set(landed)) == list(range(1, lake.reached.batch + 1)) and lake.reached.batch >= batches
     state = spark.read.format("delta").load(paths.state("public", "t")).where("NOT _deleted").collect()
     assert {row["id"]: row["v"] for row in state} == {int(row["id"] or 0): row["v"] for row in database.rows(T)}
     events = spark.read.format("delta").load(paths.events)
     assert events.count() == events.select("incarnation", "lsn", "seq").distinct().count() == len(lake.reconciled()[0])
-    assert {name: files(path) for name, path in tables(paths).items() if files(path) > _MOST_FILES} == {}
+    assert {name: files(path) for name, path in tables(paths).items() if files(path) > _MAX_FILES} == {}
 
 
-def reached(paths: Paths) -> int:
+def landed_batch(paths: Paths) -> int:
     return DeltaTable(paths.landing).transaction_version("capture/shop") or 0
 
 

@@ -1,0 +1,188 @@
+"""Select what a run of ``check`` covers: the tables' versions, the new batches, and a suite for each.
+
+Place: between the tables and ``quality.run``. Tables are pinned one after the other against the direction of the path:
+state first, landing last. So each table is compared with tables that are at least as far, whatever other jobs write
+during the run.
+
+Guarantee: a run is bounded by what is new. Of landing, ledger and events it covers the batches after the suite's newest
+passed run; of state the tables whose version changed since. User suites cover all rows, in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblake.core.errors import UsageError
+from dblake.core.names import abbreviated, split_qualified
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.quality.events import (
+    EVENT_EXPECTATIONS,
+    ORDER_EXPECTATIONS,
+    build_schema_facts,
+    evaluate_events,
+    summarize_order,
+)
+from dblake.quality.landing import EXPECTATIONS as LANDING_EXPECTATIONS
+from dblake.quality.landing import summarize_batches
+from dblake.quality.state import build_expectations, evaluate_state
+from dblake.quality.suite import Suite
+from dblake.quality.user_suite import UserSuite, unknown_table
+from dblake.quality.windows import (
+    LEDGER_EXPECTATIONS,
+    WATERMARK_EXPECTATIONS,
+    evaluate_ledger,
+    evaluate_watermarks,
+)
+from dblake.sql.views import Views
+
+_BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedTable:
+    """A table at one version, and the newest landing batch it holds."""
+
+    rows: DataFrame
+    version: int
+    batch: int
+
+
+class Selection:
+    """The tables as of the start of a run, and the suites for their new rows.
+
+    ``passed`` has, by suite and table, the ``upto`` of the newest passed run. With ``tables`` only the state and user
+    suites of these tables are selected. Raises UsageError for a table that is not captured, and ConfigError for a user
+    suite of one.
+    """
+
+    def __init__(
+        self, spark: SparkSession, paths: Paths, user_suites: Sequence[UserSuite],
+        passed: Mapping[tuple[str, str], int], tables: Sequence[str],
+    ) -> None:
+        self._spark, self._paths, self._passed = spark, paths, passed
+        captured = sorted(read_schemas(paths)) if DeltaTable.is_deltatable(paths.schemas) else []
+        unknown = [table for table in tables if table not in captured]
+        if unknown:
+            raise UsageError(
+                f"there is no table {abbreviated(unknown)}; tables: {abbreviated(captured) or 'none yet'}",
+                next_step="name tables as schema.table",
+            )
+        self._covers_all_tables = not tables
+        self._states = {table: state for table in tables or captured if (state := self._pin_state(table))}
+        self._ledger = self._pin(paths.windows, Application.reconcile(paths.source))
+        self._events = self._pin(paths.events, Application.reconcile(paths.source))
+        self._schemas = read_schemas(paths) if self._events else {}
+        self._landing = self._pin(paths.landing, Application.capture(paths.source))
+        self._user_suites = [suite for suite in user_suites if not tables or suite.table in tables]
+        for suite in self._user_suites:
+            if suite.table not in captured:
+                raise unknown_table(suite, captured)
+
+    def suites(self) -> Iterator[Suite]:
+        """Yield the suites that have rows to cover. Raises ConfigError for a user suite with an unknown column."""
+        if self._covers_all_tables:
+            if self._landing:
+                yield from self._landing_suites(self._landing)
+            if self._events:
+                yield from self._event_suites(self._events)
+            if self._ledger and self._events and self._landing:
+                yield from self._window_suites(self._ledger, self._events, self._landing)
+        newest = self._newest_position()
+        for table, state in self._states.items():
+            if self._passed.get(("state", table)) != state.version:
+                yield self._state_suite(table, state, newest)
+        if self._user_suites:
+            views = Views(self._spark, self._paths)
+            for suite in self._user_suites:
+                rows = views.read_plain(suite.table)
+                suite.require_columns(rows.columns)
+                yield Suite(suite.name, suite.table, rows, suite.expectations)
+
+    def _landing_suites(self, landing: _PinnedTable) -> Iterator[Suite]:
+        since = self._since("landing", "landing", landing.batch)
+        if since < landing.batch:
+            # One batch more, so that a batch missing right after it is detected.
+            rows = summarize_batches(landing.rows.where(_is_after(since - 1)), landing.batch)
+            yield Suite("landing", "landing", rows, LANDING_EXPECTATIONS, since, landing.batch)
+
+    def _event_suites(self, events: _PinnedTable) -> Iterator[Suite]:
+        since = self._since("events", "events", events.batch)
+        if since < events.batch:
+            facts = build_schema_facts(self._spark, _versions_upto(self._schemas, events.batch))
+            rows = evaluate_events(events.rows.where(_is_after(since)), facts)
+            yield Suite("events", "events", rows, EVENT_EXPECTATIONS, since, events.batch)
+        since = self._since("order", "events", events.batch)
+        if since < events.batch:
+            row = events.rows.where(F.col(_BATCH) <= since).agg(F.max(_BATCH)).first() if since else None
+            first = row[0] if row and row[0] is not None else since
+            rows = summarize_order(events.rows.where(F.col(_BATCH) >= first))
+            yield Suite("order", "events", rows, ORDER_EXPECTATIONS, since, events.batch)
+
+    def _window_suites(self, ledger: _PinnedTable, events: _PinnedTable, landing: _PinnedTable) -> Iterator[Suite]:
+        since = self._since("watermarks", "windows", ledger.batch)
+        if since < ledger.batch:
+            rows = evaluate_watermarks(landing.rows, ledger.rows, since, ledger.batch)
+            yield Suite("watermarks", "windows", rows, WATERMARK_EXPECTATIONS, since, ledger.batch)
+        since = self._since("windows", "windows", ledger.batch)
+        if since < ledger.batch:
+            rows = evaluate_ledger(
+                ledger.rows, events.rows, since, ledger.batch,
+                consolidated=newest_batch(self._paths.events, Application.consolidation(self._paths.source)),
+            )
+            yield Suite("windows", "windows", rows, LEDGER_EXPECTATIONS, since, ledger.batch)
+
+    def _state_suite(self, table: str, state: _PinnedTable, newest: Position | None) -> Suite:
+        versions = _versions_upto(self._schemas, state.batch)[table]
+        rows = evaluate_state(state.rows, versions, newest)
+        return Suite("state", table, rows, build_expectations(versions, state.rows.columns), None, state.version)
+
+    def _newest_position(self) -> Position | None:
+        """Return the newest position of events, which is in their newest batch; None without events."""
+        if not self._events:
+            return None
+        rows = self._events.rows
+        batch = rows.agg(F.max(_BATCH)).first()
+        if batch is None or batch[0] is None:
+            return None
+        position = F.max(F.struct("incarnation", "lsn", "seq"))
+        row = rows.where(F.col(_BATCH) == batch[0]).agg(position).first()
+        return Position(*row[0]) if row else None
+
+    def _since(self, suite: str, table: str, newest: int) -> int:
+        """Return the batch after which a suite starts; 0 if the table was recreated since its newest passed run."""
+        passed = self._passed.get((suite, table), 0)
+        return passed if passed <= newest else 0
+
+    def _pin_state(self, table: str) -> _PinnedTable | None:
+        return self._pin(self._paths.state(*split_qualified(table)), Application.state(self._paths.source))
+
+    def _pin(self, path: str, application: str) -> _PinnedTable | None:
+        """Return the table at its newest version; None if it does not exist or no batch was committed to it."""
+        if not DeltaTable.is_deltatable(path):
+            return None
+        table = DeltaTable(path)
+        batch = table.transaction_version(application)
+        if batch is None:
+            return None
+        rows = self._spark.read.format("delta").option("versionAsOf", table.version()).load(path)
+        return _PinnedTable(rows, table.version(), batch)
+
+
+def _is_after(batch: int) -> Column:
+    """Match rows of later batches; a row without a batch always matches."""
+    return (F.col(_BATCH) > batch) | F.col(_BATCH).isNull()
+
+
+def _versions_upto(schemas: dict[str, list[SchemaVersion]], batch: int) -> dict[str, list[TableSchema]]:
+    """Return all versions of each table's schema up to a batch, oldest first."""
+    upto = {table: [v.schema for v in versions if v.batch <= batch] for table, versions in schemas.items()}
+    return {table: versions for table, versions in upto.items() if versions}
