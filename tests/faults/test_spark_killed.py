@@ -143,6 +143,8 @@ def test_reconcile_and_state_killed_under_load_are_exact(pipeline: Pipeline, dat
         pipeline.run("dump", "start", "--all")
         pipeline.run("capture", "--seconds", "3")
         pipeline.killed_at("reconcile", "reconcile.schemas_appended")
+        pipeline.killed_at("reconcile", "reconcile.task_written")
+        pipeline.killed_at("reconcile", "reconcile.events_written")
         pipeline.killed_at("reconcile", "reconcile.events_appended")
         pipeline.run("capture", "--seconds", "2")
         pipeline.killed_at("state", "state.merged")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -24,19 +24,28 @@ from dblake.core.window import Snapshot
 from dblake.decode.columns import OP, TRUNCATE
 from dblake.events.schema import POSITION
 from dblake.lake.files import file_path
-from dblake.lake.frontier import read_frontier
+from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
-from dblake.landing.columns import BATCH, INCARNATION, TABLE, TXID
+from dblake.landing.columns import BATCH, TABLE, TXID
 from dblake.reconcile.batch_summary import file_parts
 from dblake.reconcile.keys import KNOWN, state_keys
-from dblake.reconcile.phantoms import as_known_keys, older_than
+from dblake.reconcile.phantoms import as_known_keys
 from dblake.reconcile.runner import Runner
 from dblake.reconcile.windows import Ending
 from dblake.spark.append_table import AppendTable
 from dblake.spark.sql_literals import identifier
 
-FindState = Callable[[TableSchema], "FoldedState | None"]
+_BOUNDS = pa.schema([
+    (TABLE, pa.string()), ("folded", pa.int64()), ("b_incarnation", pa.int64()), ("b_lsn", pa.int64()),
+    ("xmin", pa.int64()),
+])
+_IS_UNFOLDED = "batch > folded"
+# Without its transaction a row of state cannot be judged.
+_MAY_BE_UNSEEN = "incarnation = b_incarnation AND lsn < b_lsn AND txid >= xmin"
+_MANY_TABLES = 200
+
+FindStates = Callable[[Iterable[TableSchema]], "list[FoldedState]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +58,10 @@ class FoldedState:
 
 
 class KnownKeys:
-    """Keys known from events, and from state tables as ``find_state`` finds them."""
+    """Keys known from events, and from state tables as ``find_states`` finds them."""
 
-    def __init__(self, runner: Runner, events: AppendTable, find_state: FindState) -> None:
-        self._runner, self._events, self._find_state = runner, events, find_state
+    def __init__(self, runner: Runner, events: AppendTable, find_states: FindStates) -> None:
+        self._runner, self._events, self._find_states = runner, events, find_states
 
     def of_tables(
         self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]
@@ -61,31 +70,36 @@ class KnownKeys:
 
         Truncates that state has folded in are left out: it has no live row from before them.
         """
-        states: dict[str, FoldedState] = {}
-        for ending in ended:
-            schema = schemas.get(ending.end.schema_id)
-            state = self._find_state(schema) if schema and ending.row.table not in states else None
-            if state:
-                states[ending.row.table] = state
-        events = self._events.frame(self._runner.spark)
-        unfolded = events.where(reduce(or_, (_unfolded(ending, states) for ending in ended)))
-        known = as_known_keys(events.where(reduce(or_, (_needed(ending, states) for ending in ended))))
+        dumped = {ending.row.table: schemas.get(ending.end.schema_id) for ending in ended}
+        found = self._find_states(schema for schema in dumped.values() if schema)
+        states = {state.schema.table: state for state in found}
+        spark = self._runner.spark
+        bounds = F.broadcast(spark.createDataFrame(_bounds(ended, states)))
+        # An earlier row of one table may come once for each of its dumps that end here, which changes nothing.
+        events = self._events.frame(spark).where(_may_count(ended, states)).join(bounds, TABLE, "inner")
+        known = as_known_keys(events.where(f"{_IS_UNFOLDED} OR ({_MAY_BE_UNSEEN})"))
         if states:
             paths = {path: (state.schema.table, state.schema.primary_key)
                      for state in states.values() for path in state.files}
             of_state = self._runner.frame(file_parts(paths), KNOWN, partial(state_keys, tables=paths))
             known = known.unionByName(of_state) if of_state else known
-        return known, _positions(unfolded.where(F.col(OP) == TRUNCATE).select(TABLE, *POSITION))
+        return known, _positions(events.where(_IS_UNFOLDED).where(F.col(OP) == TRUNCATE).select(TABLE, *POSITION))
 
 
-def no_state(_: TableSchema) -> None:
+def no_states(_: Iterable[TableSchema]) -> list[FoldedState]:
     """Find no state table: for events that are decoded again, of which state holds what was decoded before."""
+    return []
 
 
-def find_state(paths: Paths, schema: TableSchema) -> FoldedState | None:
-    """Return a table's state if it has the keys of the events that the events table holds now."""
-    # Before the table is opened, so that it is at least as far.
+def find_states(paths: Paths, schemas: Iterable[TableSchema]) -> list[FoldedState]:
+    """Return those tables' states that have the keys of the events that the events table holds now."""
+    # Before the tables are opened, so that they are at least as far.
     frontier = read_frontier(paths)
+    found = (_find_state(paths, schema, frontier) for schema in schemas)
+    return [state for state in found if state]
+
+
+def _find_state(paths: Paths, schema: TableSchema, frontier: Frontier) -> FoldedState | None:
     path = paths.state(*split_qualified(schema.table))
     if not schema.primary_key or not DeltaTable.is_deltatable(path):
         return None
@@ -106,22 +120,31 @@ def find_state(paths: Paths, schema: TableSchema) -> FoldedState | None:
     return FoldedState(schema, tuple(file_path(path, file) for file in table.file_uris()), batch)
 
 
-def _unfolded(ending: Ending, states: Mapping[str, FoldedState]) -> Column:
-    of_table = F.col(TABLE) == ending.row.table
-    state = states.get(ending.row.table)
-    return of_table & (F.col(BATCH) > state.batch) if state else of_table
+def _bounds(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> pa.Table:
+    """Return a row for each dump that ends: ``table``, the batch that state holds (0 without), and its beginning."""
+    rows = []
+    for ending in ended:
+        state, began = states.get(ending.row.table), ending.end.began
+        row: dict[str, object] = {TABLE: ending.row.table, "folded": state.batch if state else 0}
+        if began and began.snapshot and state:
+            at = began.position
+            row |= {"b_incarnation": at.incarnation, "b_lsn": at.lsn, "xmin": Snapshot.parse(began.snapshot).xmin}
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=_BOUNDS)
 
 
-def _needed(ending: Ending, states: Mapping[str, FoldedState]) -> Column:
-    """Events that state does not hold, or without whose transaction its rows cannot be judged."""
-    began, unfolded = ending.end.began, _unfolded(ending, states)
-    if began is None or not began.snapshot or ending.row.table not in states:
-        return unfolded
-    maybe_unseen = (
-        (F.col(TABLE) == ending.row.table) & (F.col(INCARNATION) == began.incarnation)
-        & older_than(began.position) & (F.col(TXID) >= Snapshot.parse(began.snapshot).xmin)
-    )
-    return unfolded | maybe_unseen
+def _may_count(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> Column:
+    """Return a condition that few other events fulfil, made of constants, so that file statistics skip the rest."""
+    without = {ending.row.table for ending in ended} - states.keys()
+    counts = F.col(TABLE).isin(sorted(without)) if without else F.lit(False)
+    if len(without) > _MANY_TABLES:
+        return F.lit(True)
+    if states:
+        later = F.col(BATCH) > min(state.batch for state in states.values())
+        began = [ending.end.began for ending in ended if ending.row.table in states]
+        oldest = [Snapshot.parse(each.snapshot).xmin for each in began if each and each.snapshot]
+        counts = counts | (later | (F.col(TXID) >= min(oldest)) if oldest else later)
+    return counts
 
 
 def _positions(truncates: DataFrame) -> dict[str, list[Position]]:

@@ -75,7 +75,8 @@ class Plan:
 
     def with_evictions(self, evictions: pa.Table) -> Plan:
         """Return a plan with evicted keys; ``evictions`` has ``chunk_id`` (a window's number), ``key_text``, ``whole``
-        and ``carried``."""
+        and ``carried``.
+        """
         evicted: dict[int, list[str]] = {}
         fills: dict[int, dict[str, frozenset[str]]] = {}
         for row in evictions.to_pylist():

@@ -29,7 +29,7 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files, newest_batch
 from dblake.lake.schemas import SCHEMAS, parse_schema, schema_row
 from dblake.reconcile.batch_summary import Survey, survey
-from dblake.reconcile.known_keys import KnownKeys, find_state, no_state
+from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
 from dblake.reconcile.microbatch import MicroBatch, Reconciled
@@ -54,7 +54,7 @@ class Reconciler:
         for table in (self._schemas, self._events, self._ledger):
             table.create()
         # State holds what was decoded before, so it knows nothing of events that are decoded again.
-        found = no_state if earlier else partial(find_state, paths)
+        found = no_states if earlier else partial(find_states, paths)
         self._known_keys = KnownKeys(self._runner, self._events, found)
         self._run = self._newest_run()
         self._known: dict[str, TableSchema] = {}

@@ -44,7 +44,8 @@ def carried(column: str) -> str:
 
 def cell(shape: Shape, column: str) -> str:
     """Return SQL for a column in an event: its text ``v``, ``hex`` if that is the hex of bytes that are no text, and
-    ``missing`` if the event begins a row without the column."""
+    ``missing`` if the event begins a row without the column.
+    """
     name = literal(column)
     in_key = column in shape.primary_key
     missing = (
