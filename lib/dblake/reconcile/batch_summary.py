@@ -155,9 +155,10 @@ def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
         task = tasks[min(count - 1, count * (2 * before + part.size) // max(2 * total, 1))]
         before += part.size
         if task and task[-1].path == part.path:
-            joined = task.pop()
-            part = Part(part.path, joined.groups + part.groups, joined.size + part.size)
-        task.append(part)
+            previous = task.pop()
+            task.append(Part(part.path, previous.groups + part.groups, previous.size + part.size))
+        else:
+            task.append(part)
     return [task for task in tasks if task]
 
 

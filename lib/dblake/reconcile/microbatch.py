@@ -88,8 +88,7 @@ class MicroBatch:
         return self._runner.frame(parts, IN_WINDOW, partial(in_window_keys, plan=plan))
 
     def _evicting(self, chunks: Sequence[Part], in_window: DataFrame, plan: Plan) -> Plan:
-        """Return a plan that evicts the chunk rows of the keys in their windows; decodes the keys of those chunks only.
-        """
+        """Return a plan that evicts chunk rows of keys in their windows; only the keys of those chunks are decoded."""
         in_window = in_window.persist()
         try:
             touched = touched_windows(in_window).collect()

@@ -74,8 +74,9 @@ class Plan:
         return replace(self, truncated=self.truncated | frozenset(numbers))
 
     def with_evictions(self, evictions: pa.Table) -> Plan:
-        """Return a plan with evicted keys; ``evictions`` has ``chunk_id`` (a window's number), ``key_text``, ``whole``
-        and ``carried``.
+        """Return a plan with evicted keys.
+
+        ``evictions`` has ``chunk_id`` (a window's number), ``key_text``, ``whole`` and ``carried``.
         """
         evicted: dict[int, list[str]] = {}
         fills: dict[int, dict[str, frozenset[str]]] = {}

@@ -75,7 +75,7 @@ class Runner:
             yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
 
         written = events.sortWithinPartitions(*POSITION).mapInArrow(run, "result binary").collect()
-        return [pickle.loads(row["result"]) for row in written]
+        return [pickle.loads(row["result"]) for row in written]  # noqa: S301 - pickled by our own task
 
     def _tasks(self, parts: Sequence[Part]) -> list[list[Part]]:
         """As many tasks as the cores have turns for, so that all cores finish together."""

@@ -96,7 +96,7 @@ class _Run:
         self.reconciler.catch_up()
 
     def has_new_batches(self) -> bool:
-        """True if landing has batches that events lack."""
+        """Return True if landing has batches that events lack."""
         landing = self.reconciler.landing
         return landing.refresh() and landing.newest_batch > self.reconciler.done()
 

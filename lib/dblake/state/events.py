@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from dblake.core.position import Position
-from dblake.state.files import file_path, file_system
+from dblake.lake.files import file_path, filesystem
 from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
 
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
@@ -147,7 +147,7 @@ class Events:
     def _groups(self, path: str) -> list[tuple[int, int | None, int | None, float]]:
         """For each row group its least and greatest batch, and the bytes of a row's images."""
         if path not in self._spans:
-            system, base = file_system(self._path)
+            system, base = filesystem(self._path)
             with system.open_input_file(file_path(base, path)) as source:
                 facts = pq.ParquetFile(source).metadata
             self._spans[path] = [_group(facts.row_group(n), n) for n in range(facts.num_row_groups)]
@@ -159,7 +159,7 @@ def read_span(root: str, span: Span, wanted: Selection, columns: Sequence[str]) 
     conditions = {"batch", "table", *(POSITION if wanted.since else ())}
     if wanted.schema_ids is not None:
         conditions |= {"schema_id", "key", "op"}
-    system, base = file_system(root)
+    system, base = filesystem(root)
     with system.open_input_file(file_path(base, span.path)) as source:
         file = pq.ParquetFile(source, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False)
         names = [name for name in file.schema_arrow.names if name in {*columns, *conditions}]

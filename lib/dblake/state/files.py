@@ -15,18 +15,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import fs
 
+from dblake.lake.files import file_path, filesystem
+from dblake.state.file_statistics import statistics
 from dblake.state.values import arrow_type
 
 FILE_BYTES = 32 << 20
@@ -34,9 +32,6 @@ FILE_BYTES = 32 << 20
 SMALL_FILE_BYTES = 16 << 20
 """Smaller files are read whole and may be written together."""
 _ROW_GROUP_ROWS = 128 << 10
-_STATISTICS_COLUMNS = 32
-_STATISTICS_LETTERS = 32
-_LAST_LETTER = "\U0010ffff"
 _SPARK = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT", "timestamp_ntz": "TIMESTAMP_NTZ"}
 #: Spark reads days and times before 1582 of a file that names Spark 3 or later as they are.
 _WRITER = {"org.apache.spark.version": "4.0.0"}
@@ -64,7 +59,7 @@ class Columns:
     physical: Mapping[str, str]
 
     def has_ranges(self, name: str) -> bool:
-        """True for the columns by whose statistics a merge skips files."""
+        """Return True for the columns by whose statistics a merge skips files."""
         return name == "_key" or self.types[name] in ("BIGINT", "INT", "SMALLINT", "TINYINT")
 
     def schema(self) -> pa.Schema:
@@ -151,7 +146,7 @@ def spark_type_of(delta: Any) -> str:
 
 
 def may_hold(file: DataFile, name: str, ordered: OrderedValues) -> bool:
-    """True unless statistics rule out that a file has one of these values, which are in order, in a column."""
+    """Return True unless statistics rule out that a file has one of these values, which are in order, in a column."""
     known = file.ranges.get(name)
     if known is None:
         return True
@@ -173,7 +168,7 @@ class FileReader:
     """One Parquet file of a table, by row groups."""
 
     def __init__(self, root: str, columns: Columns, file: DataFile) -> None:
-        system, base = file_system(root)
+        system, base = filesystem(root)
         self._source = system.open_input_file(file_path(base, file.path))
         self._file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="us", pre_buffer=False)
         self._columns = columns
@@ -232,7 +227,7 @@ class FileWriter:
 
     def __init__(self, root: str, columns: Columns) -> None:
         self._root, self._columns = root, columns
-        self._system, self._base = file_system(root)
+        self._system, self._base = filesystem(root)
         self._logical = columns.schema()
         self._schema = pa.schema([
             pa.field(columns.physical[name], arrow_type(kind)) for name, kind in columns.types.items()
@@ -302,88 +297,6 @@ def writing(root: str, columns: Columns) -> Iterator[FileWriter]:
     writer = FileWriter(root, columns)
     yield writer
     writer.close()
-
-
-def statistics(facts: pq.FileMetaData) -> str:
-    """Return a file's statistics as the Delta log has them, from its Parquet footer."""
-    least: dict[str, str] = {}
-    most: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    for place in range(min(facts.num_columns, _STATISTICS_COLUMNS)):
-        columns = [facts.row_group(group).column(place) for group in range(facts.num_row_groups)]
-        name = columns[0].path_in_schema
-        found = [column.statistics for column in columns]
-        if facts.schema.column(place).max_repetition_level or any(s is None for s in found):
-            continue
-        if all(s.has_null_count for s in found):
-            nulls[name] = sum(s.null_count for s in found)
-        valued = [s for s in found if s.has_min_max]
-        # A row group of NULLs has neither; one whose texts are too long has values without them.
-        if not valued or any(not s.has_min_max and s.num_values for s in found):
-            continue
-        low, high = _least(min(s.min for s in valued)), _most(max(s.max for s in valued))
-        if low is not None and high is not None:
-            least[name], most[name] = low, high
-    parts = [f'"numRecords":{facts.num_rows}', f'"minValues":{_object(least)}', f'"maxValues":{_object(most)}',
-             f'"nullCount":{_object({name: str(count) for name, count in nulls.items()})}']
-    return f"{{{','.join(parts)}}}"
-
-
-def _object(values: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in values.items()) + "}"
-
-
-def _least(value: Any) -> str | None:
-    """A lower bound as JSON; None where Delta's and Parquet's order differ or the type has none."""
-    if isinstance(value, str):
-        return json.dumps(value[:_STATISTICS_LETTERS])
-    if isinstance(value, datetime):
-        return _moment(value.replace(microsecond=value.microsecond // 1000 * 1000))
-    return _exact(value)
-
-
-def _most(value: Any) -> str | None:
-    if isinstance(value, str):
-        cut = value if len(value) <= _STATISTICS_LETTERS else value[:_STATISTICS_LETTERS] + _LAST_LETTER
-        return json.dumps(cut)
-    if isinstance(value, datetime):
-        down = value.replace(microsecond=value.microsecond // 1000 * 1000)
-        try:
-            return _moment(down if down == value else down + timedelta(milliseconds=1))
-        except OverflowError:
-            return None
-    return _exact(value)
-
-
-def _exact(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, np.integer)):
-        return str(value)
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, date):
-        return f'"{value.isoformat()}"'
-    # Parquet leaves NaN out, which Delta's readers order last.
-    return None
-
-
-def _moment(value: datetime) -> str:
-    zone = "Z" if value.tzinfo else ""
-    return f'"{value.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'
-
-
-def file_system(root: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a table's folder and the folder's path in it."""
-    if "://" in root:
-        system, base = fs.FileSystem.from_uri(root)
-        return system, base.rstrip("/")
-    return fs.LocalFileSystem(), root.rstrip("/")
-
-
-def file_path(base: str, path: str) -> str:
-    """Return where a file is, given its path in the Delta log."""
-    return path if path.startswith("/") else f"{base}/{path}"
 
 
 class OrderedValues:

@@ -145,7 +145,7 @@ class _Images:
         return found
 
     def texts(self, name: str, rows: np.ndarray) -> pa.Array:
-        """The texts of a column in some rows; NULL for row -1 and where the image lacks the column."""
+        """Return the texts of a column in some rows; NULL for row -1 and where the image lacks the column."""
         entries = self.entries(name)
         at = np.where(rows < 0, -1, entries[rows]) if self._rows else np.full(len(rows), -1)
         return self._items.take(pa.array(at, mask=at < 0))
@@ -180,7 +180,7 @@ class _Rows:
         return older
 
     def order(self) -> np.ndarray:
-        """The rows by position."""
+        """Return the rows by position."""
         incarnation, lsn, seq = self.at
         before = [part[:-1] for part in self.at]
         if not is_older([part[1:] for part in self.at], before).any():
@@ -193,19 +193,19 @@ class _Rows:
         return self._carried[name]
 
     def carried(self, name: str) -> np.ndarray:
-        """True where an event decides what a column holds."""
+        """Return True where an event decides what a column holds."""
         carried: np.ndarray = self._begins | self._has(name)
         return carried
 
     def texts(self, name: str, rows: np.ndarray) -> pa.Array:
-        """A column's texts."""
+        """Return a column's texts."""
         if name in self._key_columns:
             return self._in_key.texts(name, rows)
         kept = np.where((rows >= 0) & self._pick(self.deleted, rows), -1, rows)
         return self._after.texts(name, kept)
 
     def missing(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """True where the event that begins a row does not have the column though its schema does."""
+        """Return True where the event that begins a row does not have the column though its schema does."""
         lacks: np.ndarray = (self.deleted | self._partial) & ~self._has(name)
         missing: np.ndarray = (rows >= 0) & self._pick(lacks, rows)
         return missing
@@ -276,7 +276,7 @@ def folded_schema(shape: Shape) -> pa.Schema:
 
 
 def is_older(these: list[np.ndarray], those: list[np.ndarray]) -> np.ndarray:
-    """True where a position, given as its three parts, comes before another."""
+    """Return True where a position, given as its three parts, comes before another."""
     (a, b, c), (x, y, z) = these, those
     older: np.ndarray = (a < x) | ((a == x) & ((b < y) | ((b == y) & (c < z))))
     return older
@@ -326,6 +326,6 @@ def _chunk(table: pa.Table, name: str) -> pa.Array:
 
 
 def _mask(values: pa.Array) -> np.ndarray:
-    """A boolean column as a mask; NULL is false."""
+    """Return a boolean column as a mask; NULL is false."""
     mask: np.ndarray = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
     return mask.astype(bool, copy=False)

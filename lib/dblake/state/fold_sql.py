@@ -43,8 +43,10 @@ def carried(column: str) -> str:
 
 
 def cell(shape: Shape, column: str) -> str:
-    """Return SQL for a column in an event: its text ``v``, ``hex`` if that is the hex of bytes that are no text, and
-    ``missing`` if the event begins a row without the column.
+    """Return SQL for a column in an event.
+
+    Its text is ``v``; ``hex`` is true if that is the hex of bytes that are no text, and ``missing`` if the event begins
+    a row without the column.
     """
     name = literal(column)
     in_key = column in shape.primary_key
@@ -95,7 +97,7 @@ def _names_where(conditions: dict[str, str]) -> str:
 
 
 def _resolved(shape: Shape, rows: str) -> str:
-    """Some images are partial: each column comes from the newest event that carries it."""
+    """Resolve partial images: each column comes from the newest event that carries it."""
     cells = [
         f"max_by({cell(shape, c.name)}, _at)"
         + ("" if c.name in shape.primary_key else f" FILTER (WHERE {carried(c.name)})") + f" AS c{i}"

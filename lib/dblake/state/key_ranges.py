@@ -91,8 +91,8 @@ def _bounds(
     chosen = spans[:: max(len(spans) // _SAMPLED_SPANS, 1)]
     keys = []
     for span in chosen:
-        for rows in events.read_span(span, wanted, ("op", "key")):
-            rows = rows.filter(pc.not_equal(rows["op"], "t"))
+        for found in events.read_span(span, wanted, ("op", "key")):
+            rows = found.filter(pc.not_equal(found["op"], "t"))
             step = max(rows.num_rows // _SAMPLED_ROWS, 1)
             keys.append(_comparable(rows.take(pa.array(np.arange(0, rows.num_rows, step))).combine_chunks(), shape))
     ordered = pa.concat_arrays(keys).drop_null() if keys else pa.array([], pa.string())

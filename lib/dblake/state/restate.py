@@ -68,7 +68,7 @@ def restate(
         try:
             _build(spark, runner, paths, table, max(runs), batch)
         except StateError as failure:
-            logger.error("%s", failure)
+            logger.error("%s", failure)  # noqa: TRY400 - a traceback may hold values
             error = failure
         failpoint("state.restated")
         restated.append(Restated(table, max(runs), now.batch, DeltaTable(path).version(), error))

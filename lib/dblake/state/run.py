@@ -198,7 +198,7 @@ class _StepRun:
         )
 
     def _slices(self, tables: Sequence[str]) -> tuple[list[Slice], list[Outcome]]:
-        """The slices of tables, without events; and what became of those that cannot be folded."""
+        """Return the slices of tables, without events; and what became of those that cannot be folded."""
         slices, failed = [], []
         for table in tables:
             try:
@@ -275,7 +275,7 @@ class _StepRun:
 
 
 def _note_restated(paths: Paths, before: Frontier, restated: Sequence[Restated]) -> Frontier:
-    """Appends a frontier row with the versions that stand on the events there are now."""
+    """Append a frontier row with the versions that stand on the events there are now."""
     built = {each.table: each.version for each in restated if not each.error and each.table in before.versions}
     if before.position is None or not built:
         return before

@@ -106,7 +106,9 @@ class SparkRunner:
         shared = self._context.broadcast(task)
         parts = min(len(items), 4 * self._context.defaultParallelism)
         try:
-            yield from self._context.parallelize(items, parts).map(lambda item: shared.value(item)).collect()
+            # A lambda, so that the executor loads the broadcast value, not the driver.
+            run = lambda item: shared.value(item)  # noqa: E731, PLW0108
+            yield from self._context.parallelize(items, parts).map(run).collect()
         finally:
             shared.unpersist()
 

@@ -22,8 +22,8 @@ OWN = {
 }
 #: What a column may not be called: our own, and one that the fold hands to the merge.
 RESERVED = frozenset({*OWN, "_unknown"})
-REBUILD = "if the change is meant, dump start --table '{table}', unless capture has requested that by itself; once " \
-          "that dump is done, the next state run rebuilds the table from it"
+REBUILD = "if the change is meant, dump start --table '{table}', unless capture has requested that automatically; " \
+          "once that dump is done, the next state run rebuilds the table from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Shape:
 
 
 def shape_of(versions: Sequence[TableSchema]) -> Shape:
-    """The shape after these versions of a table's schema, oldest first."""
+    """Return the shape after these versions of a table's schema, oldest first."""
     newest = versions[-1]
     columns = [StateColumn(c.name, spark_type(c.type)) for c in newest.columns]
     known = {c.name for c in columns}
@@ -92,7 +92,7 @@ def key_changed(table: str) -> IncompatibleSchemaChange:
 
 
 def widened_to_fit(shape: Shape, existing: Mapping[str, str]) -> Shape:
-    """The shape with the types a state table that is already there has or must grow to.
+    """Return the shape with the types a state table that is already there has or must grow to.
 
     ``existing`` maps its columns to their types. Where one of the two types holds all values of the other, it is the
     wider of them; else IncompatibleSchemaChange.

@@ -19,8 +19,9 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from dblake.lake.files import filesystem
 from dblake.spark.sql_literals import delta, identifier, literal
-from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, file_system, table_columns
+from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
 
@@ -63,7 +64,7 @@ def progress_of(table: DeltaTable, app: str) -> Progress:
 
 
 def has_odd_names(shape: Shape) -> bool:
-    """True if the table needs column mapping, which only Spark can set up."""
+    """Return True if the table needs column mapping, which only Spark can set up."""
     return any(_ODD_NAME.search(column.name) for column in shape.columns)
 
 
@@ -149,7 +150,7 @@ def replace_odd_names(
 def _create(path: str, shape: Shape) -> None:
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])
-    system, base = file_system(path)
+    system, base = filesystem(path)
     system.create_dir(base, recursive=True)
     DeltaTable.create(
         path, Schema.from_arrow(schema), mode="ignore", raise_if_key_not_exists=False,

@@ -124,7 +124,7 @@ class _Task:
         return result
 
     def _has_changes(self, heads: pa.Table, match: np.ndarray) -> bool:
-        """True if a row with one of these keys and positions changes."""
+        """Return True if a row with one of these keys and positions changes."""
         newer, buried = _decided(heads, self.change, match)
         return bool(newer.any() or buried.any())
 
@@ -177,7 +177,7 @@ def _decided(rows: pa.Table, change: Change, match: np.ndarray) -> tuple[np.ndar
 def _replaced(
     column: pa.ChunkedArray, taken: np.ndarray, source: pa.ChunkedArray, match: np.ndarray
 ) -> pa.Array:
-    """The column with the source's values where they are taken."""
+    """Return the column with the source's values where they are taken."""
     if not taken.any():
         return column
     own = _chunk(column)
@@ -193,7 +193,7 @@ def _replaced(
 
 
 def _buried(columns: dict[str, pa.Array], change: Change, buried: np.ndarray) -> dict[str, pa.Array]:
-    """The columns of rows that a truncate deletes: tombstones at its position."""
+    """Return the columns of rows that a truncate deletes: tombstones at its position."""
     limit, mask = change.truncated_at, pa.array(buried)
     assert limit is not None, "only a truncate buries"
     at = dict(zip(_POSITION, (limit.incarnation, limit.lsn, limit.seq), strict=True))
@@ -234,7 +234,7 @@ def _named(
 
 
 def _inserted(change: Change, fresh: np.ndarray) -> pa.Table:
-    """The folded rows whose key the table does not have."""
+    """Return the folded rows whose key the table does not have."""
     rows = change.rows if fresh.all() else change.rows.filter(pa.array(fresh))
     return first_rows(rows, change.shape)
 
@@ -275,7 +275,7 @@ def _grouped(files: Sequence[DataFile]) -> list[list[DataFile]]:
 
 
 def _absorbed(files: Sequence[DataFile], written: int) -> list[DataFile]:
-    """The small files to write again with new rows."""
+    """Return the small files to write again with new rows."""
     chosen: list[DataFile] = []
     for file in sorted(files, key=lambda f: f.size):
         if file.size > max(2 * written, _ABSORBED_BYTES) or file.size >= SMALL_FILE_BYTES:

@@ -163,7 +163,7 @@ def _instant(text: str) -> int | None:
 
 
 def _are_dates(texts: pa.Array, pattern: str) -> pa.Array:
-    """True where a text has the pattern and its numbers are a day and a time of day; never NULL."""
+    """Return True where a text has the pattern and its numbers are a day and a time of day; never NULL."""
     fits = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
     shaped = pc.if_else(fits, texts, "2000-01-01")
 
@@ -185,7 +185,7 @@ def _numbers(texts: pa.Array) -> np.ndarray:
 
 
 def _read_bytes(texts: pa.Array) -> pa.Array:
-    """Read ``\\x`` and hex."""
+    r"""Read ``\x`` and hex."""
     digits = pc.utf8_slice_codeunits(texts, 2)
     if not _all_true(pc.match_substring_regex(digits, "^(?:[0-9a-fA-F]{2})*$")):
         # Spark reads an odd number of digits as if a 0 stood before them.
@@ -222,12 +222,12 @@ def _where(kept: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _all_true(found: pa.Array) -> bool:
-    """True unless one of them is false; NULL counts as true."""
+    """Return True unless one of them is false; NULL counts as true."""
     return bool(pc.all(found, min_count=0).as_py())
 
 
 def _has_only(texts: pa.Array, allowed: bytes) -> bool:
-    """True if the texts have no other bytes than these."""
+    """Return True if the texts have no other bytes than these."""
     data = texts.buffers()[2]
     if data is None:
         return True

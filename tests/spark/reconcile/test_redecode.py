@@ -43,12 +43,12 @@ TABLES = {T.table: T, U.table: U}
 
 
 def put(batch: int, lsn: int, key: str, value: str, op: str = "c", table: str = T.table) -> Change:
-    """A row created or updated in a transaction of its own."""
+    """Return a row created or updated in a transaction of its own."""
     return Change(batch, 1, Position(1, lsn), lsn, table, op, (key,), {"id": key, "v": value}, last=True)
 
 
 def chunk(low: tuple[int, int], rows: int, high: tuple[int, int], read: dict[str, str]) -> list[LandedRecord]:
-    """A chunk of ``t``: batch and lsn of its watermarks, the batch of its rows, and the rows."""
+    """Return a chunk of ``t``: batch and lsn of its watermarks, the batch of its rows, and the rows."""
     end = ChunkEnd("d", 1, low[1], 0, T.schema_id, len(read), min(low[0], rows))
     return [
         Low(low[0], 1, T.table, "k", Position(1, low[1])),
@@ -83,7 +83,7 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def paths(folded: Path, tmp_path: Path) -> Paths:
-    """A copy of the folded warehouse."""
+    """Return a copy of the folded warehouse."""
     shutil.copytree(folded, tmp_path, dirs_exist_ok=True)
     return Paths(str(tmp_path), "shop")
 

@@ -43,14 +43,14 @@ Row = tuple[int, int, str, str | None]
 
 
 def put(batch: int, lsn: int, key: str, value: str, op: str = "c") -> Change:
-    """A row of ``t`` created or updated in a transaction of its own."""
+    """Return a row of ``t`` created or updated in a transaction of its own."""
     return Change(batch, 1, Position(1, lsn), lsn, T.table, op, (key,), {"id": key, "v": value})
 
 
 def chunk(
     batch: int, name: str, low: int, high: int, read: dict[str, str], **high_fields: object
 ) -> list[LandedRecord]:
-    """A chunk of ``t`` that landed in one batch; ``high_fields`` replace fields of its high watermark's payload."""
+    """Return a chunk of ``t`` that landed in one batch; ``high_fields`` replace fields of its high watermark."""
     end = {"dump_id": "d", "number": 1, "low_lsn": low, "low_seq": 0, "schema_id": T.schema_id, "rows": len(read),
            "first_batch": batch, **high_fields}
     return [
@@ -61,7 +61,7 @@ def chunk(
 
 
 def lake(folder: Path, records: Sequence[LandedRecord]) -> Paths:
-    """A warehouse with these records landed."""
+    """Return a warehouse with these records landed."""
     paths = Paths(str(folder), "shop")
     land(paths.landing, "shop", records, {T.table: T})
     return paths
@@ -70,7 +70,7 @@ def lake(folder: Path, records: Sequence[LandedRecord]) -> Paths:
 def reconciled_in(
     runs: int, spark: SparkSession, folder: Path, first: Sequence[LandedRecord], then: Sequence[LandedRecord]
 ) -> Paths:
-    """A warehouse with all records reconciled; of two runs the first one precedes the landing of ``then``."""
+    """Return a warehouse with all records reconciled; of two runs the first one precedes the landing of ``then``."""
     paths = lake(folder, first)
     if runs == 2:
         reconcile_once(spark, paths)

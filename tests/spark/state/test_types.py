@@ -25,7 +25,7 @@ _ZONE = "spark.sql.session.timeZone"
 
 @pytest.fixture
 def new_york_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session in a time zone with clock changes: hours that do not exist, and hours that occur twice."""
+    """Return the session in a time zone with clock changes: hours that do not exist, and hours that occur twice."""
     previous = spark.conf.get(_ZONE)
     assert previous is not None
     spark.conf.set(_ZONE, "America/New_York")

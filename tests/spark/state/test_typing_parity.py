@@ -47,7 +47,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def by_sql(spark: SparkSession) -> dict[str, list[object]]:
-    """The values that the SQL reading gives for every case."""
+    """Return the values that the SQL reading gives for every case."""
     values: dict[str, list[object]] = {}
     for kind, texts in CASES.items():
         frame = spark.createDataFrame([(n, text) for n, text in enumerate([*texts, None])], "n INT, v STRING")

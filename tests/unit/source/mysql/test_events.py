@@ -231,7 +231,7 @@ def test_lsn_orders_files_and_offsets_as_numbers() -> None:
 
 
 def test_gtid_set_equals_model_on_random_gtids() -> None:
-    """Several servers and tags in turn, numbers with gaps and repetitions, and the text taken in between."""
+    """Several servers and tags in turn, numbers with gaps and repetitions, and the text between them."""
     dice = random.Random(5)
     for _ in range(40):
         done, model = executed_gtids("mysql", ""), set()
