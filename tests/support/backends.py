@@ -5,6 +5,7 @@ A new kind of source implements ``Backend`` to run the suite; ``mysql_backend`` 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -263,12 +264,19 @@ class PostgresBackend:
         return lsn_number(self.value(query, self.settings.slot))
 
     def drop_slot(self) -> None:
-        assert self.settings is not None
-        self.value("SELECT pg_drop_replication_slot(%s)", self.settings.slot)
+        self.value("SELECT pg_drop_replication_slot(%s)", self._await_free_slot())
 
     def advance_slot(self) -> None:
+        self.value("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self._await_free_slot())
+
+    def _await_free_slot(self) -> str:
+        """Return the slot's name once no walsender holds it: one ends a moment after its client."""
         assert self.settings is not None
-        self.value("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self.settings.slot)
+        slot, deadline = str(self.settings.slot), time.monotonic() + 10
+        while self.value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot):
+            assert time.monotonic() < deadline, f"slot {slot} is still in use"
+            time.sleep(0.05)
+        return slot
 
     @contextmanager
     def hold_slot(self) -> Iterator[None]:
