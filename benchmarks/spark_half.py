@@ -6,6 +6,7 @@ the whole tree: this process, the JVM and Spark's Python workers. A stage's modu
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,17 @@ def cost_of(job: Callable[[], object]) -> Cost:
     began, cpu = time.perf_counter(), tree_cpu_seconds()
     job()
     return Cost(time.perf_counter() - began, tree_cpu_seconds() - cpu)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends (``PR_SET_CHILD_SUBREAPER``)."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Return the processes whose parent is this one."""
+    listed = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return {int(child) for task in listed for child in (task / "children").read_text("ascii").split()}
 
 
 def tree_cpu_seconds(root: int | None = None) -> float:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -21,6 +22,8 @@ from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_event
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
+_SMALL_BYTES_COLD = 128 << 20
+"""Likewise while Spark does not run: about a million rows, which take a fraction of the JVM's start."""
 _TASK_BYTES = 64 << 20
 
 Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
@@ -41,7 +44,8 @@ class Runner:
 
     def write(self, parts: Sequence[Part], plan: Plan, table: str) -> list[TaskResult]:
         """Run ``write_events`` over all parts. Raises what a task raised; its files then stay invisible."""
-        if _size(parts) <= _SMALL_BYTES:
+        is_running = SparkContext._active_spark_context is not None
+        if _size(parts) <= (_SMALL_BYTES if is_running else max(_SMALL_BYTES, _SMALL_BYTES_COLD)):
             return [write_events(parts, plan, table)] if parts else []
         context = self.spark.sparkContext
         tasks = self._tasks(parts)
