@@ -1,8 +1,8 @@
 """The suite's databases. Each test runs once for every kind of source.
 
-The short suite runs every test on the memory twin, PostgreSQL and MariaDB. wal2json and MySQL share their code with
-PostgreSQL and MariaDB except for what a parity test covers, so they run the tests marked ``parity`` (at least one per
-module) and the windows of ``test_windows``; their other tests are slow.
+The short suite runs every test on the memory twin and PostgreSQL. On wal2json, MariaDB and MySQL it runs the tests
+marked ``parity`` (at least one per module) and the windows of ``test_windows``; their other tests are slow, because they
+repeat rules of the generic engine. What is special to a server is tested in ``integration``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
 KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
-_PARITY_KINDS = {"wal2json", "mysql"}
+_PARITY_KINDS = {"wal2json", "mariadb", "mysql"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this suite."""
-    config.addinivalue_line("markers", "parity: in the short suite also on wal2json and MySQL (tests/conformance)")
+    config.addinivalue_line("markers", "parity: in the short suite also on wal2json, MariaDB and MySQL (tests/conformance)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of wal2json and MySQL as slow unless they are marked ``parity``."""
+    """Mark tests of wal2json, MariaDB and MySQL as slow unless they are marked ``parity``."""
     for item in items:
         if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
