@@ -7,18 +7,18 @@ import os
 import sqlite3
 import subprocess
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
+from dblake.core.position import Position
+from dblake.lake.frontier import Frontier, append_frontier
+from dblake.lake.layout import Paths
 from tests.e2e.test_quickstart import HOME, submit
 
 T, U = "public.t", 'public."U"'
-_COUNTS = pa.map_(pa.string(), pa.int64())
 
 # Airflow's environment may have to be installed first, and Spark starts nine times.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -143,9 +143,7 @@ def test_state_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> 
     subprocess.run(migrate, env=environment(tmp_path), check=True, capture_output=True)
     announced = []
     for day, versions in enumerate(({T: 0, U: 0}, {T: 0, U: 0}, {T: 1, U: 0}), start=1):
-        columns = {"at": [datetime(2026, 1, day, tzinfo=UTC)], "batch": [day],
-                   "versions": pa.array([versions], _COUNTS), "behind": pa.array([{}], _COUNTS)}
-        write_deltalake(str(tmp_path / "warehouse/shop/frontier"), pa.table(columns), mode="append")
+        append_frontier(Paths(str(tmp_path / "warehouse"), "shop"), Frontier(day, Position(1, day, 0), versions))
         assert "success" in run_in_airflow(venv, tmp_path, file.read_text(), str(day))
         statement = "SELECT uri, e.extra FROM asset_event e JOIN asset a ON a.id = asset_id"
         announced.append(query_airflow(tmp_path, statement))
