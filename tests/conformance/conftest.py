@@ -1,8 +1,8 @@
 """The suite's databases. Each test runs once for every kind of source.
 
 The short suite runs every test on the memory twin and PostgreSQL. On wal2json, MariaDB and MySQL it runs the tests
-marked ``parity`` (at least one per module) and the windows of ``test_windows``; their other tests are slow, because they
-repeat rules of the generic engine. What is special to a server is tested in ``integration``.
+marked ``parity`` (at least one per module) and the windows of ``test_windows``; their other tests are slow, because
+they repeat rules of the generic engine. What is special to a server is tested in ``integration``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARITY_KINDS = {"wal2json", "mariadb", "mysql"}
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this suite."""
-    config.addinivalue_line("markers", "parity: in the short suite also on wal2json, MariaDB and MySQL (tests/conformance)")
+    config.addinivalue_line("markers", "parity: in the short suite on every kind of source (tests/conformance)")
 
 
 @pytest.hookimpl(tryfirst=True)
