@@ -14,6 +14,7 @@ import time
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from dblake.lake.files import filesystem
 from dblake.lake.locks import commit_lock
 
 _CHECKPOINT_COMMITS = 100
@@ -44,7 +45,7 @@ def clean_log(path: str, *, keep_hours: float, keep_from: int | None = None) -> 
 
 
 def _log_folder(path: str) -> tuple[fs.FileSystem, str]:
-    system, base = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+    system, base = filesystem(path)
     return system, f"{base.rstrip('/')}/_delta_log"
 
 

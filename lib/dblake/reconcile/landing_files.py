@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from dblake.core.window import ChunkWindow
 from dblake.lake.files import file_path
+from dblake.lake.log import Application
 from dblake.landing.columns import BATCH, INCARNATION, LEASE_EPOCH, LSN, TXID
 
 _STATISTICS = (BATCH, LEASE_EPOCH, INCARNATION, LSN, TXID)
@@ -38,7 +39,7 @@ class LandingFiles:
     """The files of landing's newest version; ``refresh`` moves on to a newer one."""
 
     def __init__(self, path: str, source: str) -> None:
-        self._path, self._application = path, f"capture/{source}"
+        self._path, self._application = path, Application.capture(source)
         self._table = DeltaTable(path)
         self._listed: tuple[int, _Listing] | None = None
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
@@ -75,13 +75,6 @@ def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Positi
             BATCH: row.batch, TXID: row.txid, COMMITTED_AT: row.committed_at,
         })
     return pa.Table.from_pylist(rows, schema=_ENDS)
-
-
-def older_than(began: Position) -> Column:
-    """Return a condition on ``incarnation, lsn``: older than a watermark, the only row of its transaction."""
-    return (F.col(INCARNATION) < began.incarnation) | (
-        (F.col(INCARNATION) == began.incarnation) & (F.col(LSN) < began.lsn)
-    )
 
 
 def as_known_keys(events: DataFrame) -> DataFrame:
