@@ -92,7 +92,7 @@ class KeyRange:
 class DumpProgress:
     """The progress of one table's dump. Counts chunks and rows whose windows have landed; no ranges: not started.
 
-    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601.
+    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601. ``whole`` unless keys are given.
     """
 
     id: str
@@ -105,6 +105,7 @@ class DumpProgress:
     started_at: str | None = None
     finished_at: str | None = None
     error: str | None = None
+    whole: bool = True
 
     def to_document(self) -> Document:
         """Return the progress as a document."""
@@ -168,7 +169,9 @@ class DumpTask:
 
     def start(self) -> DumpTask:
         """Return the task as running; a resumed task keeps the time of its first start."""
-        return self._with(state=DumpState.RUNNING, started_at=self.progress.started_at or now_text())
+        return self._with(
+            state=DumpState.RUNNING, started_at=self.progress.started_at or now_text(), whole=self.keys is None
+        )
 
     def split_at(self, keys: Sequence[Key]) -> DumpTask:
         """Return the task with one range up to each of ``keys``, in key order, and one up to the table's end."""

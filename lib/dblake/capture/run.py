@@ -87,7 +87,6 @@ class Capture:
         """Return the server's identity. Raises WrongServer if it is not the one landing was captured from."""
         source = self._context.source
         server = self._context.retrying(START_SECONDS)(source.identity)
-        source.require()
         reached = landing.reached
         if reached is None or new_incarnation or server.same_as(reached.server):
             return server

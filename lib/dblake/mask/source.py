@@ -27,6 +27,7 @@ from dblake.core.source import (
     ServerIdentity,
     Source,
     TableFingerprint,
+    UnfitTable,
 )
 from dblake.landing.columns import COPY, KIND, PAYLOAD, ROW, SCHEMA, SCHEMA_ID
 from dblake.mask.masks import Masking, Masks
@@ -50,9 +51,10 @@ class MaskedSource:
             return checks
         return [*checks, self._check_rules()]
 
-    def require(self) -> None:
-        self._source.require()
+    def require(self) -> Mapping[str, UnfitTable]:
+        unfit = self._source.require()
         require_met(self.name, [self._check_rules()])
+        return unfit
 
     def _check_rules(self) -> Check:
         tables = self._source.tables()

@@ -1,17 +1,17 @@
 """Prerequisites that every database shares: table patterns match, and state tables can hold the columns.
 
-``require_met`` is capture's use of checks: it refuses to start while one is not met.
+``unfit_tables`` is capture's use of checks: it refuses to start while one of the whole source is not met.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check
+from dblake.core.source import Check, UnfitTable
 
 _RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
 """Columns of state tables, and of what is merged into them."""
@@ -27,6 +27,26 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
             f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in unmet),
             next_step="run preflight, which prints the statement that corrects each",
         )
+
+
+def unfit_tables(
+    source: str, checks: Iterable[Check], captured: Callable[[], Collection[str]]
+) -> dict[str, UnfitTable]:
+    """Return the tables that checks name, with the first reason; what concerns the log goes first.
+
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, or if every captured
+    table fails one; ``captured`` returns their names.
+    """
+    checks = list(checks)
+    unmet = [check for check in checks if not check.ok]
+    require_met(source, (check for check in unmet if check.affects == "source"))
+    unfit: dict[str, UnfitTable] = {}
+    for check in sorted(checks, key=lambda c: c.affects == "dump"):
+        for table, reason in check.tables.items():
+            unfit.setdefault(table, UnfitTable(reason, has_log=check.affects == "dump"))
+    if unfit and unfit.keys() >= set(captured()):
+        require_met(source, (check for check in unmet if check.tables))
+    return unfit
 
 
 def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *, has_tables: bool) -> Check:
@@ -46,6 +66,7 @@ def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *,
             "tables", False, f"no table matches {abbreviated(unmatched)}",
             "correct source.tables, or create the tables"
             + (f"; similar names: {abbreviated(similar)}" if similar else ""),
+            affects="nothing" if has_tables else "source",
         )
     if not has_tables:
         return Check("tables", False, "the patterns exclude every table", "correct source.tables")
