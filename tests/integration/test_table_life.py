@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,21 +86,15 @@ def capture(lake: CaptureLake, source: Source, **settings: Any) -> None:
     lake.capture(source, **{"new_tables": "dump"} | settings)
 
 
-def published(world: Reshaped, *tables: str) -> Sequence[str]:
-    """Return what an administrator runs so that new tables can be captured."""
-    if world.kind != "postgres":
-        return ()
-    settings = world.backend.settings
-    assert settings is not None
-    return [f"GRANT SELECT ON {table} TO {settings.user}" for table in tables] + [
-        f"ALTER PUBLICATION p ADD TABLE {table}" for table in tables
-    ]
+def landed(lake: CaptureLake, table: str) -> int:
+    """Return how many row changes of a table have landed."""
+    return sum(row["kind"] == "row" and row["table"] == table for row in lake.landing().to_pylist())
 
 
 def test_first_dump_of_all_tables_is_automatic(world: Reshaped, lake: CaptureLake) -> None:
     capture(lake, world.backend.source("public.*"))
     assert rows(lake, A) == world.sorted_rows(A) != []
-    # The next look at the dumps completes the tables.
+    # The next scan completes the tables.
     capture(lake, world.backend.source("public.*"))
     assert lives(lake) == {A: "followed", B: "followed"}
     assert [dump["table"] for dump in lake.dumps()] == [A, B]
@@ -110,8 +104,8 @@ def test_new_table_is_dumped_while_capture_runs(world: Reshaped, lake: CaptureLa
     source = world.backend.source("public.*")
     with running(lake, source) as wait_for:
         wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
-        world.run(f"CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {NEW} VALUES (1, 'x')",
-                  *published(world, NEW))
+        world.run(f"CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {NEW} VALUES (1, 'x')")
+        world.grant()
         wait_for(lambda: lives(lake).get(NEW) == "followed")
     assert rows(lake, NEW) == world.sorted_rows(NEW)
 
@@ -169,7 +163,7 @@ UNFIT = {
         (f"ALTER PUBLICATION p DROP TABLE {B}", f"ALTER PUBLICATION p ADD TABLE {B}"),
     ),
     "identity": (
-        (f"ALTER TABLE {B} ADD u int NOT NULL DEFAULT 7", f"CREATE UNIQUE INDEX u ON {B} (u)",
+        (f"ALTER TABLE {B} ADD u int GENERATED ALWAYS AS IDENTITY", f"CREATE UNIQUE INDEX u ON {B} (u)",
          f"ALTER TABLE {B} REPLICA IDENTITY USING INDEX u"),
         (f"ALTER TABLE {B} REPLICA IDENTITY DEFAULT",),
     ),
@@ -197,7 +191,7 @@ def test_unfit_table_is_suspended_and_others_go_on(
         run(*broken)
         wait_for(lambda: lives(lake)[B] == "suspended")
         run(f"UPDATE {B} SET v = 'y'", f"INSERT INTO {B} (id, v) VALUES (2, 'z')", f"INSERT INTO {A} VALUES (2, 'z')")
-        wait_for(lambda: len(rows(lake, A)) == 2)
+        wait_for(lambda: landed(lake, A) == 1)
     # The next start goes on as well.
     run(f"INSERT INTO {A} VALUES (3, 'z')")
     capture(lake, source)
@@ -229,7 +223,7 @@ def test_row_security_fails_dump_and_deletes_nothing(postgres_world: Reshaped, l
 
 
 def test_publication_changed_and_restored_redumps(postgres_world: Reshaped, lake: CaptureLake) -> None:
-    """No look at the catalog sees the time in between, in which deletes were not published."""
+    """No scan of the catalog sees the time in between, in which deletes were not published."""
     world = postgres_world
     source = world.backend.source("public.*")
     capture(lake, source)
@@ -285,7 +279,6 @@ def test_generated_key_column_suspends_its_table(postgres_world: Reshaped, lake:
 def test_damaged_table_fails_its_dump_only(postgres_world: Reshaped, lake: CaptureLake) -> None:
     world = postgres_world
     source = world.backend.source("public.*")
-    world.run("SET ROLE NONE", f"REVOKE SELECT ON {B} FROM PUBLIC")
     assert world.backend.settings is not None
     role, revoked = world.backend.settings.user, threading.Event()
 
@@ -298,5 +291,5 @@ def test_damaged_table_fails_its_dump_only(postgres_world: Reshaped, lake: Captu
     lake.dump(B)
     lake.capture(source, steps={("low", A): revoke}, redump=False)
     assert {dump["table"]: dump["state"] for dump in lake.dumps()} == {A: "failed", B: "done"}
-    assert A in (lake.dumps()[0]["error"] or "")
+    assert "read" in (lake.dumps()[0]["error"] or "")
     assert rows(lake, B) == world.sorted_rows(B)

@@ -67,8 +67,8 @@ class Lifecycle:
 
     def reject(self, rejected: Mapping[str, str]) -> None:
         """Suspend tables of which the log has changes that cannot be captured, before the log behind them lands."""
-        for table, reason in rejected.items():
-            self._suspend(table, UnfitTable(reason))
+        for table in rejected.keys() - set(self._without_log.to_pylist()):
+            self._suspend(table, UnfitTable(rejected[table]))
         self._set_suspended()
 
     def without_suspended(self, rows: pa.Table) -> pa.Table:

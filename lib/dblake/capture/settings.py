@@ -13,7 +13,7 @@ class CaptureSettings:
     """When a batch is committed, whether stale tables are dumped, and how long to wait for an idle or failing source.
 
     With ``redump`` capture queues a dump of every table that changed without row events; otherwise it only reports it.
-    ``new_tables`` says likewise what happens to tables that are new or return.
+    ``new_tables`` likewise decides about tables that are new or return.
     """
 
     max_bytes: int

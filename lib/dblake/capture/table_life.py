@@ -1,7 +1,7 @@
 """The life of each captured table, as documents: what state holds of it, since when, and why.
 
 Capture writes them (``lifecycle``), ``status`` and others read them. Guarantee: a table that is not followed, or of
-which rows are missing, has a document that says so before the position behind that has landed.
+which rows are missing, has a document that records it before the position behind that has landed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from dblake.events.schema import DUMP, EVENTS, WINDOWS
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files, newest_batch
-from dblake.lake.schemas import SCHEMAS, parse_schema, schema_row
+from dblake.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
 from dblake.reconcile.batch_summary import Survey, survey
 from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
@@ -58,6 +58,7 @@ class Reconciler:
         self._known_keys = KnownKeys(self._runner, self._events, found)
         self._run = self._newest_run()
         self._known: dict[str, TableSchema] = {}
+        self._versions = SchemaVersions()
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
     def done(self) -> int:
@@ -67,6 +68,9 @@ class Reconciler:
     def catch_up(self) -> None:
         """Append what a run that died, or a table that was removed, left out beside the events. Do this first."""
         done = self.done()
+        for row in self._schemas.query():
+            schema = self._known[row["schema_id"]] = parse_schema(row)
+            self._versions.add(schema, Position(row["incarnation"], row["lsn"], row["seq"]))
         behind = self._schemas.done()
         if behind < done:
             found = self._survey(behind + 1, done)
@@ -77,8 +81,6 @@ class Reconciler:
             found = self._survey(behind + 1, done)
             with commit_lock(self._ledger.path):
                 self._append_ledger(found, self._counted(behind + 1, done), behind, done)
-        for row in self._schemas.query():
-            self._known[row["schema_id"]] = parse_schema(row)
 
     def reconcile(self, last: int) -> None:
         """Take all batches after those done up to ``last``. Raises LandingGap if landing does not hold them."""
@@ -126,9 +128,11 @@ class Reconciler:
         self._known |= {row.schema.schema_id: row.schema for row in found.schemas}
         # Schemas are ahead of events if a run died between the two.
         new = max(done, self._schemas.done())
+        rows = sorted((Position(row.incarnation, row.lsn, row.seq), row.batch, row.schema.schema_id)
+                      for row in found.schemas if row.batch > new)
         self._schemas.append_rows([
-            schema_row(row.schema, Position(row.incarnation, row.lsn, row.seq), row.batch)
-            for row in found.schemas if row.batch > new
+            schema_row(self._known[schema_id], since, batch)
+            for since, batch, schema_id in rows if self._versions.add(self._known[schema_id], since)
         ], last)
 
     def _commit(self, written: Reconciled, done: int, last: int) -> None:

@@ -109,7 +109,7 @@ def table_errors(table: str) -> Iterator[None]:
         if number == ER.LOCK_WAIT_TIMEOUT:
             raise TableLocked(
                 f"table {table}: another session holds a lock on it",
-                next_step="find that session with SHOW PROCESSLIST and end it, if it does not end by itself",
+                next_step="find that session with SHOW PROCESSLIST and end it, or wait for its end",
             ) from error
         if number in _OF_SERVER or number < _FIRST_OF_SERVER or CR.CR_ERROR_FIRST <= number < _FIRST_LATER:
             raise

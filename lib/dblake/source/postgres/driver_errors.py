@@ -95,7 +95,7 @@ def table_errors(table: str) -> Iterator[None]:
     except psycopg2.errors.LockNotAvailable as error:
         raise TableLocked(
             f"table {table}: another session holds a lock on it",
-            next_step="find that session in pg_locks and pg_stat_activity and end it, if it does not end by itself",
+            next_step="find that session in pg_locks and pg_stat_activity and end it, or wait for its end",
         ) from error
     except psycopg2.Error as error:
         if not error.pgcode or error.pgcode.startswith(_OF_SERVER):
