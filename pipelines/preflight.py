@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dblake.config import Config, PasswordReference
+from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import Check, InitPlan
 from dblake.source.mysql import init as mysql
 from dblake.source.postgres import init as postgres
@@ -12,6 +13,15 @@ from pipelines.sources import mysql_settings, open_source, postgres_settings
 def check_source(config: Config) -> list[Check]:
     """Return every prerequisite of the configured source, met or not."""
     return open_source(config).preflight()
+
+
+def can_capture(config: Config) -> bool:
+    """Return True if capture can start and follow at least one table."""
+    try:
+        open_source(config).require()
+    except PrerequisitesNotMet:
+        return False
+    return True
 
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:

