@@ -27,7 +27,8 @@ from pipelines.preflight import can_capture, check_source, init_source, plan_sou
 @click.option("--dry-run", is_flag=True, help="With --init: print the SQL instead of running it.")
 @click.option("--admin-user", metavar="USER", help="With --init: the privileged user who runs it.")
 @click.option("--admin-password-env", metavar="VAR", help="With --init: the environment variable with its password.")
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as a JSON array of {check, ok, detail, fix, tables, affects}.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the checks as a JSON array of {check, ok, detail, fix, tables, affects}.")
 def preflight(
     config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
 ) -> int:

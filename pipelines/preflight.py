@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dblake.capture.catalog_scan import scan_at_start
 from dblake.config import Config, PasswordReference
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import Check, InitPlan
@@ -18,7 +19,7 @@ def check_source(config: Config) -> list[Check]:
 def can_capture(config: Config) -> bool:
     """Return True if capture can start and follow at least one table."""
     try:
-        open_source(config).require()
+        scan_at_start(open_source(config))
     except PrerequisitesNotMet:
         return False
     return True

@@ -12,10 +12,11 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from dblake.core.errors import SourceError
+from dblake.core.errors import PrerequisitesNotMet, SourceError
 from dblake.core.source import Source, TableFingerprint, UnfitTable
 
 _JOIN_SECONDS = 1.0
+_MAX_NAMED = 10
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,19 @@ def scan_source(source: Source) -> CatalogScan:
     read_at = time.monotonic()
     tables = {table.table for table in source.tables()}
     return CatalogScan(read_at, tables, source.require(), source.table_fingerprints())
+
+
+def scan_at_start(source: Source) -> CatalogScan:
+    """Scan the catalog. Raises PrerequisitesNotMet also if there are tables and none of them can be captured."""
+    scan = scan_source(source)
+    if scan.unfit and not scan.fingerprints:
+        reasons = "; ".join(f"{table}: {unfit.reason}" for table, unfit in sorted(scan.unfit.items())[:_MAX_NAMED])
+        more = f" and {len(scan.unfit) - _MAX_NAMED} more" if len(scan.unfit) > _MAX_NAMED else ""
+        raise PrerequisitesNotMet(
+            f"source {source.name}: no table can be captured: {reasons}{more}",
+            next_step="run preflight, which prints the statement that corrects each",
+        )
+    return scan
 
 
 class CatalogScanner:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from dblake.capture.batch import BatchBuilder
-from dblake.capture.catalog_scan import CatalogScan, CatalogScanner, scan_source
+from dblake.capture.catalog_scan import CatalogScan, CatalogScanner, scan_at_start
 from dblake.capture.commits import Committer
 from dblake.capture.context import CaptureContext
 from dblake.capture.dumps import DumpRunner
@@ -65,7 +65,7 @@ class Loop:
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
         self._detector = StaleTableDetector(source, capture.store, auto=settings.redump)
-        scan = capture.retrying(START_SECONDS)(scan_source, source)
+        scan = capture.retrying(START_SECONDS)(scan_at_start, source)
         self._log = LogConnection(capture, start)
         windows = Windows()
         self._batches = BatchBuilder(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.names import TableFilter, abbreviated, qualified
@@ -29,23 +29,18 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
         )
 
 
-def unfit_tables(
-    source: str, checks: Iterable[Check], captured: Callable[[], Collection[str]]
-) -> dict[str, UnfitTable]:
+def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     """Return the tables that checks name, with the first reason; what concerns the log goes first.
 
-    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, or if every captured
-    table fails one; ``captured`` returns their names.
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source.
     """
     checks = list(checks)
-    unmet = [check for check in checks if not check.ok]
-    require_met(source, (check for check in unmet if check.affects == "source"))
+    if any(not check.ok and check.affects == "source" for check in checks):
+        require_met(source, checks)
     unfit: dict[str, UnfitTable] = {}
     for check in sorted(checks, key=lambda c: c.affects == "dump"):
         for table, reason in check.tables.items():
             unfit.setdefault(table, UnfitTable(reason, has_log=check.affects == "dump"))
-    if unfit and unfit.keys() >= set(captured()):
-        require_met(source, (check for check in unmet if check.tables))
     return unfit
 
 

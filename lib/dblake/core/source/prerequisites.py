@@ -52,5 +52,5 @@ class Prerequisites(Protocol):
     def require(self) -> Mapping[str, UnfitTable]:
         """Return the captured tables that do not meet their prerequisites.
 
-        Raises PrerequisitesNotMet, naming all of them, if those of the whole source or of every table are not met.
+        Raises PrerequisitesNotMet, naming all of them, if those of the whole source are not met.
         """

@@ -220,7 +220,7 @@ def _rewritten_by(verb: str, words: Words, altered: Name) -> list[Name]:
 
 
 def _adds_primary_key(words: Words) -> bool:
-    """Return True for ADD [CONSTRAINT [name]] PRIMARY KEY: its columns become NOT NULL, and their NULLs other values."""
+    """Return True for ADD [CONSTRAINT [name]] PRIMARY KEY: NULLs in its columns become other values."""
     word = words.next()
     if word == "CONSTRAINT" and (word := words.next()) not in _CONSTRAINTS:
         word = words.next()

@@ -16,6 +16,7 @@ def finding(
 
     ``tables`` and ``affects`` are those of Check.
     """
+    affects = affects if tables else "source"
     return Check(name, is_note or not detail, detail, fix if detail else "", tables or {}, affects)
 
 

@@ -40,13 +40,7 @@ class MysqlSource:
         return preflight(self._settings)
 
     def require(self) -> Mapping[str, UnfitTable]:
-        checks = [check for check in self.preflight() if check.check != "connect"]
-        return unfit_tables(self.name, checks, self._captured)
-
-    def _captured(self) -> list[str]:
-        with open_cursor(self._settings, purpose="tables") as cur:
-            tables = catalog.captured_tables(cur, self._settings.table_filter, self._settings.watermark_schema)
-        return [table.schema.table for table in tables]
+        return unfit_tables(self.name, (check for check in self.preflight() if check.check != "connect"))
 
     def identity(self) -> ServerIdentity:
         with open_cursor(self._settings, purpose="identity") as cur:

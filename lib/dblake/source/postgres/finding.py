@@ -42,4 +42,5 @@ class Finding:
     def check(self, cur: cursor) -> Check:
         """Return the check, its statement quoted for the connection of ``cur``."""
         fix = self.fix if isinstance(self.fix, str) else self.fix.as_string(cur)
-        return Check(self.name, self.ok, self.detail, fix if self.detail else "", self.tables, self.affects)
+        affects = "source" if self.ok and not self.tables else self.affects
+        return Check(self.name, self.ok, self.detail, fix if self.detail else "", self.tables, affects)

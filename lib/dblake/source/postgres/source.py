@@ -33,7 +33,7 @@ class PostgresSource:
     def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
         checks = [c for c in self.preflight() if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
-        return unfit_tables(self.name, checks, lambda: [table.table for table in self.tables()])
+        return unfit_tables(self.name, checks)
 
     def identity(self) -> ServerIdentity:
         return timeline.identity(self._settings)
