@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import mysql_values as values
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
