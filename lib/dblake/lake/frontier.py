@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import query_rows
+from dblake.lake.tables import find_table, storage_options
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
 FRONTIER = pa.schema(
@@ -75,5 +76,7 @@ def append_frontier(paths: Paths, frontier: Frontier) -> None:
         "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
     }
     with commit_lock(paths.frontier):
-        target = DeltaTable(paths.frontier) if DeltaTable.is_deltatable(paths.frontier) else paths.frontier
-        write_deltalake(target, pa.Table.from_pylist([row], schema=FRONTIER), mode="append")
+        write_deltalake(
+            find_table(paths.frontier) or paths.frontier, pa.Table.from_pylist([row], schema=FRONTIER), mode="append",
+            storage_options=storage_options(paths.frontier),
+        )

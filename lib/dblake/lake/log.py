@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.core.errors import TableUnavailable
 from dblake.lake.locks import commit_lock
+from dblake.lake.tables import find_table, open_table
 
 
 class DataFile(Protocol):
@@ -78,7 +79,8 @@ class Application:
 
 def newest_batch(path: str, application: str) -> int:
     """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
-    return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
+    table = find_table(path)
+    return (table.transaction_version(application) or 0) if table else 0
 
 
 def record_batch(path: str, application: str, batch: int) -> None:
@@ -97,7 +99,7 @@ def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) 
     holds the table's commit lock. Raises TableUnavailable if another writer commits at the same time.
     """
     properties = CommitProperties(app_transactions=[Transaction(application, batch)])
-    table = DeltaTable(path)
+    table = open_table(path)
     if (table.transaction_version(application) or 0) >= batch:
         return
     try:
@@ -134,9 +136,10 @@ def commit_files(table: DeltaTable, application: str, batch: int, files: Iterabl
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
-    if not DeltaTable.is_deltatable(path):
+    table = find_table(path)
+    if table is None:
         return []
     # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    result = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
+    result = QueryBuilder().register("t", table).execute(statement).read_all()
     rows: list[dict[str, Any]] = pa.table(result).to_pylist()
     return rows

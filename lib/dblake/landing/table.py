@@ -8,7 +8,6 @@ Delta rejects the second.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
+from dblake.lake.tables import create_table, open_table
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,
@@ -120,11 +120,10 @@ class Landing:
 
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self._path)
+            return open_table(self._path)
         except TableNotFoundError:
-            if "://" not in self._path:
-                os.makedirs(self._path, exist_ok=True)
-            return DeltaTable.create(self._path, LANDING, mode="ignore", configuration=_CONFIGURATION)
+            create_table(self._path, LANDING, _CONFIGURATION)
+            return open_table(self._path)
 
     def _read_reached(self) -> Reached | None:
         """Return the metadata of capture's newest commit; maintenance may have committed after it."""

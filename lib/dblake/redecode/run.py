@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from functools import reduce
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +30,8 @@ from dblake.events.schema import POSITION
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.storage import join
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
@@ -128,7 +130,7 @@ class Redecode:
         """Swap a run's tables, then delete its staged ones; return the newest batch in events before the swap."""
         staged = self._staged_paths(run)
         # Without staged events the run swapped before, or events were removed since, to be rebuilt from landing.
-        if DeltaTable.is_deltatable(staged.events):
+        if has_table(staged.events):
             for name in _TABLES:
                 self._swap(name, getattr(self._paths, name), getattr(staged, name), run)
                 failpoint(f"redecode.{name}_swapped")
@@ -141,7 +143,7 @@ class Redecode:
         return appended
 
     def _staged_paths(self, run: RedecodeRun) -> StagedPaths:
-        folder = f"{self._paths.again}/{run.number}-{run.first}-{run.decoder}"
+        folder = join(self._paths.again, f"{run.number}-{run.first}-{run.decoder}")
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
     def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:
@@ -186,7 +188,7 @@ def _reject_pending_appends(paths: Paths) -> int:
     """Make appends to events that are in progress fail; return the newest batch that was appended before."""
     application = Application.reconcile(paths.source)
     with commit_lock(paths.events):
-        table = DeltaTable(paths.events)
+        table = open_table(paths.events)
         done = table.transaction_version(application) or 0
         # Delta rejects a commit if its transaction identifier was written since it was read: write the same version.
         unchanged = CommitProperties(app_transactions=[Transaction(application, done)])

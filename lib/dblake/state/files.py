@@ -24,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.lake.files import file_path, filesystem
+from dblake.lake.tables import open_table
 from dblake.state.file_statistics import statistics
 from dblake.state.values import arrow_type
 
@@ -72,7 +73,7 @@ class TableFiles:
 
     def __init__(self, path: str, table: DeltaTable | None = None) -> None:
         self.path = path
-        self.table = table or DeltaTable(path)
+        self.table = table or open_table(path)
         self.columns = table_columns(self.table)
 
     def files(self) -> list[DataFile]:
