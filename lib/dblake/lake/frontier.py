@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from dblake.core.position import Position
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import query_rows
@@ -75,8 +76,9 @@ def append_frontier(paths: Paths, frontier: Frontier) -> None:
         "at": datetime.now(UTC), "batch": frontier.batch, "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq,
         "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
     }
-    with commit_lock(paths.frontier):
+    with commit_lock(paths.frontier), confirmed_commit(paths.frontier) as metadata:
         write_deltalake(
-            find_table(paths.frontier) or paths.frontier, pa.Table.from_pylist([row], schema=FRONTIER), mode="append",
-            storage_options=storage_options(paths.frontier),
+            find_table(paths.frontier) or paths.frontier, pa.Table.from_pylist([row], schema=FRONTIER),
+            mode="append", storage_options=storage_options(paths.frontier),
+            commit_properties=CommitProperties(metadata),
         )

@@ -84,6 +84,8 @@ class Storage:
             "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
             **{f"spark.delta.logStore.{scheme}.impl": "dblake.S3LogStore" for scheme in S3_SCHEMES},
+            # Delta writes its checksum files by renaming, some twenty requests for each commit.
+            "spark.databricks.delta.writeChecksumFile.enabled": "false",
             f"{_S3A}.endpoint.region": self._region(),
             f"{_S3A}.path.style.access": str(self._uses_path_style()).lower(),
             f"{_S3A}.connection.ssl.enabled": str(not self._is_plain()).lower(),

@@ -148,7 +148,9 @@ class Reconciler:
                     next_step="run one at a time; this one may be started again",
                 )
             try:
-                commit_files(table, Application.reconcile(self._paths.source), last, written.files)
+                commit_files(
+                    self._paths.events, table, Application.reconcile(self._paths.source), last, written.files
+                )
             except TableUnavailable:
                 if self._newest_run() != self._run:
                     raise _superseded() from None

@@ -27,6 +27,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
@@ -191,8 +192,9 @@ def _reject_pending_appends(paths: Paths) -> int:
         table = open_table(paths.events)
         done = table.transaction_version(application) or 0
         # Delta rejects a commit if its transaction identifier was written since it was read: write the same version.
-        unchanged = CommitProperties(app_transactions=[Transaction(application, done)])
-        table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
+        with confirmed_commit(paths.events) as metadata:
+            unchanged = CommitProperties(metadata, app_transactions=[Transaction(application, done)])
+            table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
     return done
 
 
