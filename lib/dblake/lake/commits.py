@@ -1,4 +1,4 @@
-"""Commits whose answer was lost: find out from the table's log whether a commit that failed is there after all.
+"""Commits whose answer was lost: read from the table's log whether a commit that failed is there after all.
 
 On object storage a commit is one conditional PUT. If its answer is lost, delta-rs does not repeat it and reports an
 error; if the store acted and then answered 5xx, delta-rs repeats it, finds its own entry and reports a conflict with

@@ -60,7 +60,7 @@ class Paths:
         return join(self.root, "redecoded")
 
     @property
-    def again(self) -> str:
+    def redecode_tables(self) -> str:
         """The folder of a redecode run's staged tables; deleted when the run is done."""
         return join(self.root, "again")
 
