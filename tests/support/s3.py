@@ -11,16 +11,16 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 from dblake.core.processes import end_with_parent, stop_process
 from dblake.lake.storage import Location, Storage
 
-KEY_VARIABLES = ("DBLAKE_TEST_S3_ACCESS_KEY", "DBLAKE_TEST_S3_SECRET_KEY")
-"""Environment variables with the credentials. Their values are found in no output: see ``leaks``."""
 ACCESS_KEY, SECRET_KEY = "AKIDtestaccess4711", "tests3cr3tk3y4711"
+S3_KEYS = {"DBLAKE_TEST_S3_ACCESS_KEY": ACCESS_KEY, "DBLAKE_TEST_S3_SECRET_KEY": SECRET_KEY}
+"""Environment of jobs that are configured by ``storage_section``."""
 _AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 )
@@ -30,7 +30,7 @@ _AUTHORIZATION = (
 class Given:
     """A secret of the tests."""
 
-    value: str
+    value: str = field(repr=False)
 
     def resolve(self) -> str:
         """Return it."""
@@ -78,6 +78,12 @@ def storage(port: int) -> Storage:
         endpoint=f"http://127.0.0.1:{port}", region="us-east-1", access_key=Given(ACCESS_KEY),
         secret_key=Given(SECRET_KEY),
     )
+
+
+def storage_section(reached: Storage) -> dict[str, str | None]:
+    """Return the section ``storage`` of a configuration for a storage of the tests."""
+    access, secret = (f"${{env:{name}}}" for name in S3_KEYS)
+    return {"endpoint": reached.endpoint, "region": reached.region, "access_key": access, "secret_key": secret}
 
 
 def location(server: S3Server, *, port: int | None = None) -> Location:

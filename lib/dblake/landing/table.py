@@ -28,6 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.core.transient import storage_fault
 from dblake.lake.commits import COMMIT_ID, new_commit_id
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
@@ -118,6 +119,10 @@ class Landing:
         except (DeltaError, OSError) as error:
             what = f"the landing table of source {source} cannot be opened or created under the warehouse"
             reason = _reason(error)
+            fault = storage_fault(error)
+            if fault:
+                kind = LandingError if fault.is_permanent else LandingUnavailable
+                raise kind(f"{what}: {fault.reason}", next_step=fault.next_step) from error
             if isinstance(error, OSError) and reason not in _PERMANENT:
                 raise LandingUnavailable(
                     f"{what}: {reason}",
@@ -172,7 +177,8 @@ class Landing:
                         break
                     if isinstance(error, CommitFailedError):
                         raise _fenced(reached) from error
-                    if pause is None or is_local(self._path) or _reason(error) in _PERMANENT:
+                    fault = storage_fault(error)
+                    if pause is None or is_local(self._path) or (fault and fault.is_permanent):
                         raise _unavailable(reached, error) from error
                     logger.warning("batch %d could not be landed, trying again: %s", reached.batch, _reason(error))
                     time.sleep(pause)
@@ -213,7 +219,12 @@ def _fenced(reached: Reached) -> Fenced:
     )
 
 
-def _unavailable(reached: Reached, error: Exception) -> LandingUnavailable:
+def _unavailable(reached: Reached, error: Exception) -> LandingError:
+    fault = storage_fault(error)
+    if fault and fault.is_permanent:
+        return LandingError(
+            f"batch {reached.batch} could not be landed: {fault.reason}", next_step=fault.next_step
+        )
     return LandingUnavailable(
         f"batch {reached.batch} could not be landed: {_reason(error)}",
         next_step="check that the warehouse exists, is writable and not full; then start capture again",
@@ -229,6 +240,9 @@ def _reason(error: Exception) -> str:
 
     delta-rs and its object stores raise OSError or DeltaError without an error number, so the text is all there is.
     """
+    fault = storage_fault(error)
+    if fault:
+        return fault.reason
     text = str(error).lower()
     for reason in (*_PERMANENT, *_TRANSIENT):
         if reason in text:

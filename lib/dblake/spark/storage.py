@@ -37,6 +37,8 @@ def require_storage(session: SparkSession, warehouse: str) -> None:
             "the Spark session that runs already commits to S3 without a condition, so commits could be lost",
             next_step="stop it; dblake then starts one with its own log store",
         )
+    # Not as settings of the session: a new session from this one would lack them.
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for key, value in settings.items():
         if key.startswith("spark.hadoop."):
-            session.conf.set(key.removeprefix("spark.hadoop."), value)
+            hadoop.set(key.removeprefix("spark.hadoop."), value)
