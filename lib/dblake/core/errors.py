@@ -16,6 +16,8 @@
     │   └── Fenced                   75  another capture holds the lease or has written since
     ├── ProgressUnavailable          75  the progress directory or ZooKeeper failed for a reason that may pass
     ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
+    ├── StorageUnavailable           75  object storage failed for a reason that may pass
+    │   └── StorageDenied            78  object storage rejects what dblake needs: bucket, permission, If-None-Match
     ├── ReconcileError               70  landing violates a guarantee of capture
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
@@ -147,6 +149,18 @@ class TableUnavailable(DblakeError):
     """A commit to a table other than landing failed for a reason that may pass: disk full, access denied."""
 
     exit_code = ExitCode.TRY_AGAIN
+
+
+class StorageUnavailable(DblakeError):
+    """Object storage failed for a reason that may pass: throttled, timed out, unreachable."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class StorageDenied(StorageUnavailable):
+    """Object storage rejects what dblake needs: the bucket, credentials, permissions, or conditional writes."""
+
+    exit_code = ExitCode.CONFIGURATION
 
 
 class ReconcileError(DblakeError):
