@@ -289,7 +289,7 @@ def _open_live(
 ) -> LakeReading:
     log = _open_log(paths)
     ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
-    tail = read_tail(paths, log.batch if log else 0, ids, max_tail_bytes)
+    tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])
         if all(each.batch != version.batch or each.since != version.since for each in versions):
