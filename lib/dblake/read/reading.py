@@ -29,7 +29,7 @@ from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
 from dblake.read.points import describe, end_of_transaction, parse_point
-from dblake.read.resolve import resolve
+from dblake.read.resolve import Resolved, resolve
 from dblake.read.tail import Tail, read_tail
 from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
@@ -82,6 +82,14 @@ class EventsReading:
     version: int | None
     until: Position
     tail: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The number of state files, and the bytes of these and of newer events."""
+
+    files: int
+    bytes: float
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,15 @@ class LakeReading:
                 is_strict=self._is_strict
             )
         return self._tables[name]
+
+    def estimate(self, table: str) -> Estimate:
+        """Return how much of a table's state and newer events a reading of all its rows takes."""
+        assert self._basis is not None, "there is a table"
+        state = self._versions.find(table, self._basis.frontier, is_newest=self._basis.is_newest)
+        sizes = pa.table(state.table.get_add_actions(flatten=True))["size_bytes"].to_pylist() if state else []
+        newer = Wanted(until=self._basis.cut, after_batch=state.batch if state else 0, table=table)
+        events = self._basis.log.estimate(newer)[1] if self._basis.log else 0.0
+        return Estimate(len(sizes), sum(sizes) + events)
 
     def events(self) -> EventsReading | None:
         """Return the events at or before the position; None if there are none."""
@@ -263,9 +280,10 @@ def open_reading(
     UsageError for another text, PointUnreadable for a point out of range.
     """
     # Read before events and state tables, so that neither is behind it.
-    frontier = read_frontier(paths)
     if at is not None:
-        return _open_at(paths, at, frontier)
+        log = _open_log(paths)
+        return open_reading_at(paths, resolve(parse_point(at), log, paths), log)
+    frontier = read_frontier(paths)
     known = read_schemas(paths)
     if is_live:
         return _open_live(paths, frontier, known, max_tail_bytes)
@@ -276,10 +294,9 @@ def open_reading(
     return LakeReading(paths, basis, _visible(known, cut, frontier.batch), is_strict=False)
 
 
-def _open_at(paths: Paths, at: str, newest: Frontier) -> LakeReading:
-    point, log = parse_point(at), _open_log(paths)
-    resolved = resolve(point, log, paths)
-    frontier = read_frontier(paths, until=resolved.cut)
+def open_reading_at(paths: Paths, resolved: Resolved, log: EventLog | None) -> LakeReading:
+    """Open a reading at a point of ``log``."""
+    newest, frontier = read_frontier(paths), read_frontier(paths, until=resolved.cut)
     basis = _Basis(frontier, frontier.batch == newest.batch, resolved.cut, resolved.newest.position, log)
     return LakeReading(paths, basis, _visible(read_schemas(paths), resolved.cut, frontier.batch), is_strict=True)
 
