@@ -63,13 +63,19 @@ class Bank:
         self.paths = Paths(str(self.folder), SOURCE)
         self._draw = random.Random(self.seed)
         self._amounts = {(table, n): 1000 for table in TABLES for n in range(ACCOUNTS)}
-        self._lsn, self._batch, self._reconciled = 0, 0, 0
+        self._incarnation, self._lsn, self._batch, self._reconciled = 1, 0, 0, 0
         self._waiting: list[Change] = []
         self._landed: dict[int, list[Change]] = {}
         self._landing = Landing(self.paths.landing, SOURCE)
         for table in TABLES:
             self._change([(table, n, "c") for n in range(ACCOUNTS)])
+        # Transactions 10 and 20 open the accounts.
         self.land(len(self._waiting))
+
+    def restart(self) -> None:
+        """Begin another incarnation of the log."""
+        self._incarnation += 1
+        self._lsn = 10
 
     def transfer(self) -> None:
         """Commit one transfer at the source."""
@@ -89,7 +95,7 @@ class Bank:
                    for c in changes]
         rows += [landing_row(change, SCHEMA_OF) | {"committed_at": when(change.position.lsn)} for change in changes]
         self._landed[self._batch] = changes
-        reached = Reached(self._batch, 1, ServerIdentity("server", "log"), ResumePoint(1, "0/0"))
+        reached = Reached(self._batch, 1, ServerIdentity("server", "log"), ResumePoint(self._incarnation, "0/0"))
         self._landing.commit(pa.Table.from_pylist(rows, schema=LANDING), reached)
 
     def reconcile(self) -> None:
@@ -115,10 +121,10 @@ class Bank:
                     DeltaTable(path).optimize.compact()
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Transfer, land, reconcile, fold and compact at the same time, each in a thread."""
-        threads = [threading.Thread(target=self._repeat, args=(task, pause)) for task, pause in (
-            (self._work, 0.05), (self.reconcile, 0.05), (self.fold_state, 0.05), (self.compact, 0.3),
+    def running(self, pause: float = 0.05) -> Iterator[None]:
+        """Transfer, land, reconcile, fold and compact at the same time, each in a thread that pauses between turns."""
+        threads = [threading.Thread(target=self._repeat, args=(task, seconds)) for task, seconds in (
+            (self._work, pause), (self.reconcile, pause), (self.fold_state, pause), (self.compact, 6 * pause),
         )]
         for thread in threads:
             thread.start()
@@ -146,7 +152,7 @@ class Bank:
         self._lsn += 10
         for n, (table, account, op) in enumerate(rows):
             after = {"id": str(account), "amount": str(self._amounts[table, account])}
-            self._waiting.append(Change(0, 1, Position(1, self._lsn, 2 * n), self._lsn, table, op, (str(account),),
+            self._waiting.append(Change(0, 1, Position(self._incarnation, self._lsn, 2 * n), self._lsn, table, op, (str(account),),
                                         after, last=n + 1 == len(rows)))
 
     def _append(self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, batch: int) -> None:

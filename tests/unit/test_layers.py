@@ -83,7 +83,7 @@ ONLY_THERE = {
         *DELTA_READERS,
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(package for package in RIGHT if package not in ("dblake.read", "dblake.changes")), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),

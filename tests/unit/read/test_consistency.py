@@ -75,7 +75,7 @@ def test_readings_keep_sum_while_jobs_run(tmp_path: Path, rounds: int) -> None:
     bank.reconcile()
     bank.fold_state()
     positions = set()
-    with bank.running():
+    with bank.running(pause=0.05 * max(1, rounds // 20)):
         for _ in range(rounds):
             live = open_reading(bank.paths, is_live=True)
             assert sum_of(live) == TOTAL, f"live at {live.position}"
