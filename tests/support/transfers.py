@@ -122,7 +122,7 @@ class Bank:
 
     @contextmanager
     def running(self, pause: float = 0.05) -> Iterator[None]:
-        """Transfer, land, reconcile, fold and compact at the same time, each in a thread that pauses between turns."""
+        """Transfer, land, reconcile, fold and compact at the same time, each in a thread with pauses."""
         threads = [threading.Thread(target=self._repeat, args=(task, seconds)) for task, seconds in (
             (self._work, pause), (self.reconcile, pause), (self.fold_state, pause), (self.compact, 6 * pause),
         )]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
-from dblake.core.errors import PointUnreadable, UsageError
+from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.read.event_log import EventLog, Wanted
@@ -34,10 +34,10 @@ class Span:
     """The events after one point up to another. Raises UsageError if the first is the later one."""
 
     def __init__(self, paths: Paths, start: str, end: str) -> None:
-        """Resolve both points. Raises PointUnreadable for one that events do not cover."""
+        """Resolve both points. Raises PointOutOfRange for one that events do not cover."""
         first, last = parse_point(start), parse_point(end)
         if not DeltaTable.is_deltatable(paths.events):
-            raise PointUnreadable(f"{end} cannot be read: there are no events yet",
+            raise PointOutOfRange(f"{end} cannot be read: there are no events yet",
                                   next_step="run capture and reconcile first")
         self.paths, self.log = paths, EventLog(paths)
         self._end = resolve(last, self.log, paths)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from dblake.core.errors import PointUnreadable, StateError, UsageError
+from dblake.core.errors import PointOutOfRange, StateError, UsageError
 from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
@@ -158,7 +158,7 @@ class LakeReading:
         """Resolve a table by its qualified name.
 
         Raises UsageError for an unknown one; for a reading ``at`` a point also StateError if the table's events cannot
-        be folded, and PointUnreadable if they are not all there.
+        be folded, and PointOutOfRange if they are not all there.
         """
         if name not in self._tables:
             if name not in self._schemas or self._basis is None:
@@ -244,11 +244,11 @@ class _TableReader:
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in FOLDED})
 
     def _require_all_events(self) -> None:
-        """Raise PointUnreadable if maintenance removed events that a fold of all up to the position needs."""
+        """Raise PointOutOfRange if maintenance removed events that a fold of all up to the position needs."""
         log = self.basis.log
         removed = log.newest(Wanted(until_batch=log.consolidated)) if log and log.consolidated else None
         if removed and self.basis.cut < removed.position:
-            raise PointUnreadable(
+            raise PointOutOfRange(
                 f"table {self.table} cannot be read at {describe(self.basis.position)}: the files of its state are "
                 f"gone, limited by maintain.vacuum_hours, and superseded events before {describe(removed.position)}, "
                 "by maintain.events_days", next_step="choose a later point",
@@ -277,7 +277,7 @@ def open_reading(
     """Open a reading: at state's frontier; with ``is_live`` at the newest completely landed transaction; or ``at``.
 
     ``at`` is a position ``incarnation/lsn[/seq]``, an ISO 8601 time (UTC unless it names a zone) or ``now``. Raises
-    UsageError for another text, PointUnreadable for a point out of range.
+    UsageError for another text, PointOutOfRange for a point out of range.
     """
     # Read before events and state tables, so that neither is behind it.
     if at is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dblake.core.errors import PointUnreadable, UsageError
+from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.lake.log import Application, record_batch
@@ -65,7 +65,7 @@ def test_time_between_commits_means_last_transaction_before(bank: Bank) -> None:
 
 @pytest.mark.parametrize("text", ["1/9", "1/71", "2/10", "2023-12-31", "2025-01-01"])
 def test_point_out_of_range_names_what_can_be_read(bank: Bank, text: str) -> None:
-    with pytest.raises(PointUnreadable) as caught:
+    with pytest.raises(PointOutOfRange) as caught:
         open_reading(bank.paths, text)
     assert str(caught.value).startswith(
         f"{text} cannot be read: the earliest readable point is 1/10/0 (2024-01-01T00:00:10Z), limited by the first "
@@ -75,7 +75,7 @@ def test_point_out_of_range_names_what_can_be_read(bank: Bank, text: str) -> Non
 
 
 def test_point_without_events_is_unreadable(tmp_path: Path) -> None:
-    with pytest.raises(PointUnreadable, match="there are no events yet"):
+    with pytest.raises(PointOutOfRange, match="there are no events yet"):
         open_reading(Bank(tmp_path).paths, "1/10")
 
 
@@ -84,7 +84,7 @@ def test_removed_events_limit_points_to_recorded_ones(bank: Bank) -> None:
     bank.fold_state()
     record_batch(bank.paths.events, Application.consolidation(bank.paths.source), 4)
     assert sum_of(open_reading(bank.paths, "1/50")) == TOTAL
-    with pytest.raises(PointUnreadable, match=r"earliest readable point is 1/50/2 .*maintain\.events_days"):
+    with pytest.raises(PointOutOfRange, match=r"earliest readable point is 1/50/2 .*maintain\.events_days"):
         open_reading(bank.paths, "1/40")
     assert sum_of(open_reading(bank.paths, "1/30")) == TOTAL
 
@@ -99,7 +99,7 @@ def test_vacuumed_state_is_folded_from_events(bank: Bank) -> None:
         DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert {lsn: rows(bank, lsn) for lsn in before} == before
     record_batch(bank.paths.events, Application.consolidation(bank.paths.source), 4)
-    with pytest.raises(PointUnreadable, match=r"maintain\.vacuum_hours"):
+    with pytest.raises(PointOutOfRange, match=r"maintain\.vacuum_hours"):
         rows(bank, 30)
 
 
@@ -119,7 +119,7 @@ def test_earlier_incarnation_ends_with_its_last_event(bank: Bank) -> None:
     assert str(open_reading(bank.paths, "1/70").position) == "1/70/2"
     assert str(open_reading(bank.paths, "now").position) == "2/20/2"
     assert sum_of(open_reading(bank.paths, "2/20")) == TOTAL
-    with pytest.raises(PointUnreadable, match="the events of incarnation 1 end with 1/70/2"):
+    with pytest.raises(PointOutOfRange, match="the events of incarnation 1 end with 1/70/2"):
         open_reading(bank.paths, "1/75")
 
 
