@@ -152,8 +152,8 @@ class Bank:
         self._lsn += 10
         for n, (table, account, op) in enumerate(rows):
             after = {"id": str(account), "amount": str(self._amounts[table, account])}
-            self._waiting.append(Change(0, 1, Position(self._incarnation, self._lsn, 2 * n), self._lsn, table, op, (str(account),),
-                                        after, last=n + 1 == len(rows)))
+            at, last = Position(self._incarnation, self._lsn, 2 * n), n + 1 == len(rows)
+            self._waiting.append(Change(0, 1, at, self._lsn, table, op, (str(account),), after, last=last))
 
     def _append(self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, batch: int) -> None:
         properties = CommitProperties(app_transactions=[Transaction(Application.reconcile(SOURCE), batch)])
