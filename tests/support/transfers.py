@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application
 from dblake.lake.schemas import SCHEMAS, schema_row
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
@@ -32,10 +31,9 @@ from dblake.read.rows import read_rows
 from dblake.state.run import run_state
 from tests.support.landed import Change, landing_row
 from tests.support.landed import schema_row as landed_schema
-from tests.support.readings import NO_SPARK
+from tests.support.readings import NO_SPARK, SOURCE, append_batch
 from tests.support.schemas import table_schema
 
-SOURCE = "bank"
 TABLES = ("public.checking", "public.saving")
 ACCOUNTS = 20
 TOTAL = 2 * ACCOUNTS * 1000
@@ -103,8 +101,8 @@ class Bank:
         for _ in range(self._batch - self._reconciled):
             batch = self._reconciled + 1
             schemas = [schema_row(s, Position(1, 0, 0), 1) for s in SCHEMA_OF.values()] if batch == 1 else []
-            self._append(self.paths.schemas, schemas, SCHEMAS, batch)
-            self._append(self.paths.events, [_event(change) for change in self._landed[batch]], EVENT_COLUMNS, batch)
+            append_batch(self.paths.schemas, schemas, SCHEMAS, batch)
+            append_batch(self.paths.events, [_event(change) for change in self._landed[batch]], EVENT_COLUMNS, batch)
             self._reconciled = batch
 
     def fold_state(self) -> None:
@@ -154,10 +152,6 @@ class Bank:
             after = {"id": str(account), "amount": str(self._amounts[table, account])}
             at, last = Position(self._incarnation, self._lsn, 2 * n), n + 1 == len(rows)
             self._waiting.append(Change(0, 1, at, self._lsn, table, op, (str(account),), after, last=last))
-
-    def _append(self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, batch: int) -> None:
-        properties = CommitProperties(app_transactions=[Transaction(Application.reconcile(SOURCE), batch)])
-        write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append", commit_properties=properties)
 
 
 def when(lsn: int) -> datetime:
