@@ -24,6 +24,7 @@ RIGHT = (
     "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.sql", "dblake.maintenance",
     "dblake.quality", "dblake.spark",
 )
+CONSUMERS = ("dblake.consume", "dblake.outputs")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -35,6 +36,7 @@ NEVER = [
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
     (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
+    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", "dblake.capture", "dblake.consume", *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
@@ -46,6 +48,10 @@ NEVER = [
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
     (LEFT, (*RIGHT, *JVM, "dblake.status")),
     (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
+    # Consumers run without Spark, database drivers of sources and a configuration file.
+    (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
+    (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
+    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
     # Along the path: no step imports a later one.
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
@@ -73,7 +79,7 @@ ONLY_THERE = {
     "psycopg2": ("dblake.source.postgres",),
     "pymysql": ("dblake.source.mysql",),
     "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.capture.zookeeper",),
+    "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
     "deltalake": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dblake.config.file import ConfigFile
 from dblake.config.mask import MaskConfig
+from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
 from dblake.core import defaults
@@ -164,6 +165,17 @@ class Config(Section):
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
+    outputs: dict[str, AnyOutput] = Field(
+        default_factory=dict, description="Where `subscribe` delivers changes: a name of your choice → its settings."
+    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _validate_output_names(cls, given: dict[str, AnyOutput]) -> dict[str, AnyOutput]:
+        for name in given:
+            if not re.fullmatch(OUTPUT_NAME, name):
+                raise ValueError(f"{name}: a name has a to z, 0 to 9, _ and -, and begins with a letter")
+        return given
 
     @field_validator("warehouse")
     @classmethod

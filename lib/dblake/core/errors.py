@@ -22,6 +22,10 @@
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
+    ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
+    │   ├── PointUnreadable          78  events do not hold the point where a subscription must begin
+    │   ├── OutputUnavailable        75  a target, or state that a bootstrap needs, may be ready on a retry
+    │   └── EventRejected            65  a target can never take one event
     └── ChecksFailed                 65  a data quality check failed
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
@@ -32,6 +36,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar
+
+from dblake.core.position import Position
 
 
 class ExitCode(IntEnum):
@@ -177,6 +183,32 @@ class StateError(DblakeError):
 
 class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that one state table cannot hold old and new rows."""
+
+
+class ConsumeError(DblakeError):
+    """A subscription or an output cannot go on as it is set up."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class PointUnreadable(ConsumeError):
+    """Events do not hold the point where a subscription must begin; the message has the earliest and latest one."""
+
+
+class OutputUnavailable(ConsumeError):
+    """A target, or state that a bootstrap needs, may be ready on a retry."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class EventRejected(ConsumeError):
+    """A target can never take one event, named by its table and position; it becomes a dead letter."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+    def __init__(self, what: str, *, table: str, position: Position, next_step: str = "") -> None:
+        super().__init__(what, next_step=next_step)
+        self.table, self.position = table, position
 
 
 class ChecksFailed(DblakeError):

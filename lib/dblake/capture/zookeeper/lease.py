@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from kazoo.exceptions import NoNodeError
 
-from dblake.capture.zookeeper.session import Session
+from dblake.zookeeper.session import Session
 from dblake.core.errors import Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 
