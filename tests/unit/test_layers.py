@@ -36,7 +36,7 @@ NEVER = [
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
     (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
-    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", "dblake.capture", "dblake.consume", *CONFIG, *RIGHT, *JVM)),
+    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
