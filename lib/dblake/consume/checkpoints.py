@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,15 @@ def open_store(url: str) -> CheckpointStore:
     raise ConfigError(
         "checkpoint: must be file:PATH or zookeeper://host:port/path", next_step="correct the checkpoint's URL"
     )
+
+
+def checkpoint_url(progress: str, source: str, output: str) -> str:
+    """Return where the checkpoint of an output is kept, given the ``progress`` URL."""
+    place = f"{source}/outputs/{output}"
+    if progress.startswith(ZOOKEEPER):
+        server = ZookeeperUrl.parse(progress)
+        return str(replace(server, root=f"{server.root}/{place}"))
+    return f"{progress}/{place}.json"
 
 
 class FileCheckpoint:

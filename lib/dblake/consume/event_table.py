@@ -82,7 +82,8 @@ class Wanted:
         if self.selection.partition is not None and wanted.any():
             is_truncate = pc.equal(rows["op"].cast(pa.string()), "t").to_numpy()
             wanted &= self.selection.partition.select_keys(_one_chunk(rows["key"])) | is_truncate
-        return wanted
+        chosen_rows: np.ndarray = wanted
+        return chosen_rows
 
 
 @dataclass(frozen=True, slots=True)

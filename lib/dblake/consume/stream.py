@@ -52,22 +52,24 @@ class SourceStream:
         Raises StateNotReady if state must run before a bootstrap; the next poll tries again.
         """
         has_changed = self.events.refresh()
-        if self.cursor is None:
+        cursor = self.cursor
+        if cursor is None:
             if self.events.batch == 0:
                 raise StateNotReady(
                     f"source {self.source}: there are no events yet",
                     next_step="run reconcile and state, then this again",
                 )
             self._schemas.refresh()
-            self._advance(begin_at(self._paths, self.events, self._start, self._selection))
+            cursor = self._advance(begin_at(self._paths, self.events, self._start, self._selection))
         elif has_changed:
-            yield from self._find_discontinuity(self.cursor)
-        elif self.cursor.bootstrap is None:
+            yield from self._find_discontinuity(cursor)
+        elif cursor.bootstrap is None:
             return
-        if self.cursor.bootstrap is not None:
-            yield from self._bootstrap(self.cursor)
+        cursor = self.cursor or cursor
+        if cursor.bootstrap is not None:
+            yield from self._bootstrap(cursor)
             self.events.refresh()
-        yield from self._changes(self.cursor)
+        yield from self._changes(self.cursor or cursor)
 
     def _advance(self, cursor: Cursor) -> Cursor:
         self.cursor = cursor

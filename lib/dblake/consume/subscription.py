@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -94,28 +95,50 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Transaction]:
         """Yield transactions until ``stop`` is set, or until caught up if the settings ask for that."""
-        waiting_logged = -_WARN_SECONDS
-        waited = 0.0
+        return (transaction for transaction in self._transactions() if transaction is not None)
+
+    def batches(self, max_events: int) -> Iterator[list[Transaction]]:
+        """Yield transactions in lists of about ``max_events`` events, and what there is when no more follows.
+
+        A list is empty when nothing came: a chance to save ``checkpoint()``.
+        """
+        batch: list[Transaction] = []
+        size = 0
+        for transaction in self._transactions():
+            if transaction is not None:
+                batch.append(transaction)
+                size += max(len(transaction.events), 1)
+            if transaction is None or size >= max_events:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _transactions(self) -> Iterator[Transaction | None]:
+        """Yield transactions, and None whenever none follows at once."""
+        warned_at = -_WARN_SECONDS
         while not self._stop.is_set():
             self._rolled_back = False
-            is_idle = True
             try:
                 for transaction in self._pass():
-                    is_idle = False
                     yield transaction
                     if self._rolled_back or self._stop.is_set():
                         break
-                if self._settings.until_caught_up and not self._rolled_back:
-                    return
+                if self._settings.until_caught_up and not self._stop.is_set() and not self._rolled_back:
+                    yield None
+                    if not self._rolled_back:
+                        return
+                if self._rolled_back:
+                    continue
             except DblakeError as error:
                 if not error.retryable or self._settings.until_caught_up:
                     raise
-                if waited - waiting_logged >= _WARN_SECONDS:
+                if time.monotonic() - warned_at >= _WARN_SECONDS:
                     logger.warning("%s; waiting", error.what)
-                    waiting_logged = waited
-            if is_idle:
+                    warned_at = time.monotonic()
+            yield None
+            if not self._rolled_back:
                 self._stop.wait(self._settings.poll_seconds)
-                waited += self._settings.poll_seconds
 
     def checkpoint(self, transaction: Transaction | None = None) -> str:
         """Save the point after a transaction, or after everything delivered; return it as text.
@@ -128,9 +151,9 @@ class Subscription:
             self._store.save(text)
         return text
 
-    def rollback(self) -> None:
-        """Go back to the last checkpoint: the iteration continues with the first transaction after it."""
-        self._open_at(self._saved)
+    def rollback(self, checkpoint: str | None = None) -> None:
+        """Go back to the last checkpoint, or to a given one: the iteration continues with what follows it."""
+        self._open_at(self._saved if checkpoint is None else checkpoint)
         self._rolled_back = True
 
     @property
