@@ -22,18 +22,13 @@ KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
 _PARITY_KINDS = {"wal2json", "mariadb", "mysql"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of this suite."""
-    config.addinivalue_line("markers", "parity: in the short suite on every kind of source (tests/conformance)")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of wal2json, MariaDB and MySQL as slow unless they are marked ``parity``."""
     for item in items:
         if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            kind = parameters.get("backend", parameters.get("outcome"))
+            kind = parameters.get("backend", parameters.get("keeping_backend", parameters.get("outcome")))
             if kind in _PARITY_KINDS and not item.get_closest_marker("parity"):
                 item.add_marker(pytest.mark.slow)
 
@@ -65,12 +60,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.fixture
-def keeping_backend(backend: Backend) -> Backend:
-    """Return an empty database that retains its log for its reader; skip tests on other servers."""
-    if not backend.keeps_log_for_reader:
-        pytest.skip("this server retains its log by age alone and has no exclusive reader")
-    return backend
+@pytest.fixture(params=["memory", "postgres", "wal2json"])
+def keeping_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Yield an empty database of the kinds that retain their log for a reader: it has a slot."""
+    with empty_backend(request) as backend:
+        yield backend
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: P
     built = DeltaTable(paths.state("public", "t")).version()
     run_state(spark, paths)
     assert DeltaTable(paths.state("public", "t")).version() == built
-    assert not Path(paths.again).exists()
+    assert not Path(paths.redecode_tables).exists()
     (second,) = redecode(spark, paths, 1)
     assert second.tables == [] and {line.of for line in second.lines} == {"events", "schemas", "windows"}
     # Reconcile and state continue with new batches.
@@ -171,7 +171,7 @@ def test_redecode_killed_at_failpoint_is_completed_by_next_run(
     assert events(spark, paths) == (EXPECTED_EVENTS if swapped else before)
     (run,) = redecode(spark, paths, 3)
     assert (run.tables, events(spark, paths)) == (["public.t"], EXPECTED_EVENTS)
-    assert not Path(paths.again).exists()
+    assert not Path(paths.redecode_tables).exists()
 
 
 def test_interrupted_redecode_finishes_before_another_range(
@@ -306,8 +306,9 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
                 require_landing(spark, paths, first, 5)
 
 
-def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
+@pytest.mark.parametrize("count", [pytest.param(10, id="short"), pytest.param(40, id="long", marks=pytest.mark.slow)])
+def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(count)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)
