@@ -63,6 +63,7 @@ NEVER = [
 # Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
+    "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.quality.selection",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
@@ -93,7 +94,7 @@ ONLY_THERE = {
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
-    "prometheus_client": ("dblake.status.metrics",),
+    "prometheus_client": ("dblake.status.metrics", "dblake.outputs.metrics"),
     "pythonjsonlogger": ("jobs.cli.frame",),
 }
 

@@ -65,6 +65,24 @@ class OutputConfig(Section):
         100, ge=0, description="Dead letters per run; one more stops the output."
     )
 
+    @property
+    def kind(self) -> str:
+        """The type, or the class of a custom output."""
+        return str(getattr(self, "type", ""))
+
+    def secrets(self) -> dict[str, PasswordReference]:
+        """Return the references to secrets among the settings of the type, by key."""
+        named = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in named.items() if isinstance(value, PasswordReference)}
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return the settings of the type, without secrets."""
+        shared = {*OutputConfig.model_fields, "type", *self.secrets()}
+        return {
+            field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()
+            if name not in shared
+        }
+
     @field_validator("format")
     @classmethod
     def _validate_format(cls, given: str) -> str:
@@ -136,6 +154,15 @@ class CustomOutput(OutputConfig):
 
     class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
     settings: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
+
+    @property
+    def kind(self) -> str:
+        """The class."""
+        return self.class_
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return the keyword arguments of the class."""
+        return self.settings
 
     @field_validator("class_")
     @classmethod

@@ -2,3 +2,12 @@
 
 Place: behind events and state, before applications and ``outputs``. ``docs/consumers.md`` is the contract.
 """
+
+from __future__ import annotations
+
+from dblake.consume.api import open_subscription
+from dblake.consume.filters import Partition
+from dblake.consume.model import Control, ControlKind, Event, Transaction
+from dblake.consume.subscription import Subscription
+
+__all__ = ["Control", "ControlKind", "Event", "Partition", "Subscription", "Transaction", "open_subscription"]

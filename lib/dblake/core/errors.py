@@ -24,7 +24,8 @@
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
     ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
     │   ├── PointUnreadable          78  events do not hold the point where a subscription must begin
-    │   ├── OutputUnavailable        75  a target, or state that a bootstrap needs, may be ready on a retry
+    │   ├── StateNotReady            75  state has not reached what a bootstrap needs
+    │   ├── OutputUnavailable        75  the target of an output failed for a reason that may pass
     │   └── EventRejected            65  a target can never take one event
     └── ChecksFailed                 65  a data quality check failed
 
@@ -195,8 +196,14 @@ class PointUnreadable(ConsumeError):
     """Events do not hold the point where a subscription must begin; the message has the earliest and latest one."""
 
 
+class StateNotReady(ConsumeError):
+    """State has not reached what a bootstrap needs; it may after the next run of ``state``."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
 class OutputUnavailable(ConsumeError):
-    """A target, or state that a bootstrap needs, may be ready on a retry."""
+    """The target of an output failed for a reason that may pass."""
 
     exit_code = ExitCode.TRY_AGAIN
 

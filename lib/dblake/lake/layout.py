@@ -64,6 +64,11 @@ class Paths:
         return f"{self.root}/again"
 
     @property
+    def dead_letters(self) -> str:
+        """Events that an output could never take, by position."""
+        return f"{self.root}/dead_letters"
+
+    @property
     def check_results(self) -> str:
         """The results of every run of ``check``."""
         return f"{self.root}/quality/results"
