@@ -1,7 +1,7 @@
 """A Kafka broker for tests: one real broker in KRaft mode per session, topics of any name created on first use.
 
-``kafka`` is the broker. A test that restarts its broker starts its own ``KafkaServer``. The jars come from Maven Central
-by Ivy, which is among pyspark's jars, into ``${XDG_CACHE_HOME:-~/.cache}/dblake/servers/kafka-VERSION``, once;
+``kafka`` is the broker. A test that restarts its broker starts its own ``KafkaServer``. The jars come from Maven
+Central by Ivy, which is among pyspark's jars, into ``${XDG_CACHE_HOME:-~/.cache}/dblake/servers/kafka-VERSION``, once;
 ``python -m tests.support.kafka`` fetches them. Raises ``debian.Unavailable`` if they cannot be fetched.
 """
 

@@ -1,6 +1,7 @@
 """A subscription's stream for tests of outputs, built step by step beside the rows that it must leave.
 
-``Stream`` makes whole transactions as ``consume`` delivers them; ``Stream.rows`` is the source's table after all of them.
+``Stream`` makes whole transactions as ``consume`` delivers them; ``Stream.rows`` is the source's table after all of
+them.
 ``random_stream`` makes a long one: inserts, partial updates, deletes, key changes, truncates, added columns.
 """
 

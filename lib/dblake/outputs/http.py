@@ -50,7 +50,10 @@ class HttpOutput:
         self._name = context.name
         self._format = context.format
         self._url, self._batch, self._seconds = url, batch, timeout_seconds
-        secret = {name.removeprefix("headers."): value for name, value in context.secrets.items()}
+        secret = {
+            name.removeprefix("headers."): value for name, value in context.secrets.items()
+            if name.startswith("headers.")
+        }
         self._headers = {"Content-Type": _CONTENT_TYPE, **(headers or {}), **secret}
         self._tls, self._tls_ca = tls, tls_ca
         self._pool: urllib3.PoolManager | None = None
@@ -68,6 +71,7 @@ class HttpOutput:
         if self._tls == "require":
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._pool = urllib3.PoolManager(1, ssl_context=context, retries=False, timeout=self._seconds)
         self._delivered.clear()
         return None

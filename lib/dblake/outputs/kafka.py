@@ -1,7 +1,7 @@
 """Produce events to Kafka: a topic per table, the primary key as record key, an idempotent producer.
 
-Place: the output of type ``kafka``. Guarantee: when ``write`` returns, all in-sync replicas have every record; records of
-one key are in commit order, because they share a partition and the producer is idempotent. A truncate goes to every
+Place: the output of type ``kafka``. Guarantee: when ``write`` returns, all in-sync replicas have every record; records
+of one key are in commit order, because they share a partition and the producer is idempotent. A truncate goes to every
 partition of its topic, so that it is in order with all keys. After a failure, ``consume`` delivers again from the last
 checkpoint: consumers may see records again, in the same order, with the same ``position``.
 """
@@ -67,7 +67,10 @@ class KafkaOutput:
             raise ConfigError(
                 f"outputs.{context.name}.settings: {', '.join(fixed)} cannot be changed", next_step="remove the key"
             )
-        secret = {name.removeprefix("settings."): value for name, value in context.secrets.items()}
+        secret = {
+            name.removeprefix("settings."): value for name, value in context.secrets.items()
+            if name.startswith("settings.")
+        }
         self._settings = {**_OWN, **(settings or {}), **secret, "bootstrap.servers": brokers}
         self._producer: Producer | None = None
         self._topics: dict[tuple[str, str], str] = {}
@@ -105,12 +108,7 @@ class KafkaOutput:
                 self._produce_event(event)
                 self._raise_failure()
         failpoint("outputs.kafka.produced")
-        assert self._producer is not None
-        deadline = time.monotonic() + _DELIVERY_SECONDS + 10
-        while self._producer.flush(1.0) and not self._failure:
-            if time.monotonic() > deadline:
-                self._failure = self._unavailable("records were not acknowledged in time")
-        self._raise_failure()
+        self._flush()
         failpoint("outputs.kafka.flushed")
 
     def close(self) -> None:
@@ -119,6 +117,15 @@ class KafkaOutput:
             self._producer.purge()
             self._producer.flush(_CLOSE_SECONDS)
             self._producer = None
+
+    def _flush(self) -> None:
+        """Wait until the cluster has acknowledged all records."""
+        assert self._producer is not None
+        deadline = time.monotonic() + _DELIVERY_SECONDS + 10
+        while self._producer.flush(1.0) and not self._failure:
+            if time.monotonic() > deadline:
+                self._failure = self._unavailable("records were not acknowledged in time")
+        self._raise_failure()
 
     def _produce_event(self, event: Event) -> None:
         value = self._format.encode(event)
@@ -193,6 +200,8 @@ class KafkaOutput:
         )
 
     def _partition_count(self, topic: str) -> int:
+        # The records before may be the ones that create the topic.
+        self._flush()
         assert self._producer is not None
         try:
             found = self._producer.list_topics(topic, timeout=_CONNECT_SECONDS).topics[topic].partitions
@@ -208,8 +217,8 @@ class KafkaOutput:
             other = next((of for of, known in self._topics.items() if known == topic), None)
             if other and "{table}" in self._topic:
                 raise ConfigError(
-                    f"output {self._name}: tables {table} and {other[1]} have the same topic {topic}: Kafka's names have "
-                    "letters, digits, dot, _ and - only",
+                    f"output {self._name}: tables {table} and {other[1]} have the same topic {topic}: Kafka's names "
+                    "have letters, digits, dot, _ and - only",
                     next_step="exclude one of the tables, and deliver it by an output with another topic",
                 )
             self._topics[source, table] = topic

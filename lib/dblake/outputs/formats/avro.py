@@ -1,12 +1,13 @@
 """Avro records, one schema per version of a table's schema.
 
-Place: the format ``avro``. Guarantee: no value is lost: a column is null, its Avro type, or, where that type cannot hold
-a value (``infinity``, a zero date, NaN in ``numeric``), the source's text; ``unchanged`` names the columns that were not
-sent. Every column is optional with the default null, so a reader with a schema of before or after an added or dropped
-column resolves both. With a registry, records have Confluent's wire format: a zero byte, the schema's id in four bytes,
-the body; subjects are the record's name with ``-value`` or ``-key`` behind it. Without one, they have Avro's
-single-object encoding: C3 01, the schema's CRC-64-AVRO fingerprint, the body. ``value_schema`` returns the schema of a
-table for readers. https://avro.apache.org/docs/1.12.0/specification/#single-object-encoding
+Place: the format ``avro``. Guarantee: no value is lost: a column is null, its Avro type, or, where that type cannot
+hold a value (``infinity``, a zero date, NaN in ``numeric``), the source's text; ``unchanged`` names the columns that
+were not sent. Every column is optional with the default null, so a reader with a schema of before or after an added or
+dropped column resolves both. With a registry, records have Confluent's wire format: a zero byte, the schema's id in
+four bytes, the body; subjects are the record's name with ``-value`` or ``-key`` behind it. Without one, they have
+Avro's single-object encoding: C3 01, the schema's CRC-64-AVRO fingerprint, the body. ``value_schema`` returns the
+schema of a table for readers.
+https://avro.apache.org/docs/1.12.0/specification/#single-object-encoding
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
 

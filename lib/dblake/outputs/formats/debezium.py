@@ -43,6 +43,11 @@ _SOURCE_FIELDS = {
               ("query", _STRING, True)),
 }
 _SOURCE_FIELDS["mariadb"] = _SOURCE_FIELDS["mysql"]
+_SNAPSHOT = {
+    "type": _STRING, "optional": True, "name": "io.debezium.data.Enum", "version": 1, "parameters": {
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental",
+    }, "default": "false", "field": "snapshot",
+}
 _TRANSACTION = {
     "type": "struct", "optional": True, "name": "event.block", "version": 1, "field": "transaction",
     "fields": [
@@ -63,7 +68,8 @@ class DebeziumFormat:
     """
 
     def __init__(
-        self, *, schemas: bool = False, connector: Connector = "postgres", database: str = "", prefix: str | None = None,
+        self, *, schemas: bool = False, connector: Connector = "postgres", database: str = "",
+        prefix: str | None = None,
     ) -> None:
         self._schemas, self._connector, self._database, self._prefix = schemas, connector, database, prefix
 
@@ -148,7 +154,11 @@ def _row(image: Image | None, event: Event, *, is_partial: bool = False) -> dict
 def _envelope_schema(name: str, schema: TableSchema, connector: str) -> str:
     value = [_column_schema(column.type, column.name, optional=column.nullable) for column in schema.columns]
     source_name = f"io.debezium.connector.{_CONNECTORS[connector]}.Source"
-    source = [{"type": kind, "optional": optional, "field": field} for field, kind, optional in _SOURCE_FIELDS[connector]]
+    fields = _SOURCE_FIELDS[connector]
+    source = [
+        _SNAPSHOT if field == "snapshot" else {"type": kind, "optional": optional, "field": field}
+        for field, kind, optional in fields
+    ]
     return json.dumps({
         "type": "struct", "optional": False, "name": f"{name}.Envelope", "version": 2,
         "fields": [

@@ -4,8 +4,9 @@ Place: below ``debezium``. The mapping is that of Debezium's connectors for Post
 settings (``time.precision.mode: adaptive``, ``decimal.handling.mode: precise``, ``binary.handling.mode: bytes``).
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 https://debezium.io/documentation/reference/stable/connectors/mysql.html#mysql-data-types
-``bigint unsigned`` is a Decimal, as with ``bigint.unsigned.handling.mode: precise``: Connect has no type for it. A source
-type without a row is a string. A text that its type cannot hold (``infinity``, a zero date) is the caller's to reject.
+``bigint unsigned`` is a Decimal, as with ``bigint.unsigned.handling.mode: precise``: Connect has no type for it. A
+source type without a row is a string. A text that its type cannot hold (``infinity``, a zero date) is the caller's to
+reject.
 """
 
 from __future__ import annotations

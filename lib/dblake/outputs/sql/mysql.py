@@ -116,16 +116,16 @@ class MysqlTarget(Target):
 
     def find_columns(self, name: str) -> dict[str, str]:
         rows = self.query(
-            "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
-            "ORDER BY ordinal_position", (self._schema, name),
+            "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s "
+            "AND table_name = %s ORDER BY ordinal_position", (self._schema, name),
         )
         return {str(column): str(kind) for column, kind in rows}
 
     def check_key(self, name: str, key: Sequence[str]) -> None:
         where = f"output {self._settings.name}: the target's table {name}"
         uniques = self.query(
-            "SELECT GROUP_CONCAT(column_name SEPARATOR '\0') FROM information_schema.statistics WHERE non_unique = 0 AND "
-            "table_schema = %s AND table_name = %s GROUP BY index_name", (self._schema, name),
+            "SELECT GROUP_CONCAT(column_name SEPARATOR '\0') FROM information_schema.statistics WHERE non_unique = 0 "
+            "AND table_schema = %s AND table_name = %s GROUP BY index_name", (self._schema, name),
         )
         if not any(set(str(names).split("\0")) == set(key) for (names,) in uniques):
             raise ConfigError(
@@ -150,8 +150,8 @@ class MysqlTarget(Target):
         keys = ", ".join(f"{self.quote(a)} AS {b}" for a, b in zip(table.key, table.guard_key, strict=True))
         self.execute(
             f"CREATE TABLE {table.guard} (incarnation bigint DEFAULT 0 NOT NULL, lsn bigint DEFAULT 0 NOT NULL, seq "
-            "bigint DEFAULT 0 NOT NULL, deleted boolean DEFAULT FALSE NOT NULL, incomplete smallint DEFAULT 0 NOT NULL, "
-            "seen bigint DEFAULT 0 NOT NULL, PRIMARY KEY "
+            "bigint DEFAULT 0 NOT NULL, deleted boolean DEFAULT FALSE NOT NULL, incomplete smallint DEFAULT 0 NOT "
+            "NULL, seen bigint DEFAULT 0 NOT NULL, PRIMARY KEY "
             f"({', '.join(table.guard_key)})) ENGINE = InnoDB SELECT {keys} FROM {table.table} LIMIT 0"
         )
 
@@ -248,8 +248,7 @@ class MysqlTarget(Target):
 def _converted(values: Sequence[Any], convert: Callable[[str], object], column: int) -> list[object]:
     out: list[object] = []
     try:
-        for value in values:
-            out.append(None if value is None else convert(value))
+        out.extend(None if value is None else convert(value) for value in values)
     except ValueError as error:
         raise ValueRejected("a value that the target's column cannot hold", column, len(out)) from error
     return out

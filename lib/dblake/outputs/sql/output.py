@@ -36,6 +36,8 @@ _Bootstraps = dict[str, tuple[int, list[str]]]
 class SqlOutput:
     """The output of type ``sql``; ``config.outputs`` documents the settings."""
 
+    holds_checkpoint = True
+
     def __init__(
         self, context: OutputContext, *, url: str, schema: str | None = None, table: str = "{table}",
         tls: Tls = "verify", tls_ca: str | None = None,

@@ -109,7 +109,7 @@ class PostgresTarget(Target):
     def quote(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def column_type(self, source_type: str, key_columns: int) -> str:
+    def column_type(self, source_type: str, key_columns: int) -> str:  # noqa: ARG002 - text is indexed too
         return postgres_type(source_type)
 
     def column_sql(self, sql_type: str) -> str:
@@ -125,8 +125,8 @@ class PostgresTarget(Target):
 
     def check_key(self, name: str, key: Sequence[str]) -> None:
         uniques = self.query(
-            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n "
-            "ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) "
+            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace "
+            "n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) "
             "WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indimmediate AND i.indpred IS NULL "
             "AND i.indexprs IS NULL GROUP BY i.indexrelid", (self._schema, name),
         )
@@ -154,19 +154,21 @@ class PostgresTarget(Target):
         self.execute(f"DROP TABLE IF EXISTS pg_temp.{table.stage}")
         self.execute(
             f"CREATE TEMPORARY TABLE {table.stage} ON COMMIT DELETE ROWS AS SELECT {own}, 0::bigint AS incarnation, "
-            f"0::bigint AS lsn, 0::bigint AS seq, FALSE AS deleted, 0::smallint AS incomplete, 0 AS shape FROM {table.table} "
-            "WITH NO DATA"
+            f"0::bigint AS lsn, 0::bigint AS seq, FALSE AS deleted, 0::smallint AS incomplete, 0 AS shape FROM "
+            f"{table.table} WITH NO DATA"
         )
 
     def load(self, table: TargetTable, columns: Mapping[str, Sequence[Any]]) -> None:
         self._loaded = table
         try:
-            rows = pa.table({name: pa.array(values, _NUMBERS.get(name, pa.string())) for name, values in columns.items()})
+            rows = pa.table({
+                name: pa.array(values, _NUMBERS.get(name, pa.string())) for name, values in columns.items()
+            })
         except (UnicodeEncodeError, pa.ArrowInvalid) as error:
             raise ValueRejected("text that is not valid Unicode") from error
         buffer = io.BytesIO()
         pa.csv.write_csv(rows, buffer, pa.csv.WriteOptions(include_header=False))
-        if b"\0" in buffer.getbuffer().tobytes():
+        if b"\0" in buffer.getvalue():
             raise ValueRejected("the character NUL, which PostgreSQL's text cannot hold", _column_with_nul(columns))
         buffer.seek(0)
         self.execute(f"DELETE FROM {table.stage}")
@@ -187,8 +189,8 @@ class PostgresTarget(Target):
         sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in changed)
         keys = ", ".join(self.quote(name) for name in table.key)
         self.execute(
-            f"INSERT INTO {table.table} AS t ({', '.join(names)}) SELECT {staged} FROM {table.stage} s WHERE {condition} "
-            f"ON CONFLICT ({keys}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
+            f"INSERT INTO {table.table} AS t ({', '.join(names)}) SELECT {staged} FROM {table.stage} s WHERE "
+            f"{condition} ON CONFLICT ({keys}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
         )
 
     def upsert_guard(self, table: TargetTable, seen: int) -> None:
@@ -216,8 +218,8 @@ class PostgresTarget(Target):
             column = self._loaded.columns[int(match[1])] if match and self._loaded else error.diag.column_name
             return ValueRejected(f"a value that the target's column cannot hold (SQLSTATE {code})", column)
         permanent = code.startswith(_PERMANENT_CLASSES) or (not code and any(part in text for part in _PERMANENT_TEXTS))
-        return target_failure(self._settings, "PostgreSQL", f"{type(error).__name__}{f' (SQLSTATE {code})' * bool(code)}",
-                              permanent=permanent)
+        reason = f"{type(error).__name__}{f' (SQLSTATE {code})' * bool(code)}"
+        return target_failure(self._settings, "PostgreSQL", reason, permanent=permanent)
 
 
 def _column_with_nul(columns: Mapping[str, Sequence[Any]]) -> int | None:

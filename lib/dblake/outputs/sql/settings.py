@@ -53,4 +53,5 @@ class SqlSettings:
                 f"{where}: must hold no password and no parameters",
                 next_step="use the keys password, tls and tls_ca of the output",
             )
-        return cls(name, flavour, parts.hostname, port, unquote(parts.username), database, password, schema, tls, tls_ca)
+        user = unquote(parts.username)
+        return cls(name, flavour, parts.hostname, port, user, database, password, schema, tls, tls_ca)
