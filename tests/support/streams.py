@@ -143,6 +143,8 @@ def _step(chosen: random.Random, stream: Stream, keys: int) -> None:
         free = [str(n) for n in range(keys) if (str(n),) not in stream.rows]
         if free:
             stream.move((key,), id=chosen.choice(free))
+        else:
+            stream.delete(key)
     else:
         stream.truncate()
 

@@ -22,7 +22,9 @@ from dblake.core.errors import ConfigError, ConsumeError, DblakeError, EventReje
 from dblake.core.failpoints import failpoint
 from dblake.outputs.protocol import OutputContext
 
-_LOG = logging.getLogger(__name__)
+# The client logs each attempt to connect. What matters reaches the error that ``write`` raises.
+_CLIENT_LOG = logging.getLogger(f"{__name__}.client")
+_CLIENT_LOG.setLevel(logging.CRITICAL)
 _CONNECT_SECONDS = 15.0
 _DELIVERY_SECONDS = 120
 _CLOSE_SECONDS = 5.0
@@ -81,7 +83,7 @@ class KafkaOutput:
         """Connect to the cluster. Kafka holds no checkpoint of the output: return None."""
         self._failure, self._broker_error = None, None
         try:
-            self._producer = Producer({**self._settings, "error_cb": self._note_error}, logger=_LOG)
+            self._producer = Producer({**self._settings, "error_cb": self._note_error}, logger=_CLIENT_LOG)
         except KafkaException as error:
             # Its text quotes settings' names, never their values.
             raise ConfigError(

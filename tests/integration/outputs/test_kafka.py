@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
+import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,13 @@ def test_broker_restart_loses_nothing(tmp_path: Path) -> None:
         for start in range(0, half, 20):
             _write(output, stream.transactions[start:start + 20])
         server.stop(crash=True)
-        restart = threading.Timer(2.0, server.start)
-        restart.start()
-        _write(output, stream.transactions[half:])
-        restart.join()
+        # The broker would end with the thread that starts it.
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(_write, output, stream.transactions[half:])
+            time.sleep(2.0)
+            assert not written.done()
+            server.start()
+            written.result()
         # As after a crash of the process: the last write again.
         _write(output, stream.transactions[-20:])
         output.close()

@@ -7,9 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -24,50 +21,9 @@ from dblake.core.errors import (
 )
 from dblake.core.schema import Column
 from dblake.outputs.sql.output import SqlOutput
-from tests.support.postgres import Database
 from tests.support.sql_delivery import SCHEMA, expected_rows, history, sql_output
+from tests.support.sql_places import Place
 from tests.support.streams import ID, Stream, batches, random_stream
-
-
-@dataclass
-class Place:
-    """A target database: its URL, and how to query and change it."""
-
-    url: str
-    password: str
-    run: Callable[..., None]
-    rows: Callable[[str], list[tuple[Any, ...]]]
-    flavour: str
-
-    def output(self, **settings: Any) -> SqlOutput:
-        return sql_output(self.url, self.password, **settings)
-
-    def table(self, columns: str = "*", name: str = "orders") -> list[tuple[Any, ...]]:
-        return self.rows(f"SELECT {columns} FROM {SCHEMA}.{name} ORDER BY 1")
-
-
-@pytest.fixture
-def on_postgres(database: Database) -> Place:
-    user = database.server.user
-    url = f"postgresql://{user}@127.0.0.1:{database.server.port}/{database.name}"
-    return Place(url, database.server.password, database.run, database.rows, "postgres")
-
-
-@pytest.fixture
-def on_mariadb(mariadb: Any) -> Iterator[Place]:
-    yield from _on_mysql(mariadb)
-
-
-@pytest.fixture
-def on_mysql(mysql: Any) -> Iterator[Place]:
-    yield from _on_mysql(mysql)
-
-
-def _on_mysql(server: Any) -> Iterator[Place]:
-    server.empty()
-    server.run("CREATE DATABASE app")
-    yield Place(f"{server.flavour}://root@127.0.0.1:{server.port}/app", "", server.run, server.rows, server.flavour)
-    server.empty()
 
 
 @pytest.fixture(params=["on_postgres", "on_mariadb", pytest.param("on_mysql", marks=pytest.mark.slow)])
