@@ -21,9 +21,10 @@ from dblake.consume.filters import Selection
 from dblake.consume.model import ControlKind, Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.lake.layout import Paths
+from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
-from tests.support.backends import MemoryBackend, Row
+from tests.support.backends import MemoryBackend, PostgresBackend, Row
 from tests.support.lake import CaptureLake
 from tests.support.schemas import table_schema
 
@@ -34,11 +35,6 @@ ACCOUNTS, INITIAL = 20, 100
 TOTAL = 2 * ACCOUNTS * INITIAL
 
 
-def no_session() -> SparkSession:
-    """Raise AssertionError: the amounts here need no Spark session."""
-    raise AssertionError("a portion was too large for one process")
-
-
 _LOCAL = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]")))
 """State asks a session only where its tasks run: here, in threads."""
 
@@ -46,8 +42,13 @@ _LOCAL = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(maste
 class Shop:
     """The database, its lake and the transactions so far; ``paths`` are the lake's tables."""
 
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.backend, self.lake, self.random = MemoryBackend(), CaptureLake(folder, "shop"), random.Random(seed)
+    def __init__(
+        self, folder: Path, seed: int = 0, name: str = "shop", backend: MemoryBackend | PostgresBackend | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        """``backend`` replaces the memory database; ``spark`` is the session for what needs one."""
+        self.backend, self.random = backend or MemoryBackend(), random.Random(seed)
+        self.lake, self.spark = CaptureLake(folder, name), spark
         self.paths: Paths = self.lake.paths
         for schema in (LEFT, RIGHT):
             self.backend.create(schema)
@@ -89,13 +90,22 @@ class Shop:
             self.lake.dump(table, keys=[(str(row["id"]),) for row in self.backend.rows(table)])
         self.lake.capture(self.source, chunk_size=7, **capture)
 
-    def reconcile(self) -> None:
-        """Bring events up to landing."""
-        reconcile_once(no_session, self.paths)
+    def reconcile(self, upto: int | None = None) -> None:
+        """Bring events up to landing, or up to one of its batches."""
+        if upto is None:
+            reconcile_once(self._session, self.paths)
+            return
+        reconciler = Reconciler(self._session, self.paths)
+        reconciler.catch_up()
+        reconciler.reconcile(upto)
 
     def fold(self) -> None:
         """Bring state up to events."""
-        run_state(_LOCAL, self.paths, parallel=2)
+        run_state(self.spark or _LOCAL, self.paths, parallel=2)
+
+    def _session(self) -> SparkSession:
+        assert self.spark is not None, "the amounts here need no Spark session"
+        return self.spark
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
         """Return a table's rows in the database, sorted."""

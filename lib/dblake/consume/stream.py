@@ -123,7 +123,7 @@ class SourceStream:
             self._require_partition(schema)
             done = bootstrap.rows if table == bootstrap.table else 0
             cursor = replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done))
-            if not done:
+            if cursor.schemas.get(table) != delivered.schema_id:
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: delivered.schema_id}))
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=delivered.schema_id)
             rows = StateRows(self._paths, schema, bootstrap.versions[table], bootstrap.position, self._selection,

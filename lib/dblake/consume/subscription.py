@@ -18,8 +18,9 @@ from typing import Self
 
 from dblake.consume.checkpoints import CheckpointStore
 from dblake.consume.cursor import Cursor, parse_checkpoint, write_checkpoint
+from dblake.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.consume.filters import Selection
-from dblake.consume.model import Transaction
+from dblake.consume.model import Event, Transaction
 from dblake.consume.points import BOOTSTRAP, parse_point
 from dblake.consume.stream import SourceStream, Step
 from dblake.core.errors import DblakeError, UsageError
@@ -155,6 +156,15 @@ class Subscription:
         """Go back to the last checkpoint, or to a given one: the iteration continues with what follows it."""
         self._open_at(self._saved if checkpoint is None else checkpoint)
         self._rolled_back = True
+
+    def record_dead_letter(self, consumer: str, event: Event, reason: str) -> None:
+        """Record an event that a consumer can never take, with a reason that holds no row values."""
+        letter = DeadLetter(event.table, event.position, reason)
+        append_dead_letters(self._paths[event.source], consumer, [letter])
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but not after the subscription was stopped."""
+        self._stop.wait(seconds)
 
     @property
     def sources(self) -> list[str]:
