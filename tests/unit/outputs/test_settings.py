@@ -24,7 +24,7 @@ _BASE = {
 
 def _load(folder: Path, outputs: object) -> Config:
     file = folder / "conf.yaml"
-    file.write_text(yaml.safe_dump({**_BASE, "outputs": outputs}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({**_BASE, "outputs": outputs}, sort_keys=False), encoding="utf-8")
     return load_config(file)
 
 
