@@ -78,7 +78,7 @@ class OutputConfig(Section):
 
     def secrets(self) -> dict[str, PasswordReference]:
         """Return the references to secrets by key; one in a map has the map's name and a dot before its key."""
-        found = {}
+        found: dict[str, PasswordReference] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
             entries = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
@@ -219,7 +219,9 @@ class CustomOutput(OutputConfig):
     """A class of yours."""
 
     class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the class; values may be ${env:NAME} or ${file:PATH}."
+    )
 
     @property
     def kind(self) -> str:
@@ -227,8 +229,8 @@ class CustomOutput(OutputConfig):
         return self.class_
 
     def own_settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of the class."""
-        return self.settings
+        """Return the keyword arguments of the class, without secrets."""
+        return dict(without_secrets(self.settings))
 
     @field_validator("class_")
     @classmethod

@@ -37,10 +37,10 @@ def _histories(records: list[Message]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     partitions: dict[str, set[int | None]] = defaultdict(set)
     for record in records:
-        value = record.value()
-        if value is None or record.key() is None:
+        value, raw = record.value(), record.key()
+        if value is None or raw is None:
             continue
-        key = record.key().decode()
+        key = raw.decode()
         found[key].append(json.loads(value)["position"])
         partitions[key].add(record.partition())
     assert all(len(numbers) == 1 for numbers in partitions.values())

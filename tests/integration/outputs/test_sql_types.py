@@ -67,8 +67,8 @@ def _deliver(place: Place, types: Sequence[tuple[str, list[str]]]) -> dict[str, 
         sent = {int((t.events[0].key or {})["id"] or 0): (t.events[0].after or {})["v"] for t in left}
         found = dict(place.rows(f"SELECT id, {_as_text(place, kind)} FROM {SCHEMA}.t{number}")) if left else {}
         assert set(found) == set(sent), kind
-        for key, text in sent.items():
-            assert _is_same(kind, text or "", found[key]), (kind, (text or "")[:80], str(found[key])[:80])
+        for key, value in sent.items():
+            assert _is_same(kind, value or "", found[key]), (kind, (value or "")[:80], str(found[key])[:80])
     output.close()
     return rejected
 
@@ -93,7 +93,7 @@ def _is_same(kind: str, text: str, found: Any) -> bool:
     if kind == "json":
         return bool(json.loads(text) == json.loads(found))
     if kind == "boolean":
-        return {"t": "1", "f": "0"}.get(text) == found
+        return bool({"t": "1", "f": "0"}.get(text) == found)
     if kind in ("real", "float", "double precision", "double"):
         return math.isclose(float(text), float(found), rel_tol=1e-6 if kind in ("real", "float") else 0)
     if kind.startswith("bit("):

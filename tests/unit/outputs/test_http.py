@@ -115,7 +115,7 @@ def test_requests_hold_whole_transactions_in_order(service: Service) -> None:
     stream.commit()
     _write(_output(service, batch=5, headers={"X-Team": "a"}), stream.transactions)
     assert [len(records) for _, records in service.requests] == [4, 3, 5, 5, 2]
-    expected = [str(e.position) for t in stream.transactions for e in (t.events or [t.control]) if e]
+    expected = [str(e.position) for t in stream.transactions for e in (*t.events, t.control) if e]
     assert service.positions == expected
     headers = service.requests[0][0]
     assert headers["Idempotency-Key"] == f"shop:{expected[0]}-{expected[3]}"

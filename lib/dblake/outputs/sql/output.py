@@ -43,8 +43,10 @@ class SqlOutput:
         tls: Tls = "verify", tls_ca: str | None = None,
     ) -> None:
         self._name = context.name
+        # A class of the user's that extends this one has its secrets under ``settings``.
+        secrets = {key.removeprefix("settings."): value for key, value in context.secrets.items()}
         settings = SqlSettings.parse(
-            context.name, url, password=context.secrets.get("password", ""), schema=schema, tls=tls, tls_ca=tls_ca
+            context.name, url, password=secrets.get("password", ""), schema=schema, tls=tls, tls_ca=tls_ca
         )
         self._target: Target = PostgresTarget(settings) if settings.flavour == "postgres" else MysqlTarget(settings)
         self._tables = TargetTables(self._target, context.name, table)
@@ -262,7 +264,7 @@ def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list
     columns["incomplete"] = [(2 if row.begins else 1) if row.incomplete else 0 for row in rows]
     columns["shape"] = shape_of
     used = set(shape_of)
-    shapes = {
+    shapes: dict[int, Sequence[str]] = {
         number: [name for name in names if name in supplied]
         for supplied, number in numbers.items() if number in used
     }
