@@ -77,6 +77,7 @@ class KafkaOutput:
         self._producer: Producer | None = None
         self._topics: dict[tuple[str, str], str] = {}
         self._failure: DblakeError | None = None
+        self._attempt = 0
         self._broker_error: KafkaError | None = None
 
     def open(self) -> str | None:
@@ -103,6 +104,7 @@ class KafkaOutput:
         ConsumeError where only a person can correct the cause.
         """
         self._failure = None
+        self._attempt += 1
         for transaction in transactions:
             if transaction.control:
                 self._produce_control(transaction.control)
@@ -155,7 +157,9 @@ class KafkaOutput:
         assert self._producer is not None
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=partial(self._on_delivery, event))
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=partial(self._on_delivery, self._attempt, event)
+                )
             except BufferError:
                 # The queue is full: wait for acknowledgements, which bounds the memory.
                 self._producer.poll(0.5)
@@ -166,8 +170,11 @@ class KafkaOutput:
             break
         self._producer.poll(0)
 
-    def _on_delivery(self, event: Event | None, error: KafkaError | None, _message: Message) -> None:
-        if error is not None and self._failure is None and error.code() != KafkaError._PURGE_QUEUE:
+    def _on_delivery(
+        self, attempt: int, event: Event | None, error: KafkaError | None, _message: Message
+    ) -> None:
+        # A record of a write that failed before may fail late; the same record is in this write too.
+        if error is not None and self._failure is None and attempt == self._attempt:
             self._failure = self._error_of(error, event)
 
     def _note_error(self, error: KafkaError) -> None:

@@ -15,8 +15,10 @@ from dblake.outputs.formats.debezium import DebeziumFormat
 from tests.support.streams import ID, Stream
 
 _FAR = "__debezium_unavailable_value"
-_KINDS: dict[str, Any] = {"int16": int, "int32": int, "int64": int, "float": (int, float), "double": (int, float), "boolean": bool,
-          "string": str}
+_KINDS: dict[str, Any] = {
+    "int16": int, "int32": int, "int64": int, "float": (int, float), "double": (int, float), "boolean": bool,
+    "string": str,
+}
 _BITS = {"int16": 15, "int32": 31, "int64": 63}
 
 

@@ -46,6 +46,7 @@ class MysqlTarget(Target):
 
     max_name = 64
     has_transactional_ddl = False
+    folds_case = True
     large_text = "longtext"
 
     def __init__(self, settings: SqlSettings) -> None:

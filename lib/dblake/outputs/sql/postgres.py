@@ -48,6 +48,7 @@ class PostgresTarget(Target):
 
     max_name = 63
     has_transactional_ddl = True
+    folds_case = False
     large_text = "text"
 
     def __init__(self, settings: SqlSettings) -> None:

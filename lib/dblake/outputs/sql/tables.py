@@ -45,6 +45,7 @@ class TargetTables:
         self._pattern = pattern
         self._tables: dict[tuple[str, str], ManagedTable] = {}
         self._stage_numbers: dict[str, int] = {}
+        self._staged: set[str] = set()
 
     def open(self) -> None:
         """Create the output's own tables if they are missing, and read the managed tables."""
@@ -64,7 +65,7 @@ class TargetTables:
             target = self._describe(name, tuple(types), tuple(json.loads(key)))
             managed = ManagedTable(target, source, source_table, types, Position(*floor) if floor[0] else None)
             self._tables[source, source_table] = managed
-            self._target.create_stage(target)
+        self._staged.clear()
 
     def of_source(self, source: str) -> list[ManagedTable]:
         """Return all tables that the output has written from a source."""
@@ -82,6 +83,7 @@ class TargetTables:
                 managed = self._create(source, schema)
             elif schema.schema_id not in managed.schema_ids:
                 managed = self._alter(managed, schema)
+            self._stage(managed.target)
             known = managed.schema_ids | {schema.schema_id}
             self._tables[source, schema.table] = replace(managed, schema_ids=known)
 
@@ -94,6 +96,12 @@ class TargetTables:
         changed = replace(managed, floor=at)
         self._tables[managed.source, managed.source_table] = changed
         return changed
+
+    def _stage(self, target: TargetTable) -> None:
+        """Create the stage of a table at its first use on this connection."""
+        if target.name not in self._staged:
+            self._target.create_stage(target)
+            self._staged.add(target.name)
 
     def _create(self, source: str, schema: TableSchema) -> ManagedTable:
         if not schema.primary_key:
@@ -128,7 +136,6 @@ class TargetTables:
             "VALUES (%s, %s, %s, %s, %s, %s)",
             (name, self._output, source, schema.table, json.dumps(types), json.dumps(schema.primary_key)),
         )
-        self._target.create_stage(target)
         return ManagedTable(target, source, schema.table, types)
 
     def _alter(self, managed: ManagedTable, schema: TableSchema) -> ManagedTable:
@@ -153,7 +160,7 @@ class TargetTables:
             f"UPDATE {self._target.quote(TABLES)} SET columns_json = %s WHERE name = %s", (json.dumps(types), name)
         )
         target = self._describe(name, tuple(types), managed.target.key)
-        self._target.create_stage(target)
+        self._staged.discard(name)
         return replace(managed, target=target, types=types)
 
     def _change_type(self, managed: ManagedTable, column: str, old_source: str, new_source: str) -> str:
@@ -190,23 +197,25 @@ class TargetTables:
         schema, plain = split_qualified(table)
         name = self._pattern.replace("{source}", source).replace("{schema}", schema).replace("{table}", plain)
         self._target.check_name(name, f"output {self._output}, table {table}")
-        owners = self._target.query(
-            f"SELECT output, source_table FROM {self._target.quote(TABLES)} WHERE lower(name) = lower(%s)", (name,)
-        )
-        if owners:
+        owners = self._target.query(f"SELECT name, output, source_table FROM {self._target.quote(TABLES)}")
+        owner = next((row for row in owners if self._is_same(row[0], name)), None)
+        if owner:
             raise ConfigError(
-                f"output {self._output}: {table} and {owners[0][1]} of output {owners[0][0]} have the same target "
-                f"table {name}",
+                f"output {self._output}: {table} and {owner[2]} of output {owner[1]} have the same target table {name}",
                 next_step=f'set outputs.{self._output}.table to a pattern with {{schema}}, as "{{schema}}_{{table}}"',
             )
         return name
 
+    def _is_same(self, one: str, other: str) -> bool:
+        return one == other or (self._target.folds_case and one.lower() == other.lower())
+
     def _check_columns(self, schema: TableSchema) -> None:
-        lowered = [name.lower() for name in schema.names]
         for name in schema.names:
             self._target.check_name(name, f"output {self._output}, table {schema.table}")
-        double = next((name for name in schema.names if lowered.count(name.lower()) > 1), None)
-        if double and not self._target.has_transactional_ddl:
+        double = next(
+            (a for a in schema.names for b in schema.names if a < b and self._is_same(a, b)), None
+        )
+        if double:
             raise ConfigError(
                 f"output {self._output}: columns of {schema.table} differ from {double} in letter case only, which the "
                 "target does not distinguish",

@@ -53,6 +53,8 @@ class Target(ABC):
     max_name: int
     """The longest identifier, in bytes."""
     has_transactional_ddl: bool
+    folds_case: bool
+    """Whether names that differ in letter case only may be the same."""
     large_text: str
 
     @abstractmethod
