@@ -228,6 +228,7 @@ run_tests() {
     cd "$home"
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
+    "$python" -m tests.support.kafka || code=$?
     if [[ $# -gt 0 && $* != --all ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"

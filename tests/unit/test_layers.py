@@ -80,10 +80,13 @@ DELTA_READERS = (
 
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
-    "psycopg2": ("dblake.source.postgres",),
-    "pymysql": ("dblake.source.mysql",),
+    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres"),
+    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql"),
     "pymysqlreplication": ("dblake.source.mysql",),
     "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
+    "confluent_kafka": ("dblake.outputs.kafka",),
+    "fastavro": ("dblake.outputs.formats.avro",),
+    "urllib3": ("dblake.outputs",),
     "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
@@ -195,6 +198,9 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.redecode.run", "dblake.state.restate", False),
         ("dblake.state.merge", "dblake.source.postgres", False),
         ("dblake.state.merge", "psycopg2", False),
+        ("dblake.outputs.sql.output", "psycopg2", False),
+        ("dblake.outputs.sql.postgres", "psycopg2", True),
+        ("dblake.consume.subscription", "dblake.outputs.kafka", False),
         ("dblake.state.restate", "dblake.redecode.ledger", True),
         ("dblake.sql.views", "dblake.state.shape", True),
         ("dblake.quality.user_suite", "great_expectations.core", False),
@@ -248,7 +254,9 @@ def test_delta_readers_all_open_tables() -> None:
 
 
 LAKE_OPENERS = ("dblake.lake.tables",)
-STORAGE_KNOWERS = ("dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture")
+STORAGE_KNOWERS = (
+    "dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture", "dblake.outputs",
+)
 
 
 def bypasses(module: str, tree: ast.AST) -> list[str]:
