@@ -160,7 +160,8 @@ class StaleTableDetector:
     def _queue_dump(self, table: str) -> str:
         """Return the id of a queued dump of the whole table that has not started, queueing one if there is none."""
         for task in pending_tasks(self._store):
-            if task.table == table and task.keys is None and task.progress.state is DumpState.QUEUED:
+            is_whole = task.keys is None and not task.request.verify
+            if task.table == table and is_whole and task.progress.state is DumpState.QUEUED:
                 return task.id
         return queue_dump(self._store, [table])
 

@@ -40,6 +40,11 @@ class Paths:
         return f"{self.root}/windows"
 
     @property
+    def verifications(self) -> str:
+        """The verification ledger: how each chunk read to verify the copy compared with state."""
+        return f"{self.root}/verifications"
+
+    @property
     def frontier(self) -> str:
         """The frontier table: which version of each state table holds which position."""
         return f"{self.root}/frontier"

@@ -61,6 +61,11 @@ class Application:
         return f"maintain/{source}"
 
     @staticmethod
+    def verification(source: str) -> str:
+        """Identify, in the verification ledger, the batch up to which landed chunks are compared."""
+        return f"verify/{source}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"
@@ -134,9 +139,12 @@ def commit_files(table: DeltaTable, application: str, batch: int, files: Iterabl
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
-    if not DeltaTable.is_deltatable(path):
-        return []
+    rows: list[dict[str, Any]] = query_arrow(path, statement).to_pylist() if DeltaTable.is_deltatable(path) else []
+    return rows
+
+
+def query_arrow(path: str, statement: str) -> pa.Table:
+    """Return the result of a SELECT over one existing table, which the statement calls ``t``."""
     # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
     result = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
-    rows: list[dict[str, Any]] = pa.table(result).to_pylist()
-    return rows
+    return pa.table(result)
