@@ -43,7 +43,7 @@ class Queued:
 
 def start_all(config: Config, *, priority: int | None = None) -> Queued:
     """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none."""
-    captured = _read_captured(config)
+    captured = read_captured(config)
     keyed = tuple(name for name, schema in captured.items() if schema.primary_key)
     if not keyed:
         raise Unsupported(
@@ -63,14 +63,8 @@ def start_tables(
     Given keys get priority 10 by default, whole tables 0. Raises Unsupported for a table that is not captured or has
     no primary key.
     """
-    captured = _read_captured(config)
-    names = tuple(dict.fromkeys(_resolve_table(captured, table) for table in tables))
-    keyless = [name for name in names if not captured[name].primary_key]
-    if keyless:
-        raise Unsupported(
-            f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; until then only its changes are captured",
-        )
+    captured = read_captured(config)
+    names = resolve_tables(captured, tables)
     requested: list[Key] | None = None
     if keys:
         if len(names) != 1:
@@ -89,7 +83,7 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
 
     Raises ConfigError if there is no such dump or no dump of such a table.
     """
-    store = _open_store(config)
+    store = open_store(config)
     entries = dump_queue.dump_status(store)
     if dump_id is not None and all(entry["id"] != dump_id for entry in entries):
         raise ConfigError(f"there is no dump {dump_id}", next_step="list the dumps with dump status")
@@ -97,8 +91,8 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
     if name is not None and all(entry["table"] != name for entry in entries):
         raise ConfigError(f"there is no dump of table {name}", next_step="list the dumps with dump status")
     selected = [
-        request for request in dump_queue.read_requests(store)
-        if dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
+        request for request in dump_queue.read_requests(store) if not request.verify
+        and dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
     ]
     for request in selected:
         dump_queue.set_control(store, request, control)
@@ -108,7 +102,7 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
 
 def set_throttle(config: Config, changes: Throttle) -> Throttle:
     """Set the given limits, leave the others, and return the limits in force from the next chunk on."""
-    store = _open_store(config)
+    store = open_store(config)
     throttle = replace(read_throttle(store), **_given(asdict(changes)))
     save_throttle(store, throttle)
     configured = config.dump.model_dump(include=set(asdict(throttle)))
@@ -117,17 +111,17 @@ def set_throttle(config: Config, changes: Throttle) -> Throttle:
 
 def reset_throttle(config: Config) -> None:
     """Return to the configuration's limits."""
-    save_throttle(_open_store(config), Throttle())
+    save_throttle(open_store(config), Throttle())
 
 
 def read_dumps(config: Config) -> list[Entry]:
     """Return every dump, one entry per table."""
-    return dump_queue.dump_status(_open_store(config))
+    return dump_queue.dump_status(open_store(config))
 
 
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
-    store = _open_store(config)
+    store = open_store(config)
     while True:
         entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
         show(entries)
@@ -140,22 +134,36 @@ def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) 
 
 
 def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
-    store = _open_store(config)
+    store = open_store(config)
     dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority)
     if keys is None:
         set_dump(store, tables, dump_id)
     return dump_id
 
 
-def _open_store(config: Config) -> ProgressStore:
+def open_store(config: Config) -> ProgressStore:
+    """Open the configured progress store."""
     return open_progress(config.progress, config.source.name)
 
 
-def _read_captured(config: Config) -> dict[str, TableSchema]:
+def read_captured(config: Config) -> dict[str, TableSchema]:
+    """Return the schemas of all captured tables, by name."""
     # Imported here: database drivers and Arrow take longer to load than the other subcommands take to run.
     from pipelines.sources import open_source
 
     return {schema.table: schema for schema in open_source(config).tables()}
+
+
+def resolve_tables(captured: Mapping[str, TableSchema], tables: Sequence[str]) -> tuple[str, ...]:
+    """Return the qualified names of tables. Raises Unsupported for one that is not captured or has no primary key."""
+    names = tuple(dict.fromkeys(_resolve_table(captured, table) for table in tables))
+    keyless = [name for name in names if not captured[name].primary_key]
+    if keyless:
+        raise Unsupported(
+            f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
+            next_step="add a primary key; until then only its changes are captured",
+        )
+    return names
 
 
 def _resolve_table(captured: Mapping[str, TableSchema], table: str) -> str:

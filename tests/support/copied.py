@@ -66,32 +66,21 @@ class CopiedLake(CaptureLake):
                 outcome.raise_error()
             if DeltaTable.is_deltatable(path):
                 versions[table] = DeltaTable(path).version()
-        for row in events.select(["incarnation", "lsn", "seq"]).to_pylist():
-            positions.append(Position(**row))
+        positions += [Position(**row) for row in events.select(["incarnation", "lsn", "seq"]).to_pylist()]
         append_frontier(self.paths, Frontier(batch, max(positions), versions))
 
     def _log_events(self) -> list[dict[str, Any]]:
-        rows = [row for row in self.decoded() if row["op"] != "r"]
-        return [_as_event(row | {"origin": "log"}) for row in rows]
+        return [_as_event(row | {"origin": "log"}) for row in self.decoded() if row["op"] != "r"]
 
     def _dump_events(self) -> list[dict[str, Any]]:
-        schemas = {table: versions for table, versions in self._keys().items()}
-        events = []
-        for event in self.reconciled()[0]:
-            if event.chunk_id is None:
-                continue
-            at = event.position
-            key = dict(zip(schemas[event.table], event.key or (), strict=True))
-            events.append(_as_event({
-                "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq, "table": event.table, "op": event.op,
-                "key": key, "before": None, "after": None if event.after is None else dict(event.after),
-                "txid": event.txid, "origin": "dump", "chunk_id": event.chunk_id, "batch": event.batch,
-                "partial": event.op == "f", "last_in_txn": False,
-            }))
-        return events
-
-    def _keys(self) -> dict[str, tuple[str, ...]]:
-        return {schema.table: schema.primary_key for schema in self.schemas(self.landing()).values()}
+        keys = {schema.table: schema.primary_key for schema in self.schemas(self.landing()).values()}
+        return [_as_event({
+            "incarnation": event.position.incarnation, "lsn": event.position.lsn, "seq": event.position.seq,
+            "table": event.table, "op": event.op, "key": dict(zip(keys[event.table], event.key or (), strict=True)),
+            "before": None, "after": None if event.after is None else dict(event.after), "txid": event.txid,
+            "origin": "dump", "chunk_id": event.chunk_id, "batch": event.batch, "partial": event.op == "f",
+            "last_in_txn": False,
+        }) for event in self.reconciled()[0] if event.chunk_id is not None]
 
 
 def _as_event(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dblake.core.zookeeper_url import ZookeeperUrl
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
 _UNSAFE_STORES = ("s3", "s3a", "s3n")
 """Stores where Spark's Delta log store checks for a commit before it writes one: safe for a single driver only."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _URL_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
 
 
@@ -132,6 +133,22 @@ class StatusConfig(Section):
     )
 
 
+class VerifyConfig(Section):
+    """Comparing state with the source: `verify`."""
+
+    max_age: str | None = Field(
+        None, pattern=r"^[1-9][0-9]*[smhd]$",
+        description="Age after which `status` reports a table's newest verification: a number and s, m, h or d, such "
+                    "as 24h; null: never.",
+    )
+    sample: float = Field(1.0, gt=0, le=1, description="Share of each table's key ranges that `verify` reads.")
+
+    @property
+    def max_age_seconds(self) -> float | None:
+        """``max_age`` in seconds."""
+        return None if self.max_age is None else float(self.max_age[:-1]) * _SECONDS[self.max_age[-1]]
+
+
 class QualityConfig(Section):
     """What `check` validates besides its own invariants."""
 
@@ -164,6 +181,7 @@ class Config(Section):
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
+    verify: VerifyConfig = VerifyConfig()
 
     @field_validator("warehouse")
     @classmethod

@@ -22,7 +22,8 @@
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
-    └── ChecksFailed                 65  a data quality check failed
+    ├── ChecksFailed                 65  a data quality check failed
+    └── CopyDiffers                  65  a verification found rows of state that differ from the source
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
 holds row values, SQL text or connection strings.
@@ -181,5 +182,11 @@ class IncompatibleSchemaChange(StateError):
 
 class ChecksFailed(DblakeError):
     """A data quality check failed; a retry without a change of the data fails again."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+
+class CopyDiffers(DblakeError):
+    """A verification found rows of state that differ from the source; they do until they are dumped again."""
 
     exit_code = ExitCode.WRONG_DATA

@@ -56,8 +56,8 @@ def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Positi
     """Return one row for each dump that ends among these windows and deletes what it did not return; possibly none.
 
     ``truncates`` maps a table to the positions of all its truncates. In the result ``truncated`` is the last one before
-    the dump began, and ``emptied`` is true if one lies between the dump's begin and end. ``only`` are the keys of a dump
-    of given keys, as ``key_text``; null for a whole table.
+    the dump began, and ``emptied`` is true if one lies between the dump's begin and end. ``only`` are the keys of a
+    dump of given keys, as ``key_text``; null for a whole table.
     """
     rows = []
     for ending in closing:

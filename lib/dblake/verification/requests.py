@@ -17,9 +17,10 @@ from dblake.capture.dump_queue import dump_status, queue_dump, queue_verificatio
 from dblake.capture.dump_task import DumpState, Key
 from dblake.capture.progress import ProgressStore
 from dblake.core.errors import PrerequisitesNotMet, TableUnavailable
+from dblake.core.names import abbreviated
 from dblake.lake.layout import Paths
 from dblake.verification.ledger import Round, RoundSummary, last_whole, read_rounds
-from dblake.verification.run import compare_landed
+from dblake.verification.run import comparable_batch, compare_landed
 
 _KEYS_PRIORITY = 10
 """Given keys are few rows, and what they prove is out of date soon."""
@@ -70,6 +71,18 @@ class Verification:
                 _require_readable(progress.get((state.round.request_id, state.table)))
                 self._advance_table(state, rounds.get((self.id, state.table), []))
         return not self.pending
+
+    def describe_waiting(self) -> str:
+        """Return what the verification waits for."""
+        requests = {entry["id"]: entry["state"] for entry in dump_status(self.store, verifications=True)}
+        requests |= {entry["id"]: entry["state"] for entry in dump_status(self.store)}
+        unread = [
+            state.table for state in self._states.values() if not state.is_finished
+            and requests.get(state.repair_dump or state.round.request_id) != DumpState.DONE
+        ]
+        if unread:
+            return f"waiting for capture to read {abbreviated(unread)}"
+        return f"waiting for reconcile and state, which have reached batch {comparable_batch(self.paths)}"
 
     def results(self) -> list[dict[str, Any]]:
         """Return one object per table, with the keys that ``verify --json`` prints."""

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from dblake.core.errors import StateError, TableUnavailable
@@ -200,9 +201,8 @@ class _TableState:
         touched, extra = self.touched.keys(read), list[str]()
         candidates = None if previous is None else pa.array(previous, pa.string())
         for keys in self.rows.live_keys():
-            if candidates is not None:
-                keys = keys.filter(pa.compute.is_in(keys, value_set=candidates))
-            extra += absent_keys(keys, returned, touched).to_pylist()
+            own = keys if candidates is None else keys.filter(pc.is_in(keys, value_set=candidates))
+            extra += absent_keys(own, returned, touched).to_pylist()
         return replace(_result(last), differences=Differences(extra=extra))
 
     def _previous_keys(self, last: EndedChunk) -> tuple[str, ...] | None:

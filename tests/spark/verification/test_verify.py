@@ -1,0 +1,126 @@
+"""Verification of a copy by Spark of a busy database: planted faults are found and repaired, nothing else is reported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblake.core.schema import Column, TableSchema
+from tests.spark.verification.conftest import Rows, VerifiedLake, counts
+from tests.support.backends import Backend, PostgresBackend
+from tests.support.mysql import MysqlServer
+from tests.support.mysql_backend import mysql_backend
+from tests.support.postgres import Database
+
+T = "public.t"
+BUSY = 20
+"""Rows with lower keys are written all the time, the others never."""
+ROWS = 60
+FAULTS = {"missing": ["31"], "extra": ["777"], "different": ["21", "22", "23", "24"]}
+
+
+def create(backend: Backend) -> None:
+    backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"), Column("w", "text"))))
+    with backend.begin() as transaction:
+        for key in range(1, ROWS + 1):
+            transaction.insert(T, {"id": str(key), "v": f"first {key}", "w": "w"})
+
+
+@contextmanager
+def writing(backend: Backend, seed: int) -> Iterator[None]:
+    """Insert, update and delete rows with low keys, and move some to other keys, within the block."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        random, number = Random(seed), 0
+        try:
+            while not stop.is_set():
+                number += 1
+                key, other = str(random.randrange(1, BUSY)), str(random.randrange(1000, 1020))
+                with backend.begin() as transaction:
+                    kind = random.randrange(4)
+                    transaction.delete(T, {"id": other})
+                    if kind == 0:
+                        transaction.delete(T, {"id": key})
+                        transaction.insert(T, {"id": key, "v": f"new {number}", "w": None})
+                    elif kind == 1:
+                        transaction.update(T, {"id": key}, {"id": other})
+                        transaction.insert(T, {"id": key, "v": f"moved {number}", "w": "x"})
+                    else:
+                        transaction.update(T, {"id": key}, {"v": f"changed {number}"})
+                stop.wait(0.01)
+        except BaseException as error:  # noqa: BLE001 - raised by the block's end
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        if failures:
+            raise failures[0]
+
+
+def plant_faults(rows: Rows) -> Rows:
+    """Plant a value, a NULL, a byte of text, a stale row, a missing row and an extra row."""
+    by_key = {row["id"]: row for row in rows}
+    by_key[21]["v"] = "planted"
+    by_key[22]["w"] = None
+    by_key[23]["v"] = by_key[23]["v"].replace("first", "firsu")
+    by_key[24] |= {"v": "older", "_lsn": by_key[24]["_lsn"] - 1}
+    extra = by_key[40] | {"_key": "777", "id": 777}
+    return [row for row in rows if row["id"] != 31] + [extra]
+
+
+def read_faults(lake: VerifiedLake) -> dict[str, list[str]]:
+    """Return the wrong keys that the newest round of the ledger lists, by kind."""
+    rows = DeltaTable(lake.paths.verifications).to_pyarrow_table().to_pylist()
+    newest = max((row["verification_id"], row["round"]) for row in rows)
+    own = [row for row in rows if (row["verification_id"], row["round"]) == newest]
+    return {kind: sorted(key for row in own for key in row[f"{kind}_keys"]) for kind in FAULTS}
+
+
+def verify_faults_found(lake: VerifiedLake, backend: Backend) -> None:
+    with lake.following(), writing(backend, 1):
+        lake.dump_and_wait(T)
+        lake.corrupt(T, plant_faults)
+        (found,) = lake.verify(T)
+        assert read_faults(lake) == FAULTS
+        assert counts([found]) == [(1, 1, 4, 0)]
+        assert found["rows_compared"] >= ROWS - BUSY - 1
+        (repaired,) = lake.verify(T, repair=True)
+        assert counts([repaired]) == [(1, 1, 4, 6)] and lake.remaining == 0
+        (clean,) = lake.verify(T)
+        assert counts([clean]) == [(0, 0, 0, 0)]
+
+
+@pytest.mark.timeout(180)
+def test_faults_under_load_are_found_and_repaired_on_postgres(
+    database: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    backend = PostgresBackend(database)
+    create(backend)
+    verify_faults_found(VerifiedLake(tmp_path, backend.source("public.*"), spark), backend)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
+def test_faults_under_load_are_found_and_repaired_on(
+    kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> None:
+    server: MysqlServer = request.getfixturevalue(kind)
+    with mysql_backend(server) as backend:
+        create(backend)
+        lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)
+        lake.capture(lake.database)
+        verify_faults_found(lake, backend)
