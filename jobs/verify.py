@@ -14,7 +14,7 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.core.errors import CopyDiffers, UsageError
 from jobs.cli.frame import job_options, run_job
-from pipelines.verify import Queued, queue_tables, wait_for
+from pipelines.verify import queue_tables
 
 _PIPE_WIDTH_CHARACTERS = 160
 _COUNTS = ("chunks", "rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")
@@ -30,8 +30,8 @@ _COUNTS = ("chunks", "rows_compared", "rows_skipped", "missing", "extra", "diffe
               help="With --wait: dump the rows that differ, delete those that the source does not have, verify again.")
 @click.option("--wait", is_flag=True,
               help="Wait for the result; exit 65 if differences remain. Needs capture, reconcile and state to run.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result of --wait as a JSON array; else {id, tables, "
-                                                      "skipped}.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the result of --wait as an array with one object per table; else {id, tables, skipped}.")
 def verify(
     config: Config, tables: tuple[str, ...], sample: float | None, repair: bool, wait: bool, as_json: bool
 ) -> None:
@@ -42,27 +42,28 @@ def verify(
     """
     if repair and not wait:
         raise UsageError("--repair without --wait", next_step="add --wait, or omit --repair")
-    queued = queue_tables(config, tables, sample=sample)
-    for table in queued.skipped:
+    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair)
+    for table in skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if not wait:
-        click.echo(json.dumps({"id": queued.id, "tables": list(queued.tables), "skipped": list(queued.skipped)})
-                   if as_json else queued.id)
+        queued = {"id": verification.id, "tables": list(verification.tables), "skipped": list(skipped)}
+        click.echo(json.dumps(queued) if as_json else verification.id)
         return
-    results, remaining = wait_for(config, queued, repair=repair, show=lambda text: click.echo(text, err=True))
+    verification.wait(lambda text: click.echo(text, err=True))
+    results = verification.results()
     if as_json:
         click.echo(json.dumps(results, indent=2))
     else:
-        _print_results(queued, results)
-    if remaining:
+        _print_results(verification.id, results)
+    if remaining := verification.remaining():
         raise CopyDiffers(
             f"source {config.source.name}: {remaining} rows of state differ from the source",
             next_step="verify --repair --wait; dblake.verifications has their keys",
         )
 
 
-def _print_results(queued: Queued, results: list[dict[str, Any]]) -> None:
-    table = Table(Column("table", no_wrap=True), *_COUNTS, "position", title=f"verification {queued.id}")
+def _print_results(verification_id: str, results: list[dict[str, Any]]) -> None:
+    table = Table(Column("table", no_wrap=True), *_COUNTS, "position", title=f"verification {verification_id}")
     for result in results:
         counts = (f"{result[name]:,}" for name in _COUNTS)
         table.add_row(Text(result["table"]), *counts, result["position"])

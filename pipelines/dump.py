@@ -5,7 +5,6 @@ Capture carries the requests out. Only ``start`` connects to the database, to re
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,12 +14,12 @@ from dblake.capture import dump_queue
 from dblake.capture.dump_keys import parse_keys
 from dblake.capture.dump_task import Control, DumpState, Key
 from dblake.capture.progress import ProgressStore, open_progress
+from dblake.capture.selection import canonical_name, resolve_tables
 from dblake.capture.stale_tables import set_dump
 from dblake.capture.throttle import Throttle, read_throttle
 from dblake.capture.throttle import set_throttle as save_throttle
 from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, Unsupported, UsageError
-from dblake.core.names import qualified, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.mask.rules import key_is_masked, rules_of
 
@@ -87,7 +86,7 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
     entries = dump_queue.dump_status(store)
     if dump_id is not None and all(entry["id"] != dump_id for entry in entries):
         raise ConfigError(f"there is no dump {dump_id}", next_step="list the dumps with dump status")
-    name = None if table is None else _canonical(table)
+    name = None if table is None else canonical_name(table)
     if name is not None and all(entry["table"] != name for entry in entries):
         raise ConfigError(f"there is no dump of table {name}", next_step="list the dumps with dump status")
     selected = [
@@ -152,36 +151,6 @@ def read_captured(config: Config) -> dict[str, TableSchema]:
     from pipelines.sources import open_source
 
     return {schema.table: schema for schema in open_source(config).tables()}
-
-
-def resolve_tables(captured: Mapping[str, TableSchema], tables: Sequence[str]) -> tuple[str, ...]:
-    """Return the qualified names of tables. Raises Unsupported for one that is not captured or has no primary key."""
-    names = tuple(dict.fromkeys(_resolve_table(captured, table) for table in tables))
-    keyless = [name for name in names if not captured[name].primary_key]
-    if keyless:
-        raise Unsupported(
-            f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; until then only its changes are captured",
-        )
-    return names
-
-
-def _resolve_table(captured: Mapping[str, TableSchema], table: str) -> str:
-    name = _canonical(table)
-    if name in captured:
-        return name
-    near = difflib.get_close_matches(name, captured, n=3)
-    raise Unsupported(
-        f"table {table} is not captured",
-        next_step=f"did you mean {' or '.join(near)}?" if near else "write schema.table, as source.tables has it",
-    )
-
-
-def _canonical(table: str) -> str:
-    try:
-        return qualified(*split_qualified(table))
-    except ValueError:
-        return table
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
 LOW, CHUNK, HIGH, HEARTBEAT = "low", "chunk", "high", "heartbeat"
 VERIFY_LOW, VERIFY_CHUNK, VERIFY_HIGH = "verify_low", "verify_chunk", "verify_high"
 """Chunks that ``verification`` compares with state. They become no events: reconcile reads none of these kinds. The
-names sort after all others, so that the statistics of landing's files tell which of them hold any."""
+names sort after all others, so that readers find them by the statistics of landing's files."""
 MESSAGE = "message"
 """Reserved: no log reader writes rows of this kind."""
 

@@ -2,14 +2,14 @@
 
 Place: between the ``verify`` command and both halves; capture reads the tables, ``run`` compares. Guarantee: a
 difference is reported only if a second reading of its key shows it, too, where keys can be reread; what ``repair`` has
-changed is read again before it counts as repaired. Nothing is kept in this process but what the ledger and the progress
-store also hold, so a verification that nobody waits for still ends in the ledger.
+changed is read again before it counts as repaired. The first reading ends in the ledger also without this process.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ from dblake.verification.run import comparable_batch, compare_landed
 _KEYS_PRIORITY = 10
 """Given keys are few rows, and what they prove is out of date soon."""
 _MAX_REPEATS = 10
+_POLL_SECONDS = 0.5
+_REPORT_SECONDS = 15.0
 
 
 @dataclass(slots=True)
@@ -71,6 +73,16 @@ class Verification:
                 _require_readable(progress.get((state.round.request_id, state.table)))
                 self._advance_table(state, rounds.get((self.id, state.table), []))
         return not self.pending
+
+    def wait(self, show: Callable[[str], None]) -> None:
+        """Advance until all tables are verified; ``show`` what is waited for, if that takes long. Raises as ``advance``."""
+        shown, shown_at = "", time.monotonic()
+        while not self.advance():
+            waiting = self.describe_waiting()
+            if waiting != shown and time.monotonic() - shown_at > _REPORT_SECONDS:
+                shown, shown_at = waiting, time.monotonic()
+                show(waiting)
+            time.sleep(_POLL_SECONDS)
 
     def describe_waiting(self) -> str:
         """Return what the verification waits for."""

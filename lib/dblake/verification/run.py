@@ -221,7 +221,7 @@ class _TableState:
 
 
 def _read_of(chunk: EndedChunk) -> Read:
-    """Return what a chunk reflects; the last chunk stands for all of its request."""
+    """Return what a chunk reflects; for the last chunk what all of its request reflect."""
     if chunk.began:
         snapshot = chunk.began.snapshot
         return Read(chunk.began.position, Snapshot.parse(snapshot) if snapshot else None)

@@ -1,4 +1,4 @@
-"""Verification of a copy by Spark of a busy database: planted faults are found and repaired, nothing else is reported."""
+"""Verification of a busy database's copy: planted faults are found and repaired, nothing else is reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
