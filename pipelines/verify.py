@@ -33,5 +33,5 @@ def queue_tables(
     keys = {name: captured[name].primary_key for name in names}
     masked = {name for name in names if rules_of(config.mask.tables, name).keys() & set(keys[name])}
     columns = {name: None if name in masked else len(key) for name, key in keys.items()}
-    paths = Paths(config.warehouse, config.source.name)
-    return Verification(paths, store, queued, columns, repair), tuple(n for n in captured if not tables and n not in names)
+    skipped = () if tables else tuple(name for name in captured if name not in names)
+    return Verification(Paths(config.warehouse, config.source.name), store, queued, columns, repair), skipped

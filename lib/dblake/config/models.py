@@ -21,6 +21,7 @@ from dblake.core.zookeeper_url import ZookeeperUrl
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
 _UNSAFE_STORES = ("s3", "s3a", "s3n")
 """Stores where Spark's Delta log store checks for a commit before it writes one: safe for a single driver only."""
+_SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _URL_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
 
@@ -113,11 +114,15 @@ class AirflowConfig(Section):
     """When Airflow runs the jobs and how often it retries; see docs/airflow.md."""
 
     schedule: str | None = Field(
-        "*/15 * * * *", pattern=r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$",
+        "*/15 * * * *", pattern=_SCHEDULE,
         description="Cron, @hourly and the like, or @continuous for one run after another; null: triggered runs only.",
     )
     capture: Literal["bounded", "supervised"] = Field(
         "bounded", description="bounded: each run captures until caught up; supervised: capture runs outside Airflow."
+    )
+    verify_schedule: str | None = Field(
+        None, pattern=_SCHEDULE,
+        description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",
     )
     retries: int = Field(3, ge=0, description="Retries of a job that ended with 75 or was killed.")
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each retry.")

@@ -75,7 +75,7 @@ class Verification:
         return not self.pending
 
     def wait(self, show: Callable[[str], None]) -> None:
-        """Advance until all tables are verified; ``show`` what is waited for, if that takes long. Raises as ``advance``."""
+        """Advance until all tables are verified, and ``show`` what that waits for; raise as ``advance`` does."""
         shown, shown_at = "", time.monotonic()
         while not self.advance():
             waiting = self.describe_waiting()
