@@ -33,7 +33,7 @@ class VerifiedLake(CaptureLake):
         self.database, self._spark = source, spark
 
     @contextmanager
-    def following(self, chunk_size: int = 7) -> Iterator[None]:
+    def following(self, chunk_size: int = 15) -> Iterator[None]:
         """Run capture within the block."""
         stop, failures = threading.Event(), list[BaseException]()
 
@@ -80,6 +80,14 @@ class VerifiedLake(CaptureLake):
         self.remaining = verification.remaining()
         return verification.results()
 
+    def live_rows(self, table: str) -> list[tuple[str | None, ...]]:
+        """Return the live rows of a state table as texts, in order."""
+        rows = DeltaTable(self.paths.state(*split_qualified(table))).to_pyarrow_table().to_pylist()
+        live = [row for row in rows if not row["_deleted"]]
+        texts = [tuple(None if value is None else str(value) for name, value in row.items() if name[0] != "_")
+                 for row in live]
+        return sorted(texts, key=lambda row: tuple(map(str, row)))
+
     def corrupt(self, table: str, change: Callable[[Rows], Rows]) -> None:
         """Replace the rows of a state table by what ``change`` makes of them."""
         path = self.paths.state(*split_qualified(table))
@@ -92,7 +100,7 @@ class VerifiedLake(CaptureLake):
         deadline = time.monotonic() + seconds
         while not is_done():
             assert time.monotonic() < deadline, "nothing has happened for too long"
-            time.sleep(0.1)
+            time.sleep(0.3)
 
 
 def counts(results: Sequence[dict[str, Any]]) -> list[tuple[int, int, int, int]]:
