@@ -236,6 +236,8 @@ def test_stale_table_is_repeated_until_it_is_dumped(copy: Copy) -> None:
     verification = copy.start()
     save_stale_table(copy.lake.store, StaleTable(T, "its columns were rewritten", queue_dump(copy.lake.store, [T])))
     assert found(copy.verify(verification=verification)) == (0, 0, 0)
+    rows = copy.ledger()
+    assert sum(row["different"] for row in rows) == 0 and any(row["status"] == "repeat" for row in rows)
 
 
 def test_repair_restores_rows_and_verifies_them_again(copy: Copy) -> None:
