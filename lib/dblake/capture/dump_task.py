@@ -157,6 +157,11 @@ class DumpTask:
         return self.request.keys
 
     @property
+    def is_whole_dump(self) -> bool:
+        """True for a dump of the whole table; False for given keys, and for a verification."""
+        return self.keys is None and not self.request.verify
+
+    @property
     def has_last_chunk(self) -> bool:
         """True if an empty chunk follows all others: what was not returned until then does not exist."""
         return self.keys is None or self.request.verify or self.request.removes

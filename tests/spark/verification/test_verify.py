@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +16,7 @@ from pyspark.sql import SparkSession
 from dblake.core.schema import Column, TableSchema
 from tests.spark.verification.conftest import Rows, VerifiedLake, counts
 from tests.support.backends import Backend, PostgresBackend
-from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import mysql_backend
-from tests.support.postgres import Database
 
 T = "public.t"
 BUSY = 20
@@ -102,23 +101,50 @@ def verify_faults_found(lake: VerifiedLake, backend: Backend) -> None:
     assert lake.live_rows(T) == sorted(source, key=lambda row: tuple(map(str, row)))
 
 
-@pytest.mark.timeout(180)
-def test_faults_under_load_are_found_and_repaired_on_postgres(
-    database: Database, spark: SparkSession, tmp_path: Path
-) -> None:
-    backend = PostgresBackend(database)
-    create(backend)
-    verify_faults_found(VerifiedLake(tmp_path, backend.source("public.*"), spark), backend)
+@contextmanager
+def backend_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if kind == "postgres":
+        yield PostgresBackend(request.getfixturevalue("database"))
+    else:
+        with mysql_backend(request.getfixturevalue(kind)) as backend:
+            yield backend
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
-def test_faults_under_load_are_found_and_repaired_on(
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
+def test_faults_under_load_are_found_and_repaired(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
-    server: MysqlServer = request.getfixturevalue(kind)
-    with mysql_backend(server) as backend:
+    with backend_on(kind, request) as backend:
         create(backend)
         lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)
         lake.capture(lake.database)
         verify_faults_found(lake, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_repeated_verifications_beside_changes_report_faults_only(
+    kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Twenty verifications beside writes, key changes, dumps and schema changes; every second one has a fault."""
+    runs, random = int(os.environ.get("DBLAKE_RUNS", "20")), Random(7)
+    with backend_on(kind, request) as backend:
+        create(backend)
+        lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)
+        lake.capture(lake.database)
+        with lake.following(), writing(backend, 2):
+            lake.dump_and_wait(T)
+            for number in range(runs):
+                action = random.choice(["dump", "column", "nothing"])
+                if action == "dump":
+                    lake.dump(T)
+                elif action == "column":
+                    backend.add_column(T, Column(f"c{number}", "text"), f"default {number}")
+                planted = number % 2 and action == "nothing"
+                if planted:
+                    lake.corrupt(T, lambda rows: [row | {"v": "planted"} if row["id"] == 30 else row for row in rows])
+                results = lake.verify(T, repair=True)
+                assert counts(results) == [(0, 0, 1, 1) if planted else (0, 0, 0, 0)], (number, action)
+                assert lake.remaining == 0 and results[0]["rows_compared"] > 0

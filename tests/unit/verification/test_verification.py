@@ -48,7 +48,7 @@ class Copy:
     def source(self) -> MemorySource:
         return MemorySource(self.database, name="shop", patterns=["public.*"])
 
-    def write(self, *changes: Callable[[Any], None]) -> None:
+    def write(self, *changes: Callable[[Any], object]) -> None:
         with self.database.begin() as transaction:
             for change in changes:
                 change(transaction)
