@@ -112,30 +112,29 @@ def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> li
     """Compare chunks of one table; the order in which tables are read is part of the proof above."""
     behind = table in read_frontier(paths).behind
     state = StateRows(paths, table)
-    reads = {chunk.window.chunk_id: _read_of(chunk) for chunk in chunks}
-    all_versions = read_schemas(paths)
-    versions = all_versions.get(table, [])
+    versions = read_schemas(paths).get(table, [])
     if not versions:
         return [_result(chunk, repeat="its schema has not been reconciled") for chunk in chunks]
     newest = versions[-1].schema
-    touched = Touched(paths, table, newest.primary_key, list(reads.values()))
+    touched = Touched(paths, table, newest.primary_key, [_read_of(chunk) for chunk in chunks])
     schemas = {version.schema.schema_id: version.schema for version in versions}
     rows = read_rows(paths, [chunk for chunk in chunks if chunk.window.schema_id in schemas], schemas)
     table_state = _TableState(paths, state, touched, schemas, versions, behind)
-    results = []
+    results, comparable = dict[str, ChunkResult](), list[tuple[EndedChunk, pa.Table]]()
     for chunk in chunks:
-        read = reads[chunk.window.chunk_id]
-        why = table_state.why_repeat(chunk, read)
         decoded = rows.get(chunk.window.chunk_id)
+        why = table_state.why_repeat(chunk)
         if why is None and decoded is None:
             why = "landing no longer holds its rows"
         if why is not None or decoded is None:
-            results.append(_result(chunk, repeat=why))
+            results[chunk.window.chunk_id] = _result(chunk, repeat=why)
         elif chunk.began:
-            results.append(table_state.find_extra(chunk, read))
+            results[chunk.window.chunk_id] = table_state.find_extra(chunk)
         else:
-            results.append(table_state.compare(chunk, read, decoded))
-    return results
+            comparable.append((chunk, decoded))
+    for result in table_state.compare(comparable):
+        results[result.chunk_id] = result
+    return [results[chunk.window.chunk_id] for chunk in chunks]
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,9 @@ class _TableState:
     versions: list[SchemaVersion]
     behind: bool
 
-    def why_repeat(self, chunk: EndedChunk, read: Read) -> str | None:
+    def why_repeat(self, chunk: EndedChunk) -> str | None:
         """Return why a chunk cannot be compared, None if it can."""
+        read = _read_of(chunk)
         if chunk.repeat:
             return chunk.repeat
         if self.behind:
@@ -165,24 +165,37 @@ class _TableState:
         """Return the shape of the state table, under its newest schema. Raises StateError for an impossible one."""
         return widened_to_fit(shape_of([version.schema for version in self.versions]), self.rows.types)
 
-    def compare(self, chunk: EndedChunk, read: Read, decoded: pa.Table) -> ChunkResult:
-        """Compare a chunk's rows with those of state that have their keys."""
+    def compare(self, chunks: Sequence[tuple[EndedChunk, pa.Table]]) -> list[ChunkResult]:
+        """Compare the DECODED rows of chunks with those of state that have their keys."""
+        if not chunks:
+            return []
         try:
             shape = self.shape()
         except StateError as error:
-            return _result(chunk, repeat=error.what)
-        source = typed_rows(decoded, shape)
+            return [_result(chunk, repeat=error.what) for chunk, _ in chunks]
+        sources = [typed_rows(decoded, shape) for _, decoded in chunks]
+        # For all chunks at once: the rows of one are in many files of state.
+        keys = pa.chunked_array([part for source in sources for part in source["_key"].chunks], pa.string())
+        state = self.rows.with_keys(keys, [column.name for column in shape.current])
+        repeated = pa.array(repeated_keys(state), pa.string())
+        return [
+            self._compare_chunk(chunk, source, state, repeated, shape)
+            for (chunk, _), source in zip(chunks, sources, strict=True)
+        ]
+
+    def _compare_chunk(
+        self, chunk: EndedChunk, source: pa.Table, state: pa.Table, repeated: pa.Array, shape: Shape
+    ) -> ChunkResult:
         keys = source["_key"]
-        untouched = without(source, self.touched.keys(read))
-        state = self.rows.with_keys(untouched["_key"], [column.name for column in shape.current])
-        found = replace(compare_rows(untouched, state, shape), extra=repeated_keys(state))
+        untouched = without(source, self.touched.keys(_read_of(chunk)))
+        twice = untouched["_key"].filter(pc.is_in(untouched["_key"], value_set=repeated)).to_pylist()
         return replace(
             _result(chunk), rows_compared=untouched.num_rows, rows_skipped=source.num_rows - untouched.num_rows,
             key_from=keys[0].as_py() if len(keys) else None, key_to=keys[-1].as_py() if len(keys) else None,
-            differences=found,
+            differences=replace(compare_rows(untouched, state, shape), extra=twice),
         )
 
-    def find_extra(self, last: EndedChunk, read: Read) -> ChunkResult:
+    def find_extra(self, last: EndedChunk) -> ChunkResult:
         """Return the keys of state that no chunk of the last one's request returned, as the last one's result."""
         previous = self._previous_keys(last)
         if last.sampled:
@@ -198,7 +211,7 @@ class _TableState:
                     return _result(last, repeat="landing no longer holds the rows of its chunks")
                 if rows.num_rows:
                     returned.append(typed_rows(rows, self._keys_only())["_key"].combine_chunks())
-        touched, extra = self.touched.keys(read), list[str]()
+        touched, extra = self.touched.keys(_read_of(last)), list[str]()
         candidates = None if previous is None else pa.array(previous, pa.string())
         for keys in self.rows.live_keys():
             own = keys if candidates is None else keys.filter(pc.is_in(keys, value_set=candidates))
