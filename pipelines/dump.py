@@ -80,23 +80,28 @@ def start_tables(
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 
-    Raises ConfigError if there is no such dump or no dump of such a table.
+    A verification is selected by its id only. Raises ConfigError if there is no such dump or no dump of such a table.
     """
     store = open_store(config)
-    entries = dump_queue.dump_status(store)
+    entries = _read_entries(store, dump_id)
     if dump_id is not None and all(entry["id"] != dump_id for entry in entries):
         raise ConfigError(f"there is no dump {dump_id}", next_step="list the dumps with dump status")
     name = None if table is None else canonical_name(table)
     if name is not None and all(entry["table"] != name for entry in entries):
         raise ConfigError(f"there is no dump of table {name}", next_step="list the dumps with dump status")
     selected = [
-        request for request in dump_queue.read_requests(store) if not request.verify
+        request for request in dump_queue.read_requests(store) if (dump_id or not request.verify)
         and dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
     ]
     for request in selected:
         dump_queue.set_control(store, request, control)
     ids = {(request.id, request.table) for request in selected}
-    return [entry for entry in dump_queue.dump_status(store) if (entry["id"], entry["table"]) in ids]
+    return [entry for entry in _read_entries(store, dump_id) if (entry["id"], entry["table"]) in ids]
+
+
+def _read_entries(store: ProgressStore, dump_id: str | None) -> list[Entry]:
+    verifications = dump_queue.dump_status(store, verifications=True) if dump_id else []
+    return dump_queue.dump_status(store) + verifications
 
 
 def set_throttle(config: Config, changes: Throttle) -> Throttle:

@@ -42,9 +42,9 @@ def run(database: Database, tmp_path: Path) -> Run:
         "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "DBLAKE_CONF": str(conf), "SHOP_PASSWORD": database.server.password,
     }
 
-    def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def finish(*arguments: str, job: str = "verify") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(HOME / "jobs/verify.py"), *arguments], text=True, capture_output=True, check=False,
+            [sys.executable, str(HOME / f"jobs/{job}.py"), *arguments], text=True, capture_output=True, check=False,
             env=environment, timeout=60,
         )
 
@@ -64,6 +64,13 @@ def test_verify_queues_tables_with_key(run: Run, store: FileProgress) -> None:
     assert dump_status(store) == []
     assert run("--table", "public.prices", "--sample", "1").stdout.strip() == read_requests(store)[-1].id
     assert [each.sample for each in read_requests(store)] == [0.5, 0.5, 1.0]
+
+
+def test_verification_is_steered_by_id_only(run: Run, store: FileProgress) -> None:
+    queued = run("--table", "public.orders").stdout.strip()
+    assert run("pause", job="dump").stderr.strip() == "no unfinished dump"
+    assert run("cancel", queued, job="dump").stdout == f"{queued} public.orders cancelled\n"
+    assert pending_tasks(store) == []
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,15 @@ _REPORT_SECONDS = 15.0
 
 @dataclass(slots=True)
 class _TableVerification:
-    """One table: the round that is being read, the dump that repairs it, and what was found before the repair."""
+    """One table: the round that is being read, the dump that repairs it, and what was found before the repair.
+
+    Its key has ``key_columns`` columns; None if rows cannot be requested by key: a key is masked, or a wrong key of
+    state is no value of the column's type.
+    """
 
     table: str
     round: Round
+    key_columns: int | None
     repair_dump: str | None = None
     found: RoundSummary | None = None
     repeats: int = 0
@@ -53,7 +58,9 @@ class Verification:
     _states: dict[str, _TableVerification] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._states = {table: _TableVerification(table, Round(self.id)) for table in self.tables}
+        self._states = {
+            table: _TableVerification(table, Round(self.id), columns) for table, columns in self.tables.items()
+        }
 
     @property
     def pending(self) -> list[str]:
@@ -70,7 +77,12 @@ class Verification:
         progress = {(entry["id"], entry["table"]): entry for entry in dump_status(self.store, verifications=True)}
         for state in self._states.values():
             if not state.is_finished:
-                _require_readable(progress.get((state.round.request_id, state.table)))
+                entry = progress.get((state.round.request_id, state.table))
+                if entry and entry["state"] == DumpState.FAILED and state.round.keyed:
+                    state.key_columns = None
+                    self._read_again(state, None, repaired=state.round.repaired)
+                    continue
+                _require_readable(entry)
                 self._advance_table(state, rounds.get((self.id, state.table), []))
         return not self.pending
 
@@ -127,21 +139,27 @@ class Verification:
             self._read_again(state, keys, repaired=False)
         elif self.repair and not state.round.repaired:
             state.found = current
-            keys = self._parse(state, current)
-            priority = 0 if keys is None else _KEYS_PRIORITY
-            state.repair_dump = queue_dump(
-                self.store, [state.table], keys, removes=keys is not None, priority=priority
-            )
+            self._dump_again(state)
         else:
             state.is_finished = True
 
     def _verify_after_repair(self, state: _TableVerification) -> None:
         dumps = {(entry["id"], entry["table"]): entry for entry in dump_status(self.store)}
         dump = dumps.get((state.repair_dump or "", state.table))
+        if dump and dump["state"] == DumpState.FAILED and state.key_columns is not None:
+            state.key_columns = None
+            self._dump_again(state)
+            return
         _require_readable(dump)
         if dump and dump["state"] == DumpState.DONE:
             state.repair_dump = None
             self._read_again(state, self._parse(state, state.found), repaired=True)
+
+    def _dump_again(self, state: _TableVerification) -> None:
+        keys = self._parse(state, state.found)
+        state.repair_dump = queue_dump(
+            self.store, [state.table], keys, removes=keys is not None, priority=0 if keys is None else _KEYS_PRIORITY
+        )
 
     def _read_again(self, state: _TableVerification, keys: list[Key] | None, *, repaired: bool) -> None:
         state.round = Round(self.id, state.round.number + 1, keys is not None, repaired)
@@ -152,10 +170,9 @@ class Verification:
 
     def _parse(self, state: _TableVerification, found: RoundSummary | None) -> list[Key] | None:
         """Return wrong keys as capture requests them; None if the whole table has to be read instead."""
-        columns = self.tables[state.table]
-        if found is None or found.keys is None or columns is None:
+        if found is None or found.keys is None or state.key_columns is None:
             return None
-        return [(key,) if columns == 1 else tuple(json.loads(key)) for key in found.keys]
+        return [(key,) if state.key_columns == 1 else tuple(json.loads(key)) for key in found.keys]
 
     def _result(self, state: _TableVerification, rounds: Sequence[RoundSummary]) -> dict[str, Any]:
         whole, found, last = last_whole(rounds), state.found or rounds[-1], rounds[-1]
