@@ -20,6 +20,7 @@ from dblake.decode.batch import decode
 from dblake.decode.columns import DECODED, DECODER_INPUT
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_arrow, query_rows
+from dblake.lake.tables import open_table
 from dblake.landing.columns import CHUNK, CHUNK_ID, KIND, LANDING, LEASE_EPOCH, SEQ, VERIFY_CHUNK, VERIFY_HIGH
 from dblake.landing.control import CLOSED, ChunkEnd, DumpStart
 from dblake.verification.ledger import Round
@@ -87,7 +88,7 @@ def read_rows(
     ids = ", ".join(quoted(chunk.window.chunk_id) for chunk in wanted)
     columns = ", ".join(f'"{name}"' for name in (LEASE_EPOCH, *DECODER_INPUT.names))
     rows = query_arrow(
-        paths.landing, f"SELECT {columns} FROM t WHERE kind = '{VERIFY_CHUNK}' AND chunk_id IN ({ids}) "
+        open_table(paths.landing), f"SELECT {columns} FROM t WHERE kind = '{VERIFY_CHUNK}' AND chunk_id IN ({ids}) "
                        f"AND batch BETWEEN {first} AND {last}",
     ).cast(pa.schema([LANDING.field(name) for name in (LEASE_EPOCH, *DECODER_INPUT.names)]))
     for chunk in wanted:

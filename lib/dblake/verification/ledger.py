@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_rows, newest_batch, query_rows
+from dblake.lake.tables import create_table, has_table
 
 MAX_LISTED_KEYS = 5000
 """Wrong keys of one kind that a row lists. A chunk with more is repaired by a dump of its whole table."""
@@ -159,8 +159,8 @@ def append_results(paths: Paths, results: Iterable[ChunkResult], batch: int) -> 
     at = datetime.now(UTC)
     rows = pa.Table.from_pylist([result.as_row(at) for result in results], schema=VERIFICATIONS)
     with commit_lock(paths.verifications):
-        if not DeltaTable.is_deltatable(paths.verifications):
-            DeltaTable.create(paths.verifications, VERIFICATIONS, mode="ignore")
+        if not has_table(paths.verifications):
+            create_table(paths.verifications, VERIFICATIONS)
         commit_rows(paths.verifications, Application.verification(paths.source), batch, rows)
 
 

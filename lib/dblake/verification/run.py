@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.errors import StateError, TableUnavailable
 from dblake.core.failpoints import failpoint
@@ -39,6 +38,7 @@ from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.verification.compare import absent_keys, compare_rows, typed_rows, without
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 def comparable_batch(paths: Paths) -> int:
     """Return the newest landing batch up to which state holds all events."""
-    if not DeltaTable.is_deltatable(paths.events):
+    if not has_table(paths.events):
         return 0
     folded = read_frontier(paths).batch
     reconciled = newest_batch(paths.events, Application.reconcile(paths.source))
@@ -69,7 +69,7 @@ def compare_landed(paths: Paths) -> int:
 
     Raises StateError if a table's state cannot be compared at all.
     """
-    if not DeltaTable.is_deltatable(paths.landing):
+    if not has_table(paths.landing):
         return 0
     done, upto = done_batch(paths), comparable_batch(paths)
     if upto <= done:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.names import split_qualified
 from dblake.lake.layout import Paths
+from dblake.lake.tables import find_table
 from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold
 
 _HEAD = ("_key", "_deleted")
@@ -26,7 +26,8 @@ class StateRows:
 
     def __init__(self, paths: Paths, table: str) -> None:
         self._path = paths.state(*split_qualified(table))
-        self._files = TableFiles(self._path) if DeltaTable.is_deltatable(self._path) else None
+        found = find_table(self._path)
+        self._files = TableFiles(self._path, found) if found else None
 
     @property
     def types(self) -> dict[str, str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
@@ -20,6 +19,7 @@ from dblake.decode.columns import IMAGE, TRUNCATE
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_arrow
 from dblake.lake.schemas import SchemaVersion
+from dblake.lake.tables import find_table
 from dblake.state.fold import key_texts
 from dblake.verification.landed import quoted
 
@@ -42,9 +42,10 @@ class Touched:
         if snapshots:
             since = f"({since} OR txid >= {min(snapshot.xmin for snapshot in snapshots)})"
         rows = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
-        if DeltaTable.is_deltatable(paths.events):
+        events = find_table(paths.events)
+        if events:
             rows = query_arrow(
-                paths.events,
+                events,
                 f'SELECT {", ".join(_COLUMNS)} FROM t WHERE "table" = {quoted(table)} AND '
                 f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
             )
