@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dblake.capture.catalog_scan import scan_at_start
+from dblake.capture.catalog_scan import has_capturable_table
 from dblake.config import Config, PasswordReference
-from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import Check, InitPlan
 from dblake.source.mysql import init as mysql
 from dblake.source.postgres import init as postgres
@@ -18,11 +17,7 @@ def check_source(config: Config) -> list[Check]:
 
 def can_capture(config: Config) -> bool:
     """Return True if capture can start and follow at least one table."""
-    try:
-        scan_at_start(open_source(config))
-    except PrerequisitesNotMet:
-        return False
-    return True
+    return has_capturable_table(open_source(config))
 
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:

@@ -54,6 +54,15 @@ def scan_at_start(source: Source) -> CatalogScan:
     return scan
 
 
+def has_capturable_table(source: Source) -> bool:
+    """Return True if capture can start and follow at least one table."""
+    try:
+        scan_at_start(source)
+    except PrerequisitesNotMet:
+        return False
+    return True
+
+
 class CatalogScanner:
     """Scans on request, on a thread that ends with ``close`` or with the process."""
 
