@@ -50,20 +50,25 @@ class Lifecycle:
 
     def apply(self, scan: CatalogScan) -> bool:
         """Take over what the catalog shows now; return True if a dump is queued."""
-        is_queued = False
         schemas = {fingerprint.schema.table: fingerprint.schema for fingerprint in scan.fingerprints}
+        returning: dict[str, str] = {}
         for table in sorted(scan.tables | schemas.keys() | scan.unfit.keys()):
             if unfit := scan.unfit.get(table):
                 self._suspend(table, unfit)
-            elif table in schemas:
-                is_queued |= self._follow(schemas[table])
+            elif table in schemas and (why := self._follow(schemas[table])):
+                returning[table] = why
+        if returning:
+            # First the dumps: without them the states would promise some.
+            self._detector.queue_dumps(returning)
+        for table, why in returning.items():
+            self._enter(self._lives.get(table) or self._first(table), LifeState.PENDING, why)
         for table in self._lives.keys() - scan.tables - schemas.keys() - scan.unfit.keys():
             if self._lives[table].state is not LifeState.REMOVED:
                 self._enter(self._lives[table], LifeState.REMOVED, "not in the database, or not in source.tables")
                 delete_stale_table(self._store, table)
         self._complete()
         self._set_suspended()
-        return is_queued
+        return bool(returning)
 
     def reject(self, rejected: Mapping[str, str]) -> None:
         """Suspend tables of which the log has changes that cannot be captured, before the log behind them lands."""
@@ -100,24 +105,25 @@ class Lifecycle:
         self._enter(life, LifeState.SUSPENDED, unfit.reason, has_log=has_log)
         logger.warning("table %s is suspended: %s. Next: run preflight", table, unfit.reason)
 
-    def _follow(self, schema: TableSchema) -> bool:
-        """Follow a table that meets its prerequisites; return True if a dump of it is queued."""
+    def _follow(self, schema: TableSchema) -> str | None:
+        """Follow a table that meets its prerequisites; return why it requires a dump, if it does."""
         table, life = schema.table, self._lives.get(schema.table)
         if life is None:
             life = self._first(table)
             if life.is_complete:
                 self._enter(life, LifeState.FOLLOWED, "")
-                return False
+                return None
             return self._begin(life, schema, "it is new")
         if life.state not in (LifeState.SUSPENDED, LifeState.REMOVED):
-            return False
+            return None
         if life.state is LifeState.SUSPENDED and life.has_log and life.is_complete:
             self._enter(life, LifeState.FOLLOWED, "")
             logger.info("table %s is no longer suspended", table)
-            return False
+            return None
         return self._begin(life, schema, f"it was {life.state.value} since {life.since}: {life.reason}")
 
-    def _begin(self, life: TableLife, schema: TableSchema, why: str) -> bool:
+    def _begin(self, life: TableLife, schema: TableSchema, why: str) -> str | None:
+        """Return why a table requires a dump; without one it is incomplete."""
         table = life.table
         if not schema.primary_key:
             self._enter(life, LifeState.INCOMPLETE, _KEYLESS)
@@ -127,16 +133,15 @@ class Lifecycle:
             self._enter(life, LifeState.INCOMPLETE, why)
             logger.warning("table %s is incomplete: %s. Next: dump start --table '%s'", table, why, table)
         else:
-            # First the dump: without it the state would promise one.
-            dump_id = self._detector.queue_dump(table, why)
-            self._enter(life, LifeState.PENDING, why)
-            logger.info("table %s is dumped: %s (dump %s)", table, why, dump_id)
-            return True
-        return False
+            return why
+        return None
 
     def _complete(self) -> None:
         """Mark the tables as complete whose dump is done, and those as incomplete whose dump has failed."""
-        waiting = [life for life in self._lives.values() if life.state in (LifeState.PENDING, LifeState.INCOMPLETE)]
+        waiting = [
+            life for life in self._lives.values()
+            if life.state is LifeState.PENDING or (life.state is LifeState.INCOMPLETE and life.reason != _KEYLESS)
+        ]
         if not waiting:
             return
         dumps, stale = dump_status(self._store), {entry.table: entry for entry in read_stale_tables(self._store)}

@@ -103,11 +103,17 @@ class StaleTableDetector:
         uncovered = self._without_dump()
         return self._compare([table for table in current if table.schema.table in uncovered]) or queued
 
-    def queue_dump(self, table: str, why: str) -> str:
-        """Return the id of a queued dump of a table whose rows are missing; it is reported until that is done."""
-        dump_id = self._queue_dump(table)
-        save_stale_table(self._store, StaleTable(table, why, dump_id))
-        return dump_id
+    def queue_dumps(self, reasons: Mapping[str, str]) -> None:
+        """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done."""
+        queued = {
+            task.table: task.id for task in pending_tasks(self._store)
+            if task.is_whole_dump and task.progress.state is DumpState.QUEUED
+        }
+        if missing := [table for table in reasons if table not in queued]:
+            queued |= dict.fromkeys(missing, queue_dump(self._store, missing))
+        for table, why in reasons.items():
+            save_stale_table(self._store, StaleTable(table, why, queued[table]))
+            logger.info("table %s is dumped: %s (dump %s)", table, why, queued[table])
 
     def on_log_rows(self, rows: pa.Table) -> bool:
         """Inspect CAPTURED rows of the log before they land; return True if a dump is queued."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from dblake.core.errors import PrerequisitesNotMet
+from dblake.core.errors import PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, UnfitTable
@@ -32,9 +32,13 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
 def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     """Return the tables that checks name, with the first reason; what concerns the log goes first.
 
-    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source.
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, SourceError if the server
+    cannot be reached.
     """
     checks = list(checks)
+    unreachable = next((check for check in checks if check.check == "connect" and not check.ok), None)
+    if unreachable:
+        raise SourceError(f"source {source}: {unreachable.detail}", next_step=unreachable.fix)
     if any(not check.ok and check.affects == "source" for check in checks):
         require_met(source, checks)
     unfit: dict[str, UnfitTable] = {}

@@ -40,7 +40,7 @@ class MysqlSource:
         return preflight(self._settings)
 
     def require(self) -> Mapping[str, UnfitTable]:
-        return unfit_tables(self.name, (check for check in self.preflight() if check.check != "connect"))
+        return unfit_tables(self.name, self.preflight())
 
     def identity(self) -> ServerIdentity:
         with open_cursor(self._settings, purpose="identity") as cur:

@@ -15,7 +15,7 @@ from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
 
-_CHECKED_BY_OPEN_LOG = ("connect", "slot", "replication_slots", "wal_senders")
+_CHECKED_BY_OPEN_LOG = ("slot", "replication_slots", "wal_senders")
 
 
 class PostgresSource:
