@@ -83,7 +83,8 @@ ONLY_THERE = {
     ),
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
-        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
+        "dblake.lake", "dblake.landing.table", "dblake.read.versions", "dblake.redecode.run",
+        "dblake.spark.append_table", "dblake.state.files",
         "dblake.state.table", "dblake.state.upsert", "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
