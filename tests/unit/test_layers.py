@@ -21,9 +21,10 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
-    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
+    "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
+CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -35,6 +36,7 @@ NEVER = [
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
     (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
+    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
@@ -46,14 +48,17 @@ NEVER = [
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
     (LEFT, (*RIGHT, *JVM, "dblake.status")),
     (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
+    # Consumers run without Spark, database drivers of sources and a configuration file.
+    (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
+    (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
+    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
     # Along the path: no step imports a later one.
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
@@ -62,6 +67,7 @@ DELTA_READERS = (
     "dblake.changes.span", "dblake.quality.selection",
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
+    "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
@@ -76,19 +82,19 @@ ONLY_THERE = {
     "psycopg2": ("dblake.source.postgres",),
     "pymysql": ("dblake.source.mysql",),
     "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.capture.zookeeper",),
+    "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
     "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
     ),
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
-        "dblake.lake", "dblake.landing.table", "dblake.read.versions", "dblake.redecode.run",
-        "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "trials.airflow.trial",
+        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
@@ -96,7 +102,7 @@ ONLY_THERE = {
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
-    "prometheus_client": ("dblake.status.metrics",),
+    "prometheus_client": ("dblake.status.metrics", "dblake.outputs.metrics"),
     "pythonjsonlogger": ("jobs.cli.frame",),
 }
 
