@@ -21,7 +21,9 @@ ITEM = table_schema(
     "public.item", "id integer key", "price numeric(10,2)", "ok boolean", "raw bytea",
     "at timestamp with time zone", "ratio double precision",
 )
-ROW = {"id": "1", "price": "9.50", "ok": "t", "raw": "\\xff00", "at": "2024-01-31 12:00:00.5+00", "ratio": "0.25"}
+ROW: dict[str, str | None] = {
+    "id": "1", "price": "9.50", "ok": "t", "raw": "\\xff00", "at": "2024-01-31 12:00:00.5+00", "ratio": "0.25",
+}
 KEYLESS = table_schema("public.log", "text text")
 
 
