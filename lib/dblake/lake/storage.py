@@ -18,7 +18,7 @@ from pyarrow import fs
 
 S3_SCHEMES = ("s3", "s3a")
 _DEFAULT_REGION = "us-east-1"
-_MAX_ATTEMPTS = 8
+_MAX_ATTEMPTS = 6
 """Attempts of one request by Arrow; delta-rs and S3A retry for minutes by default."""
 _S3A = "spark.hadoop.fs.s3a"
 _CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
