@@ -22,6 +22,7 @@
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
+    ├── PointOutOfRange              78  events and state do not reach back, or forward, to a point in time
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
     └── ChecksFailed                 65  a data quality check failed
@@ -181,6 +182,12 @@ class SupersededByRedecode(ReconcileError):
 
 class WindowInvariantViolated(ReconcileError):
     """A chunk window contradicts itself: high watermark before low watermark, or rows missing."""
+
+
+class PointOutOfRange(DblakeError):
+    """Events and state do not cover a point in time."""
+
+    exit_code = ExitCode.CONFIGURATION
 
 
 class StateError(DblakeError):
