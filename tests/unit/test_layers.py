@@ -24,6 +24,7 @@ RIGHT = (
     "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
     "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
+CONSUMERS = ("dblake.consume", "dblake.outputs")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -35,6 +36,7 @@ NEVER = [
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
     (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
+    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
@@ -46,6 +48,10 @@ NEVER = [
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
     (LEFT, (*RIGHT, *JVM, "dblake.status")),
     (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
+    # Consumers run without Spark, database drivers of sources and a configuration file.
+    (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
+    (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
+    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
     # Along the path: no step imports a later one.
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
@@ -62,6 +68,7 @@ DELTA_READERS = (
     "dblake.changes.span", "dblake.quality.selection",
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
+    "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
@@ -76,7 +83,7 @@ ONLY_THERE = {
     "psycopg2": ("dblake.source.postgres",),
     "pymysql": ("dblake.source.mysql",),
     "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.capture.zookeeper",),
+    "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
     "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
@@ -84,7 +91,8 @@ ONLY_THERE = {
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
         "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "trials.airflow.trial",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
     "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
@@ -95,7 +103,7 @@ ONLY_THERE = {
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
-    "prometheus_client": ("dblake.status.metrics",),
+    "prometheus_client": ("dblake.status.metrics", "dblake.outputs.metrics"),
     "pythonjsonlogger": ("jobs.cli.frame",),
 }
 

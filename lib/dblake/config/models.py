@@ -6,12 +6,14 @@ keys. Reading files and wording faults is left to ``config.load``.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from dblake.config.file import ConfigFile
 from dblake.config.mask import MaskConfig
+from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
 from dblake.config.storage import StorageConfig, resolve_warehouse
@@ -165,6 +167,17 @@ class Config(Section):
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
+    outputs: dict[str, AnyOutput] = Field(
+        default_factory=dict, description="Where `subscribe` delivers changes: a name of your choice → its settings."
+    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _validate_output_names(cls, given: dict[str, AnyOutput]) -> dict[str, AnyOutput]:
+        for name in given:
+            if not re.fullmatch(OUTPUT_NAME, name):
+                raise ValueError(f"{name}: a name has a to z, 0 to 9, _ and -, and begins with a letter")
+        return given
 
     @field_validator("warehouse")
     @classmethod

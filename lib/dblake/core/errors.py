@@ -25,6 +25,11 @@
     ├── PointOutOfRange              78  events and state do not reach back, or forward, to a point in time
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
+    ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
+    │   ├── PointUnreadable          78  events do not hold the point where a subscription must begin
+    │   ├── StateNotReady            75  state has not reached what a bootstrap needs
+    │   ├── OutputUnavailable        75  the target of an output failed for a reason that may pass
+    │   └── EventRejected            65  a target can never take one event
     └── ChecksFailed                 65  a data quality check failed
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
@@ -35,6 +40,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar
+
+from dblake.core.position import Position
 
 
 class ExitCode(IntEnum):
@@ -198,6 +205,38 @@ class StateError(DblakeError):
 
 class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that one state table cannot hold old and new rows."""
+
+
+class ConsumeError(DblakeError):
+    """A subscription or an output cannot go on as it is set up."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class PointUnreadable(ConsumeError):
+    """Events do not hold the point where a subscription must begin; the message has the earliest and latest one."""
+
+
+class StateNotReady(ConsumeError):
+    """State has not reached what a bootstrap needs; it may after the next run of ``state``."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class OutputUnavailable(ConsumeError):
+    """The target of an output failed for a reason that may pass."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class EventRejected(ConsumeError):
+    """A target can never take one event, named by its table and position; it becomes a dead letter."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+    def __init__(self, what: str, *, table: str, position: Position, next_step: str = "") -> None:
+        super().__init__(what, next_step=next_step)
+        self.table, self.position = table, position
 
 
 class ChecksFailed(DblakeError):

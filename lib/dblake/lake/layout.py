@@ -65,6 +65,11 @@ class Paths:
         return join(self.root, "again")
 
     @property
+    def dead_letters(self) -> str:
+        """Events that an output could never take, by position."""
+        return f"{self.root}/dead_letters"
+
+    @property
     def check_results(self) -> str:
         """The results of every run of ``check``."""
         return join(self.root, "quality", "results")

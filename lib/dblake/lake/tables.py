@@ -14,6 +14,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from dblake.lake.storage import is_local, storage_of
 
+__all__ = ["DeltaTable", "create_table", "find_table", "has_table", "open_table", "storage_options"]
+
 
 def storage_options(path: str) -> dict[str, str] | None:
     """Return delta-rs's options for a location, credentials included; None on a local disk."""

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
+from dblake.lake.tables import open_table
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION, is_older, position_parts
 
@@ -150,7 +150,7 @@ class EventLog:
     """The events table as of the newest version when this was made, or of ``version``."""
 
     def __init__(self, paths: Paths, version: int | None = None) -> None:
-        table = DeltaTable(paths.events, version=version)
+        table = open_table(paths.events, version)
         self.path, self.version = paths.events, table.version()
         self.batch = table.transaction_version(Application.reconcile(paths.source)) or 0
         self.consolidated = table.transaction_version(Application.consolidation(paths.source)) or 0
