@@ -6,6 +6,7 @@ import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -45,7 +46,7 @@ def make_shop(folder: Path) -> Shop:
     return shop
 
 
-def read(shop: Shop, **settings: object) -> list[Transaction]:
+def read(shop: Shop, **settings: Any) -> list[Transaction]:
     with shop.subscribe(**settings) as subscription:
         return list(subscription)
 
