@@ -1,0 +1,154 @@
+"""The tables of one source for DuckDB: their names, their columns, and their rows as SQL.
+
+Place: between ``read`` and ``engine``. Guarantee: everything that one catalog returns is of one reading; live views have
+a reading of their own, opened on first use.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property
+
+import duckdb
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from dblake.core.errors import UsageError
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.lake.files import filesystem
+from dblake.lake.layout import Paths
+from dblake.lake.schemas import read_schemas
+from dblake.read.reading import EventsReading, LakeReading, open_reading
+from dblake.sql.duckdb_history import history_sql
+from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, sql_name
+from dblake.sql.result import TextResult
+from dblake.sql.rows import events_sql, table_rows_sql
+from dblake.sql.scan import TableFiles, no_rows, typed_rows
+from dblake.sql.system import SYSTEM_TABLES, as_of_sql
+from dblake.state.shape import shape_of
+
+_serial = itertools.count()
+
+
+class Catalog:
+    """The tables of one source as of one reading. ``at`` and ``is_live`` are as for ``DuckdbEngine``."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, paths: Paths, at: str | None = None, *, is_live: bool = False
+    ) -> None:
+        self._connection, self._paths, self._at, self._is_live = connection, paths, at, is_live
+        self._others: dict[str, Catalog] = {}
+        # A point that cannot be read is refused before any statement is.
+        if at is not None:
+            _ = self.reading
+
+    @cached_property
+    def reading(self) -> LakeReading:
+        """The reading of the plain tables."""
+        return open_reading(self._paths, self._at, is_live=self._is_live and self._at is None)
+
+    @cached_property
+    def live_reading(self) -> LakeReading:
+        """The reading of the live views."""
+        if self._is_live or self._at is not None:
+            return self.reading
+        return open_reading(self._paths, is_live=True)
+
+    @cached_property
+    def names(self) -> TableNames:
+        """The names of the source's tables."""
+        return TableNames(self.schemas)
+
+    @cached_property
+    def schemas(self) -> dict[str, TableSchema]:
+        """The newest schema of every table, or the schema as of the point."""
+        if self._at is None:
+            return {table: versions[-1].schema for table, versions in read_schemas(self._paths).items()}
+        known = read_schemas(self._paths)
+        return {table: known[table][-1].schema for table in self.reading.tables}
+
+    def other(self, source: str) -> Catalog:
+        """Return the tables of another source of the warehouse. Raises UsageError if there is none of that name."""
+        if source not in self._others:
+            paths = Paths(self._paths.warehouse, source)
+            if not DeltaTable.is_deltatable(paths.schemas):
+                raise UsageError(
+                    f"there is no source {source} in the warehouse",
+                    next_step=f"write one of {', '.join(sources(self._paths.warehouse)) or 'none yet'}",
+                )
+            self._others[source] = Catalog(self._connection, paths, self._at, is_live=self._is_live)
+        return self._others[source]
+
+    def rows_sql(self, view: TableView) -> str:
+        """Return a query for a view's rows; what it needs is registered in the connection."""
+        name = f"_dblake_{next(_serial)}"
+        if view.table.startswith(f"{SYSTEM_SCHEMA}.") and view.table not in self.names.tables:
+            return f"SELECT * FROM {self._system_sql(view.table.removeprefix(f'{SYSTEM_SCHEMA}.'), name)}"
+        if view.kind == HISTORY:
+            versions = [v.schema for v in read_schemas(self._paths)[view.table]]
+            return history_sql(shape_of(versions), events_sql(self._connection, self._events(), name, table=view.table))
+        reading = self.live_reading if view.kind == LIVE else self.reading
+        return table_rows_sql(self._connection, reading.table(view.table), name)
+
+    def is_system(self, schema: str, name: str) -> bool:
+        """Return whether a name is that of one of the source's own tables."""
+        return schema.lower() == SYSTEM_SCHEMA and name.lower() in SYSTEM_TABLES
+
+    def list_tables(self) -> TextResult:
+        """Return the source's tables, as a query writes them, with their key and number of columns."""
+        rows = [
+            (sql_name(table), ", ".join(schema.primary_key) or None, str(len(schema.columns)))
+            for table, schema in sorted(self.schemas.items())
+        ]
+        rows += [(f"{SYSTEM_SCHEMA}.{name}", None, None) for name in SYSTEM_TABLES]
+        return TextResult(("table", "key", "columns"), rows)
+
+    def describe(self, view: TableView) -> TextResult:
+        """Return the columns of a view: name, type, type at the source, and place in the key."""
+        described = self._connection.sql(self.rows_sql(view))
+        schema = self.schemas.get(view.table)
+        known = {column.name: column for column in schema.columns} if schema else {}
+        rows = []
+        for name, kind in zip(described.columns, described.types, strict=True):
+            column = known.get(name)
+            key = str(column.key) if column and column.key else None
+            rows.append((name, str(kind), column.type if column else None, key))
+        return TextResult(("column", "type", "type at the source", "key"), rows)
+
+    def hint(self, schema: str | None, name: str) -> str:
+        """Return a next step for a name that no table has."""
+        return self.names.suggest(schema, name)
+
+    def _events(self) -> EventsReading | None:
+        """Return the events: all, also those that state has not folded yet, or those up to the point."""
+        return self.reading.events() if self._at is not None else newest_events(self._paths)
+
+    def _system_sql(self, name: str, registered: str) -> str:
+        if name == "events":
+            return events_sql(self._connection, self._events(), registered)
+        system = SYSTEM_TABLES[name]
+        path = system.path(self._paths)
+        if not DeltaTable.is_deltatable(path):
+            return no_rows(system.schema)
+        files = TableFiles.read(path)
+        rows = typed_rows(self._connection, files, files.fields, registered)
+        return rows if self._at is None else as_of_sql(rows, system, self.reading.position)
+
+
+def newest_events(paths: Paths) -> EventsReading | None:
+    """Return the reading of all events that there are."""
+    if not DeltaTable.is_deltatable(paths.events):
+        return None
+    return EventsReading(paths.events, DeltaTable(paths.events).version(), Position(*[2**62] * 3))
+
+
+def sources(warehouse: str) -> list[str]:
+    """Return the names of the sources whose tables a warehouse has."""
+    system, base = filesystem(warehouse)
+    folders = system.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    return sorted(
+        folder.base_name for folder in folders
+        if folder.type == fs.FileType.Directory
+        and DeltaTable.is_deltatable(Paths(warehouse, folder.base_name).schemas)
+    )
