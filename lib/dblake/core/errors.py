@@ -22,6 +22,7 @@
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
+    ├── PointUnreadable              78  events and state do not reach back, or forward, to a point in time
     └── ChecksFailed                 65  a data quality check failed
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
@@ -177,6 +178,12 @@ class StateError(DblakeError):
 
 class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that one state table cannot hold old and new rows."""
+
+
+class PointUnreadable(DblakeError):
+    """Events and state do not cover the point that was asked for."""
+
+    exit_code = ExitCode.CONFIGURATION
 
 
 class ChecksFailed(DblakeError):

@@ -13,15 +13,31 @@ columns of ``columns`` (NULL there), have further ones, or narrower types: cast 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
+from dblake.core.errors import PointUnreadable, StateError, UsageError
 from dblake.core.position import Position
+from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
+from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.read.event_log import EventLog, Wanted
+from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
+from dblake.read.points import describe, end_of_transaction, parse_point
+from dblake.read.resolve import resolve
+from dblake.read.tail import Tail, read_tail
+from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
+from dblake.state.values import arrow_type
+
+MAX_TAIL_BYTES = 32 << 20
+"""A live reading decodes about so many bytes of landing's files that are not reconciled."""
+_BEGINNING = Position(1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -51,65 +67,254 @@ class TableReading:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of ``columns``."""
-        raise NotImplementedError
+        return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in self.shape.current])
 
 
 @dataclass(frozen=True)
 class EventsReading:
     """The events of a reading: those of the events table's ``version`` at or before ``until``, and ``tail``.
 
-    ``until`` compares with (incarnation, lsn, seq). ``tail`` has the columns of EVENT_COLUMNS; None if there is none.
+    ``until`` compares with (incarnation, lsn, seq). ``version`` is None without an events table. ``tail`` has the
+    columns of EVENT_COLUMNS; None if there is none.
     """
 
     path: str
-    version: int
+    version: int | None
     until: Position
     tail: pa.Table | None = None
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much of landing that is not reconciled a live reading decodes in process: rows, and bytes of its files."""
+class _Basis:
+    """What a reading rests on: events up to ``cut``, over the ``frontier`` at or before it, and a live one's tail."""
 
-    rows: int = 1_000_000
-    bytes: int = 128 << 20
+    frontier: Frontier
+    is_newest: bool
+    cut: Position
+    position: Position
+    log: EventLog | None
+    tail: Tail | None = None
 
 
 class LakeReading:
-    """All tables as of ``position``; tables are resolved on first use, and kept."""
+    """All tables as of ``position``, that of the newest event read; tables are resolved on first use, and kept.
 
-    position: Position | None
-    """The position of the newest event read; None if there are no events yet."""
-    committed_at: datetime | None
-    """When the transaction of ``position`` committed, by the source's clock."""
-    is_bounded: bool
-    """True if a live reading ends before the newest landed transaction, because more landed than its limits allow."""
+    ``is_bounded`` is True if a live reading ends before the newest landed transaction: more has landed than it may
+    decode, or a dump of a whole table ends there.
+    """
+
+    def __init__(self, paths: Paths, basis: _Basis | None, schemas: Mapping[str, Sequence[SchemaVersion]],
+                 *, is_strict: bool) -> None:
+        self._paths, self._basis, self._is_strict = paths, basis, is_strict
+        self._schemas = schemas
+        self._versions = StateVersions(paths)
+        self._tables: dict[str, TableReading] = {}
+
+    @property
+    def position(self) -> Position | None:
+        """The position of the newest event read; None if there are no events yet."""
+        return self._basis.position if self._basis else None
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """When the transaction of ``position`` committed, by the source's clock."""
+        basis = self._basis
+        if basis is None:
+            return None
+        if basis.tail and basis.tail.events.num_rows:
+            time: datetime | None = basis.tail.events["committed_at"][-1].as_py()
+            return time
+        place = basis.log.newest(Wanted(until=basis.cut)) if basis.log else None
+        return place.committed_at if place else None
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if more has landed than a live reading shows."""
+        return bool(self._basis and self._basis.tail and self._basis.tail.is_bounded)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The qualified names of all tables at the position."""
-        raise NotImplementedError
+        return tuple(sorted(self._schemas))
 
     @property
-    def lagging(self) -> Mapping[str, Position]:
-        """The tables among those resolved so far that are read as of an earlier position, with that position."""
-        raise NotImplementedError
+    def lagging(self) -> dict[str, Position]:
+        """The tables resolved so far that are read as of an earlier position, with that position."""
+        return {name: each.position for name, each in self._tables.items() if each.position != self.position}
+
+    def schemas(self, table: str) -> Sequence[SchemaVersion]:
+        """Return the versions of a table's schema at the position, oldest first."""
+        return self._schemas[table]
 
     def table(self, name: str) -> TableReading:
-        """Resolve a table by its qualified name. Raises UsageError for an unknown one, StateError if unreadable."""
-        raise NotImplementedError
+        """Resolve a table by its qualified name.
+
+        Raises UsageError for an unknown one; for a reading ``at`` a point also StateError if the table's events cannot
+        be folded, and PointUnreadable if they are not all there.
+        """
+        if name not in self._tables:
+            if name not in self._schemas or self._basis is None:
+                raise UsageError(f"there is no table {name} at this point", next_step="choose one of: "
+                                 + (", ".join(self.tables) or "none yet"))
+            self._tables[name] = _TableReader(self._paths, self._basis, self._versions, name, self._schemas[name]).read(
+                is_strict=self._is_strict
+            )
+        return self._tables[name]
 
     def events(self) -> EventsReading | None:
-        """Return the events at or before the position; None if there is no events table."""
-        raise NotImplementedError
+        """Return the events at or before the position; None if there are none."""
+        basis = self._basis
+        if basis is None:
+            return None
+        version = basis.log.version if basis.log else None
+        return EventsReading(self._paths.events, version, basis.cut, basis.tail.events if basis.tail else None)
+
+
+@dataclass(frozen=True)
+class _TableReader:
+    """Resolves one table."""
+
+    paths: Paths
+    basis: _Basis
+    versions: StateVersions
+    table: str
+    schemas: Sequence[SchemaVersion]
+
+    def read(self, *, is_strict: bool) -> TableReading:
+        state = self.versions.find(self.table, self.basis.frontier, is_newest=self.basis.is_newest)
+        if state is None and not self.versions.is_expected(self.table, self.basis.frontier):
+            return self._first()
+        try:
+            return self._folded(state)
+        except StateError:
+            if is_strict:
+                raise
+            return self._lagging(state)
+
+    def _folded(self, state: StateVersion | None) -> TableReading:
+        events = self._events(state.batch if state else 0)
+        if state is not None:
+            if not events.num_rows:
+                return self._reading(state.version, None, shape_over(state, self.schemas))
+            try:
+                shape, version, rows = fold_over(self.versions.path(self.table), state, self.schemas, events)
+                return self._reading(version, rows, shape)
+            except StateError:
+                events = self._events(0)
+        self._require_all_events()
+        return self._from_events(events)
+
+    def _first(self) -> TableReading:
+        """Read a table that had no events up to the frontier."""
+        return self._from_events(self._events(self.basis.frontier.batch))
+
+    def _from_events(self, events: pa.Table) -> TableReading:
+        """Read a table from events alone, which are all it has up to the position."""
+        if not events.num_rows:
+            return self._reading(None, None, shape_over(None, self.schemas))
+        shape, rows = fold_all(self.paths, self.schemas, events, pc.max(events["batch"]).as_py())
+        return self._reading(None, rows, shape)
+
+    def _events(self, after_batch: int) -> pa.Table:
+        """Read the table's events after a batch, up to the reading's position."""
+        basis, parts = self.basis, []
+        wanted = Wanted(until=basis.cut, after_batch=after_batch, table=self.table)
+        # All events of the frontier's batches precede its position.
+        if basis.log and not (after_batch >= basis.frontier.batch and basis.position == basis.frontier.position):
+            parts.append(basis.log.read_all(wanted, FOLDED))
+        if basis.tail:
+            parts.append(wanted.filter(basis.tail.events).select(FOLDED))
+        return pa.concat_tables(parts) if parts else pa.table({name: [] for name in FOLDED})
+
+    def _require_all_events(self) -> None:
+        """Raise PointUnreadable if maintenance removed events that a fold of all up to the position needs."""
+        log = self.basis.log
+        removed = log.newest(Wanted(until_batch=log.consolidated)) if log and log.consolidated else None
+        if removed and self.basis.cut < removed.position:
+            raise PointUnreadable(
+                f"table {self.table} cannot be read at {describe(self.basis.position)}: the files of its state are "
+                f"gone, limited by maintain.vacuum_hours, and superseded events before {describe(removed.position)}, "
+                "by maintain.events_days", next_step="choose a later point",
+            )
+
+    def _lagging(self, state: StateVersion | None) -> TableReading:
+        """Read the table as of its own, earlier position."""
+        batch = state.batch if state else 0
+        schemas = [version for version in self.schemas if version.batch <= batch]
+        if state is None or not schemas:
+            return TableReading(self.table, self.versions.path(self.table), None, self.schemas[-1].schema.primary_key,
+                                None, _BEGINNING, shape_over(None, self.schemas[-1:]))
+        place = self.basis.log.newest(Wanted(until_batch=batch)) if self.basis.log else None
+        shape = shape_over(state, schemas)
+        return TableReading(self.table, self.versions.path(self.table), state.version, shape.primary_key, None,
+                            place.position if place else _BEGINNING, shape)
+
+    def _reading(self, version: int | None, changes: pa.Table | None, shape: Shape) -> TableReading:
+        return TableReading(self.table, self.versions.path(self.table), version, shape.primary_key, changes,
+                            self.basis.position, shape)
 
 
 def open_reading(
-    paths: Paths, at: str | None = None, *, is_live: bool = False, limits: Limits = Limits(),  # noqa: B008
+    paths: Paths, at: str | None = None, *, is_live: bool = False, max_tail_bytes: int = MAX_TAIL_BYTES,
 ) -> LakeReading:
     """Open a reading: at state's frontier; with ``is_live`` at the newest completely landed transaction; or ``at``.
 
     ``at`` is a position ``incarnation/lsn[/seq]``, an ISO 8601 time (UTC unless it names a zone) or ``now``. Raises
     UsageError for another text, PointUnreadable for a point out of range.
     """
-    raise NotImplementedError
+    # Read before events and state tables, so that neither is behind it.
+    frontier = read_frontier(paths)
+    if at is not None:
+        return _open_at(paths, at, frontier)
+    known = read_schemas(paths)
+    if is_live:
+        return _open_live(paths, frontier, known, max_tail_bytes)
+    if frontier.position is None:
+        return LakeReading(paths, None, {}, is_strict=False)
+    cut = end_of_transaction(frontier.position)
+    basis = _Basis(frontier, True, cut, frontier.position, _open_log(paths))
+    return LakeReading(paths, basis, _visible(known, cut, frontier.batch), is_strict=False)
+
+
+def _open_at(paths: Paths, at: str, newest: Frontier) -> LakeReading:
+    point, log = parse_point(at), _open_log(paths)
+    resolved = resolve(point, log, paths)
+    frontier = read_frontier(paths, until=resolved.cut)
+    basis = _Basis(frontier, frontier.batch == newest.batch, resolved.cut, resolved.newest.position, log)
+    return LakeReading(paths, basis, _visible(read_schemas(paths), resolved.cut, frontier.batch), is_strict=True)
+
+
+def _open_live(
+    paths: Paths, frontier: Frontier, known: dict[str, list[SchemaVersion]], max_tail_bytes: int
+) -> LakeReading:
+    log = _open_log(paths)
+    ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
+    tail = read_tail(paths, log.batch if log else 0, ids, max_tail_bytes)
+    for version in tail.schemas if tail else ():
+        versions = known.setdefault(version.schema.table, [])
+        if all(each.batch != version.batch or each.since != version.since for each in versions):
+            versions.append(version)
+    position = tail.position if tail else None
+    if position is None and log is not None:
+        complete = log.newest_complete()
+        position = complete.position if complete else None
+    if position is None:
+        return LakeReading(paths, None, {}, is_strict=False)
+    cut = end_of_transaction(position)
+    basis = _Basis(frontier, True, cut, position, log, tail)
+    return LakeReading(paths, basis, known, is_strict=False)
+
+
+def _open_log(paths: Paths) -> EventLog | None:
+    return EventLog(paths) if DeltaTable.is_deltatable(paths.events) else None
+
+
+def _visible(
+    known: Mapping[str, Sequence[SchemaVersion]], cut: Position, batch: int
+) -> dict[str, list[SchemaVersion]]:
+    """Return the schema versions that hold at a position, or that state has seen."""
+    found = {
+        table: [version for version in versions if version.since <= cut or version.batch <= batch]
+        for table, versions in known.items()
+    }
+    return {table: versions for table, versions in found.items() if versions}
