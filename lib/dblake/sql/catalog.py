@@ -19,6 +19,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.files import filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import read_schemas
+from dblake.read.points import describe
 from dblake.read.reading import EventsReading, LakeReading, open_reading
 from dblake.sql.duckdb_history import history_sql
 from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, sql_name
@@ -115,6 +116,34 @@ class Catalog:
             key = str(column.key) if column and column.key else None
             rows.append((name, str(kind), column.type if column else None, key))
         return TextResult(("column", "type", "type at the source", "key"), rows)
+
+    def words(self) -> list[str]:
+        """Return the names of tables and columns."""
+        found = {f"{SYSTEM_SCHEMA}.{name}" for name in SYSTEM_TABLES}
+        for table, schema in self.schemas.items():
+            name = sql_name(table)
+            found |= {name, *schema.names}
+            if self.names.default and name.startswith(f"{self.names.default}."):
+                found.add(name.removeprefix(f"{self.names.default}."))
+        return sorted(found)
+
+    def summary(self) -> str:
+        """Return in one line how many tables there are, as of when."""
+        count = len(self.schemas)
+        tables = f"source {self._paths.source}: {count} table{'' if count == 1 else 's'}"
+        if self.reading.position is None:
+            return f"{tables}, nothing folded yet: run reconcile and state"
+        return f"{tables} as of {describe(self.reading.position, self.reading.committed_at)}"
+
+    def warnings(self) -> list[str]:
+        """Return which tables are read as of an earlier position than the others, and why a live view ends early."""
+        readings = [self.__dict__[name] for name in ("reading", "live_reading") if name in self.__dict__]
+        found = []
+        for reading in readings:
+            found += [f"table {table} lags: it is read as of {describe(at)}" for table, at in reading.lagging.items()]
+            if reading.is_bounded:
+                found.append(f"live views end at {describe(reading.position)}: run reconcile for what landed since")
+        return list(dict.fromkeys(found))
 
     def hint(self, schema: str | None, name: str) -> str:
         """Return a next step for a name that no table has."""

@@ -20,6 +20,10 @@ _BATCH_ROWS = 8192
 _BOUND = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
 
 
+class NoSuchTable(UsageError):
+    """A query names a table or function that does not exist."""
+
+
 class DuckdbResult:
     """The rows of a SELECT. Another query of the same connection ends the reading of them."""
 
@@ -69,6 +73,8 @@ def to_usage_error(error: Exception) -> UsageError:
     """Return the error for a failed query, in one line without row values."""
     if isinstance(error, _BOUND):
         # DuckDB repeats the statement on further lines.
-        message = str(error).splitlines()[0].rstrip(".")
+        message = str(error).splitlines()[0].rstrip(".!")
+        if isinstance(error, duckdb.CatalogException):
+            return NoSuchTable(message, next_step="correct the query; SHOW TABLES lists all tables")
         return UsageError(message, next_step="correct the query")
     return UsageError(f"the query failed while running: {type(error).__name__}", next_step="correct the query")

@@ -15,7 +15,7 @@ import duckdb
 from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
 from dblake.sql.catalog import Catalog
-from dblake.sql.duckdb_result import DuckdbResult, to_usage_error
+from dblake.sql.duckdb_result import DuckdbResult, NoSuchTable, to_usage_error
 from dblake.sql.names import SYSTEM_SCHEMA, TableView, quoted
 from dblake.sql.result import Result, TextResult
 from dblake.sql.statements import (
@@ -59,10 +59,11 @@ class DuckdbEngine:
             self._connection.execute(macro.replace("MACRO ", "TEMP MACRO ", 1))
         self._attached: list[str] = []
         self._temporary: list[str] = []
+        self._unknown: _Unknown | None = None
         self.refresh()
 
     def refresh(self) -> Catalog:
-        """Read anew what there is, so that the next query sees the newest rows; return the source's tables."""
+        """Read what there is now, so that the next query sees the newest rows; return the source's tables."""
         self.catalog = Catalog(self._connection, self._paths, self._at, is_live=self._is_live)
         return self.catalog
 
@@ -79,6 +80,18 @@ class DuckdbEngine:
         """Return the share of the running query that is done, 0 to 1; None if it is unknown."""
         done = self._connection.query_progress()
         return None if done < 0 else min(done / 100, 1.0)
+
+    def words(self) -> list[str]:
+        """Return the names of tables and columns, for completion."""
+        return self.catalog.words()
+
+    def describe_tables(self) -> str:
+        """Return in one line which tables there are, as of when."""
+        return f"{self.catalog.summary()}, DuckDB {duckdb.__version__}"
+
+    def warnings(self) -> list[str]:
+        """Return what a reader of the newest result should know: tables that lag, and a bounded live view."""
+        return self.catalog.warnings()
 
     def query(self, statement: str) -> Result:
         """Return the statement's result, not yet computed.
@@ -101,7 +114,10 @@ class DuckdbEngine:
 
     def rows(self, statement: str) -> DuckdbResult:
         """Return the rows of a SELECT whose views were created."""
-        return DuckdbResult(self._connection, statement)
+        try:
+            return DuckdbResult(self._connection, statement)
+        except UsageError as error:
+            raise self._unknown if self._unknown and isinstance(error, NoSuchTable) else error from None
 
     def prepare(self, statement: str) -> DuckdbResult:
         """Return the result of a statement that has rows: a SELECT. Raises as ``query`` does."""
@@ -128,6 +144,7 @@ class DuckdbEngine:
             names = table_names(self._connection, statement)
         except duckdb.Error as error:
             raise to_usage_error(error) from None
+        self._unknown = None
         for name in names:
             self._create_view(name)
         if self.catalog.names.default:
@@ -141,7 +158,8 @@ class DuckdbEngine:
         except _Unknown as unknown:
             # It may be the name of a WITH clause, or a table of DuckDB's own.
             if name.schema and not self._is_known(name):
-                raise UsageError(str(unknown), next_step=unknown.next_step) from None
+                raise
+            self._unknown = self._unknown or unknown
             return
         rows = catalog.rows_sql(view)
         if not name.schema:

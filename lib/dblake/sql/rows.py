@@ -26,7 +26,7 @@ def table_rows_sql(connection: Connection, reading: TableReading, name: str) -> 
     if reading.version is None:
         state = empty_rows({"_key": "STRING", "_deleted": "BOOLEAN", **types})
     else:
-        files = TableFiles.read(reading.path, reading.version)
+        files = TableFiles.read_state(reading.path, reading.version)
         state = state_rows(connection, files, {"_key": "STRING", "_deleted": "BOOLEAN", **types}, f"{name}_state")
     kept = f"SELECT {columns} FROM {state} s WHERE NOT _deleted"
     if reading.changes is None:
@@ -43,9 +43,10 @@ def events_sql(connection: Connection, reading: EventsReading | None, name: str,
     """Return a relation of a reading's events, optionally of one table's."""
     if reading is None:
         return no_rows(EVENT_COLUMNS)
-    files = TableFiles.read(reading.path, reading.version)
-    rows = f"(SELECT * FROM {typed_rows(connection, files, EVENT_COLUMNS, f'{name}_files')} " \
-           f"WHERE {until_sql(reading.until)}"
+    rows = no_rows(EVENT_COLUMNS)
+    if reading.version is not None:
+        rows = typed_rows(connection, TableFiles.read(reading.path, reading.version), EVENT_COLUMNS, f"{name}_files")
+    rows = f"(SELECT * FROM {rows} WHERE {until_sql(reading.until)}"
     tail = ""
     if reading.tail is not None and reading.tail.num_rows:
         connection.register(f"{name}_tail", reading.tail)

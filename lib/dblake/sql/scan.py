@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from dblake.lake.files import file_path, filesystem
 from dblake.sql.duckdb_types import duckdb_type
 from dblake.sql.names import quoted
-from dblake.state.files import table_columns
+from dblake.state.files import Columns, table_columns
 
 _GLOB = frozenset("*?[]{}")
 
@@ -31,26 +31,28 @@ class Connection(Protocol):
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of one version of a table, and its columns' types (Spark's) and names in the files."""
+    """The files of one version of a table; ``columns`` has the types (Spark's) and names in files of a state table."""
 
     path: str
     files: tuple[str, ...]
-    types: Mapping[str, str]
-    physical: Mapping[str, str]
     fields: pa.Schema
+    columns: Columns
 
     @classmethod
     def read(cls, path: str, version: int | None = None) -> TableFiles:
-        """Read a version, by default the newest, from the table's log."""
+        """Read a version of one of our own tables, by default the newest, from its log."""
         table = DeltaTable(path, version=version)
-        files = pa.table(table.get_add_actions())["path"].to_pylist()
-        fields = pa.schema(table.schema().to_arrow())
-        try:
-            columns = table_columns(table)
-            types, physical = columns.types, columns.physical
-        except TypeError:
-            types, physical = {}, {}
-        return cls(path, tuple(sorted(files)), types, physical, fields)
+        return cls(path, _files(table), pa.schema(table.schema().to_arrow()), Columns({}, {}))
+
+    @classmethod
+    def read_state(cls, path: str, version: int) -> TableFiles:
+        """Read a version of a state table from its log."""
+        table = DeltaTable(path, version=version)
+        return cls(path, _files(table), pa.schema(table.schema().to_arrow()), table_columns(table))
+
+    def name_in_files(self, column: str) -> str:
+        """Return a column's name in the files."""
+        return self.columns.physical.get(column, column)
 
 
 def relation(connection: Connection, table: TableFiles, name: str) -> str:
@@ -61,7 +63,7 @@ def relation(connection: Connection, table: TableFiles, name: str) -> str:
     system, base = filesystem(table.path)
     paths = [file_path(base, file) for file in table.files]
     if not paths:
-        columns = ", ".join(f"NULL AS {quoted(table.physical.get(n, n))}" for n in table.fields.names)
+        columns = ", ".join(f"NULL AS {quoted(table.name_in_files(n))}" for n in table.fields.names)
         return f"(SELECT {columns} WHERE false)"
     if "://" in table.path or _GLOB & set(base):
         connection.register(name, _dataset(table, system, paths))
@@ -74,7 +76,7 @@ def relation(connection: Connection, table: TableFiles, name: str) -> str:
 def state_rows(connection: Connection, table: TableFiles, columns: Mapping[str, str], name: str) -> str:
     """Return a relation with the given columns and their Spark types; a column that the table lacks is NULL."""
     cast = [
-        f"CAST({quoted(table.physical[column]) if column in table.types else 'NULL'} AS {duckdb_type(kind)}) "
+        f"CAST({quoted(table.name_in_files(column)) if column in table.columns.types else 'NULL'} AS {duckdb_type(kind)}) "
         f"AS {quoted(column)}"
         for column, kind in columns.items()
     ]
@@ -123,10 +125,13 @@ def _dataset(table: TableFiles, system: Any, paths: Sequence[str]) -> Any:
     # pyarrow.dataset takes a tenth of a second to import, and local tables do not need it.
     from pyarrow import dataset
 
-    schema = pa.schema([field.with_name(table.physical.get(field.name, field.name)) for field in table.fields])
+    schema = pa.schema([field.with_name(table.name_in_files(field.name)) for field in table.fields])
     return dataset.dataset(list(paths), schema=schema, format="parquet", filesystem=system)
 
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
+
+def _files(table: DeltaTable) -> tuple[str, ...]:
+    return tuple(sorted(pa.table(table.get_add_actions())["path"].to_pylist()))
