@@ -22,10 +22,11 @@ from dblake.lake.schemas import read_schemas
 from dblake.read.points import describe
 from dblake.read.reading import EventsReading, LakeReading, open_reading
 from dblake.sql.duckdb_history import history_sql
-from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, sql_name
+from dblake.sql.listing import describe_columns, list_tables, table_words
+from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView
 from dblake.sql.result import TextResult
 from dblake.sql.rows import events_sql, table_rows_sql
-from dblake.sql.scan import TableFiles, no_rows, typed_rows
+from dblake.sql.scan import TableFiles, empty_rows, no_rows, typed_rows
 from dblake.sql.system import SYSTEM_TABLES, as_of_sql
 from dblake.state.shape import shape_of
 
@@ -61,13 +62,16 @@ class Catalog:
         """The names of the source's tables."""
         return TableNames(self.schemas)
 
+    def _versions(self, table: str) -> list[TableSchema]:
+        known = read_schemas(self._paths)[table] if self._at is None else self.reading.schemas(table)
+        return [version.schema for version in known]
+
     @cached_property
     def schemas(self) -> dict[str, TableSchema]:
         """The newest schema of every table, or the schema as of the point."""
         if self._at is None:
             return {table: versions[-1].schema for table, versions in read_schemas(self._paths).items()}
-        known = read_schemas(self._paths)
-        return {table: known[table][-1].schema for table in self.reading.tables}
+        return {table: self.reading.schemas(table)[-1].schema for table in self.reading.tables}
 
     def other(self, source: str) -> Catalog:
         """Return the tables of another source of the warehouse. Raises UsageError if there is none of that name."""
@@ -87,9 +91,12 @@ class Catalog:
         if view.table.startswith(f"{SYSTEM_SCHEMA}.") and view.table not in self.names.tables:
             return f"SELECT * FROM {self._system_sql(view.table.removeprefix(f'{SYSTEM_SCHEMA}.'), name)}"
         if view.kind == HISTORY:
-            versions = [v.schema for v in read_schemas(self._paths)[view.table]]
-            return history_sql(shape_of(versions), events_sql(self._connection, self._events(), name, table=view.table))
+            return history_sql(shape_of(self._versions(view.table)), events_sql(self._connection, self._events(), name, table=view.table))
         reading = self.live_reading if view.kind == LIVE else self.reading
+        if view.table not in reading.tables:
+            # State has not folded its first events yet.
+            columns = {column.name: column.type for column in shape_of(self._versions(view.table)).current}
+            return f"SELECT * FROM {empty_rows(columns)}"
         return table_rows_sql(self._connection, reading.table(view.table), name)
 
     def is_system(self, schema: str, name: str) -> bool:
@@ -97,35 +104,18 @@ class Catalog:
         return schema.lower() == SYSTEM_SCHEMA and name.lower() in SYSTEM_TABLES
 
     def list_tables(self) -> TextResult:
-        """Return the source's tables, as a query writes them, with their key and number of columns."""
-        rows = [
-            (sql_name(table), ", ".join(schema.primary_key) or None, str(len(schema.columns)))
-            for table, schema in sorted(self.schemas.items())
-        ]
-        rows += [(f"{SYSTEM_SCHEMA}.{name}", None, None) for name in SYSTEM_TABLES]
-        return TextResult(("table", "key", "columns"), rows)
+        """Return the source's tables."""
+        return list_tables(self.schemas)
 
     def describe(self, view: TableView) -> TextResult:
-        """Return the columns of a view: name, type, type at the source, and place in the key."""
-        described = self._connection.sql(self.rows_sql(view))
-        schema = self.schemas.get(view.table)
-        known = {column.name: column for column in schema.columns} if schema else {}
-        rows = []
-        for name, kind in zip(described.columns, described.types, strict=True):
-            column = known.get(name)
-            key = str(column.key) if column and column.key else None
-            rows.append((name, str(kind), column.type if column else None, key))
-        return TextResult(("column", "type", "type at the source", "key"), rows)
+        """Return the columns of a view."""
+        rows = self._connection.sql(self.rows_sql(view))
+        columns = [(name, str(kind)) for name, kind in zip(rows.columns, rows.types, strict=True)]
+        return describe_columns(columns, self.schemas.get(view.table))
 
     def words(self) -> list[str]:
         """Return the names of tables and columns."""
-        found = {f"{SYSTEM_SCHEMA}.{name}" for name in SYSTEM_TABLES}
-        for table, schema in self.schemas.items():
-            name = sql_name(table)
-            found |= {name, *schema.names}
-            if self.names.default and name.startswith(f"{self.names.default}."):
-                found.add(name.removeprefix(f"{self.names.default}."))
-        return sorted(found)
+        return table_words(self.schemas, self.names.default)
 
     def summary(self) -> str:
         """Return in one line how many tables there are, as of when."""
@@ -144,10 +134,6 @@ class Catalog:
             if reading.is_bounded:
                 found.append(f"live views end at {describe(reading.position)}: run reconcile for what landed since")
         return list(dict.fromkeys(found))
-
-    def hint(self, schema: str | None, name: str) -> str:
-        """Return a next step for a name that no table has."""
-        return self.names.suggest(schema, name)
 
     def _events(self) -> EventsReading | None:
         """Return the events: all, also those that state has not folded yet, or those up to the point."""

@@ -187,8 +187,7 @@ class DuckdbEngine:
         view = catalog.names.find(name.schema or None, name.name)
         if view is None:
             written = ".".join(part for part in (name.source, name.schema, name.name) if part)
-            raise _Unknown(f"there is no table {written}",
-                           next_step=catalog.hint(name.schema or None, name.name))
+            raise _Unknown(f"there is no table {written}", next_step=catalog.names.suggest(name.name))
         return catalog, view
 
     def _is_known(self, name: Name) -> bool:

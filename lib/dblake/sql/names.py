@@ -79,7 +79,7 @@ class TableNames:
                 return TableView(tables[0], kind)
         return None
 
-    def suggest(self, schema: str | None, name: str) -> str:
+    def suggest(self, name: str) -> str:
         """Return a next step for a name that does not exist."""
         near = difflib.get_close_matches(name.lower(), {n.lower() for _, n in self._parts.values()}, _MAX_SUGGESTIONS)
         found = [sql_name(t) for t, (_, n) in self._parts.items() if n.lower() in near][:_MAX_SUGGESTIONS]
