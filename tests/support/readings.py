@@ -38,6 +38,8 @@ SOURCE = "shop"
 #: State starts tasks on executors only; for threads it reads nothing but the session's master.
 NO_SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]")))
 Rows = dict[Key, dict[str, str | None]]
+Fact = tuple[object, ...]
+"""Position, table, op, key, after, batch, chunk id and transaction id of an event."""
 
 
 class HistoryLake:
@@ -97,6 +99,14 @@ class HistoryLake:
     def schema(self, event: Event) -> TableSchema:
         """Return the schema of an event."""
         return self._schemas[event.schema_id or event.table]
+
+    def fact(self, event: Event) -> Fact:
+        """Return what readings of an event must have."""
+        row, at = self.row(event), event.position
+        return (
+            (at.incarnation, at.lsn, at.seq), event.table, event.op, None if row["key"] is None else dict(row["key"]),
+            None if event.after is None else dict(event.after), event.batch, event.chunk_id, event.txid,
+        )
 
     def row(self, event: Event) -> dict[str, Any]:
         """Return an event as a row of the events table."""

@@ -181,7 +181,7 @@ class IncompatibleSchemaChange(StateError):
 
 
 class PointUnreadable(DblakeError):
-    """Events and state do not cover the point that was asked for."""
+    """Events and state do not cover a point in time."""
 
     exit_code = ExitCode.CONFIGURATION
 

@@ -295,7 +295,7 @@ def _open_live(
     # It imports Spark's types, which takes long.
     from dblake.read.tail import read_tail
 
-    tail = read_tail(paths, log.batch if log else 0, ids, max_tail_bytes)
+    tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])
         if all(each.batch != version.batch or each.since != version.since for each in versions):

@@ -2,8 +2,8 @@
 
 Place: beside reconcile, for live readings. Guarantee: the events are those that reconcile will append, up to a position
 that ends a transaction: tasks decode them, and the window rule (DBLog, algorithm 1, steps 5 and 6) is evaluated here on
-Arrow tables. The tail ends before the end of a whole table's dump, which needs the keys of all earlier events, and
-after about as many bytes of landing files as its caller allows.
+Arrow tables, the end of a dump by ``phantoms``. The tail ends after about as many bytes of landing files as its caller
+allows, and before the end of a dump whose table has more bytes of events, because all their keys would be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
 from dblake.landing.columns import CHUNK_ID
-from dblake.read.event_log import Wanted, before_transaction
+from dblake.read.event_log import EventLog, Wanted, before_transaction
+from dblake.read.phantoms import phantoms
 from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined, survey
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, chunk_keys, in_window_keys
 from dblake.reconcile.landing_files import LandingFiles
@@ -56,12 +57,13 @@ class Tail:
 
 
 def read_tail(
-    paths: Paths, done: int, schemas: Mapping[str, TableSchema], max_bytes: int
+    paths: Paths, log: EventLog | None, schemas: Mapping[str, TableSchema], max_bytes: int
 ) -> Tail | None:
-    """Decode the batches after ``done``; None if there are none.
+    """Decode the batches after those of ``log``; None if there are none.
 
     ``schemas`` are those known so far, by id. Raises LandingGap if landing lacks a batch.
     """
+    done = log.batch if log else 0
     if not DeltaTable.is_deltatable(paths.landing):
         return None
     landing = LandingFiles(paths.landing, paths.source)
@@ -73,7 +75,7 @@ def read_tail(
     missing = sorted(set(range(done + 1, last + 1)) - found.epochs.keys())
     if missing:
         raise LandingGap(
-            f"landing lacks batch {missing[0]}; events reach batch {done}", next_step="run reconcile, which says more"
+            f"landing lacks batch {missing[0]}; events reach batch {done}", next_step="run reconcile, which lists all missing batches"
         )
     known = {**schemas, **{row.schema.schema_id: row.schema for row in found.schemas}}
     closing = [ending for ending in parse_endings(found.watermarks) if ending.window]
@@ -82,7 +84,9 @@ def read_tail(
     if plan.windows:
         plan = _evicting(landing, plan, chunks)
     batches = list(decode_events(joined(chunks, found.parts), plan))
-    events, is_cut = _complete(_ordered(batches), closing)
+    events = _ordered(pa.Table.from_batches(batches, EVENT_COLUMNS))
+    events, is_cut = _with_phantoms(events, closing, known, log, max_bytes)
+    events = _complete(events)
     versions = tuple(
         SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in found.schemas
     )
@@ -135,21 +139,36 @@ def evicted_keys(chunk_keys: pa.Table, in_window: pa.Table) -> pa.Table:
     return touched.append_column(CARRIED, lists)
 
 
-def _ordered(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    rows = pa.Table.from_batches(batches, EVENT_COLUMNS)
+def _ordered(rows: pa.Table) -> pa.Table:
     incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
     return rows.take(pa.array(np.lexsort((seq, lsn, incarnation))))
 
 
-def _complete(events: pa.Table, closing: Sequence[Ending]) -> tuple[pa.Table, bool]:
-    """Return the events of complete transactions before the end of any whole table's dump; True if one ends."""
-    ends = [ending.window.high for ending in closing if ending.window and ending.end.began]
-    if ends:
-        events = Wanted(until=before_transaction(min(ends))).filter(events)
+def _with_phantoms(
+    events: pa.Table, closing: Sequence[Ending], schemas: Mapping[str, TableSchema], log: EventLog | None,
+    max_bytes: int,
+) -> tuple[pa.Table, bool]:
+    """Add the deletes at the ends of whole tables' dumps.
+
+    A dump of a table with more bytes of events than allowed ends the tail before its end; then the result is True.
+    """
+    for ending in sorted((e for e in closing if e.end.began), key=lambda e: (e.row.incarnation, e.row.lsn)):
+        assert ending.window is not None, "discarded chunks are no windows"
+        table = ending.row.table
+        if log and log.estimate_bytes(Wanted(table=table)) > max_bytes:
+            return Wanted(until=before_transaction(ending.window.high)).filter(events), True
+        schema = schemas[ending.window.schema_id]
+        # An earlier dump's deletes count for the next one.
+        events = _ordered(pa.concat_tables([events, phantoms(ending, schema, log, events)]))
+    return events, False
+
+
+def _complete(events: pa.Table) -> pa.Table:
+    """Return the events of complete transactions."""
     of_log = events.filter(pc.equal(events["origin"], "log"))
     if of_log.num_rows:
         last = of_log.slice(of_log.num_rows - 1).to_pylist()[0]
         if not last["last_in_txn"]:
             at = Position(last["incarnation"], last["lsn"], last["seq"])
             events = Wanted(until=before_transaction(at)).filter(events)
-    return events, bool(ends)
+    return events
