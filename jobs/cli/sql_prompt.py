@@ -1,7 +1,7 @@
-"""The SQL prompt: read statements and commands, run each so that Ctrl-C cancels only it, show progress.
+r"""The SQL prompt: read statements and commands, run each so that Ctrl-C cancels only it, show progress.
 
-Place: between ``jobs.sql`` and an engine. Guarantee: an error of a statement is one line, and the prompt goes on; Ctrl-C
-discards what is typed or cancels what runs; Ctrl-D and ``\\q`` end the prompt.
+Place: between ``jobs.sql`` and an engine. Guarantee: an error of a statement is one line, and the prompt continues;
+Ctrl-C discards what is typed or cancels what runs; Ctrl-D and ``\q`` end the prompt.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class PlainLake:
             recent = tuple(v.schema for v in schemas[table] if done.batch < v.batch <= until)
             path = self.paths.state(*split_qualified(table))
             outcome = merge_slice(Slice(
-                table, path, Application.state(self.paths.source), until, done.batch, known, (*recent, known[-1]), found,
+                table, path, Application.state(self.paths.source), until, done.batch, known, (*recent, known[-1]),
+                found,
             ))
             outcome.raise_error()
             versions[table] = outcome.version

@@ -1,7 +1,7 @@
 """The tables of one source for DuckDB: their names, their columns, and their rows as SQL.
 
-Place: between ``read`` and ``engine``. Guarantee: everything that one catalog returns is of one reading; live views have
-a reading of their own, opened on first use.
+Place: between ``read`` and ``engine``. Guarantee: everything that one catalog returns is of one reading; live views
+have a reading of their own, opened on first use.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Catalog:
         if view.table.startswith(f"{SYSTEM_SCHEMA}.") and view.table not in self.names.tables:
             return f"SELECT * FROM {self._system_sql(view.table.removeprefix(f'{SYSTEM_SCHEMA}.'), name)}"
         if view.kind == HISTORY:
-            return history_sql(shape_of(self._versions(view.table)), events_sql(self._connection, self._events(), name, table=view.table))
+            events = events_sql(self._connection, self._events(), name, table=view.table)
+            return history_sql(shape_of(self._versions(view.table)), events)
         reading = self.live_reading if view.kind == LIVE else self.reading
         if view.table not in reading.tables:
             # State has not folded its first events yet.

@@ -6,11 +6,11 @@ and position from and until which it was valid. A row that a dump read again as 
 
 from __future__ import annotations
 
+from dblake.spark.types import TEXT
 from dblake.sql.duckdb_types import read_sql
 from dblake.sql.live import require_history_names
 from dblake.sql.names import quoted
 from dblake.sql.rows import text
-from dblake.spark.types import TEXT
 from dblake.state.shape import Shape
 
 _AT = "struct_pack(incarnation := incarnation, lsn := lsn, seq := seq)"
@@ -20,8 +20,8 @@ _NO_POSITION = "CAST(NULL AS STRUCT(incarnation BIGINT, lsn BIGINT, seq BIGINT))
 def history_sql(shape: Shape, events: str) -> str:
     """Return a query for the versions of a table's rows; ``events`` is a relation of all the table's events.
 
-    Beside the table's columns: _lossy, _missing, _op, _valid_from, _valid_to, _from, _to. Raises StateError if the table
-    has a column with one of these names.
+    Beside the table's columns: _lossy, _missing, _op, _valid_from, _valid_to, _from, _to. Raises StateError if the
+    table has a column with one of these names.
     """
     require_history_names(shape)
     versions = _versions_sql(shape, events) if shape.primary_key else _inserts_sql(shape, events)
@@ -43,7 +43,8 @@ def _versions_sql(shape: Shape, events: str) -> str:
     """Return the versions of keyed rows: an event of a key ends the key's version before; a truncate ends all."""
     cells = ", ".join(
         f"{_cell(shape, c.name)} AS c{i}" if c.name in shape.primary_key
-        else f"last_value(CASE WHEN {_carried(c.name)} THEN {_cell(shape, c.name)} END IGNORE NULLS) OVER so_far AS c{i}"
+        else f"last_value(CASE WHEN {_carried(c.name)} THEN {_cell(shape, c.name)} END IGNORE NULLS) "
+             f"OVER so_far AS c{i}"
         for i, c in enumerate(shape.columns)
     )
     key = ", ".join(f"key[{text(name)}]" for name in shape.primary_key)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from dblake.core.errors import UsageError
 from dblake.sql.duckdb_types import json_sql, text_sql
@@ -52,11 +53,11 @@ class DuckdbResult:
         for batch in self._batches(f"SELECT concat('{{', {fields}, '}}') FROM ({self._statement}\n)"):
             yield from batch.column(0).to_pylist()
 
-    def to_arrow_reader(self) -> Any:
-        """Return the rows as an Arrow record batch reader."""
+    def to_arrow(self) -> pa.Table:
+        """Return all rows."""
         try:
-            return self._connection.sql(self._statement).to_arrow_reader()
-        except duckdb.Error as error:
+            return self._connection.sql(self._statement).to_arrow_table()
+        except (duckdb.Error, pa.ArrowException) as error:
             raise to_usage_error(error) from None
 
     def _batches(self, statement: str) -> Iterator[Any]:
@@ -65,7 +66,7 @@ class DuckdbResult:
                 yield from reader
         except duckdb.InterruptException:
             raise KeyboardInterrupt from None
-        except (duckdb.Error, OSError) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise to_usage_error(error) from None
 
 

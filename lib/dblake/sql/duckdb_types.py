@@ -1,7 +1,7 @@
 r"""Spark types in DuckDB: their names, the typing of source texts, and values as text and JSON.
 
-Guarantee: ``read_sql`` is the twin of ``spark.types.read_sql`` and ``state.values.read_texts``: NULL for a text that the
-type cannot hold unchanged; nothing is rounded or shifted. ``text_sql`` and ``json_sql`` show values alike in all
+Guarantee: ``read_sql`` is the twin of ``spark.types.read_sql`` and ``state.values.read_texts``: NULL for a text that
+the type cannot hold unchanged; nothing is rounded or shifted. ``text_sql`` and ``json_sql`` show values alike in all
 engines: a time with a zone with it, bytes as ``\x`` and hexadecimal digits, a number of an unconstrained ``numeric``
 without zeros that the source did not send.
 """
@@ -54,11 +54,13 @@ def read_sql(spark: str, text: str) -> str:
     if spark == TEXT:
         return text
     decimal = _DECIMAL.fullmatch(spark)
-    if decimal:
-        return _READ_DECIMAL.format(v=text, type=spark, scale=decimal[2])
-    if spark in ("FLOAT", "DOUBLE"):
-        return _READ_FLOAT.format(v=text, type=spark)
-    return _READ.get(spark, _READ_INTEGER).format(v=text, type=duckdb_type(spark))
+    template = (
+        _READ_DECIMAL.replace("{scale}", decimal[2]) if decimal
+        else _READ_FLOAT if spark in ("FLOAT", "DOUBLE") else _READ.get(spark, _READ_INTEGER)
+    )
+    # Not format: regular expressions have braces.
+    value = text if spark == "BINARY" else f"trim({text})"
+    return template.replace("{v}", value).replace("{type}", duckdb_type(spark))
 
 
 def text_sql(value: str, kind: str) -> str:
@@ -77,7 +79,7 @@ def json_sql(value: str, kind: str) -> str:
     """Return SQL for the SQL expression ``value`` of a DuckDB type as the text of a JSON value; NULL for NULL."""
     if kind in ("FLOAT", "DOUBLE"):
         return f"CASE WHEN isfinite({value}) THEN CAST({value} AS VARCHAR) " \
-               f"ELSE concat('\"', {text_sql(value, kind)}, '\"') END"
+               f"ELSE '\"' || ({text_sql(value, kind)}) || '\"' END"
     if kind == "BOOLEAN" or kind.endswith("INT") or kind in ("INTEGER", "UINTEGER") or kind.startswith("DECIMAL"):
         return text_sql(value, kind)
     if kind == "TIMESTAMP WITH TIME ZONE":

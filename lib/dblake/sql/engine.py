@@ -1,7 +1,7 @@
 """Queries in process, without a JVM: DuckDB over state tables and events.
 
-Place: behind ``jobs.sql`` and ``dblake.open``; ``views`` and ``query`` do the same with Spark. Names are those of
-``names``; a table of another source in the warehouse is ``source.schema.table``. Guarantee: each query reads every table
+Place: behind ``jobs.sql`` and ``dblake.open``; ``spark_engine`` does the same with Spark. Names are those of ``names``;
+ a table of another source in the warehouse is ``source.schema.table``. Guarantee: each query reads every table
 as of one position, which is fixed when the query begins, and only the columns and row groups that it needs.
 """
 
@@ -14,6 +14,7 @@ import duckdb
 
 from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
+from dblake.read.reading import LakeReading
 from dblake.sql.catalog import Catalog
 from dblake.sql.duckdb_result import DuckdbResult, NoSuchTable, to_usage_error
 from dblake.sql.names import SYSTEM_SCHEMA, TableView, quoted
@@ -41,11 +42,14 @@ class DuckdbEngine:
     """A DuckDB connection over one source of a warehouse, and its other sources by name.
 
     ``at`` is a point as ``read.open_reading`` takes it: all queries read as of it. With ``is_live`` plain tables are
-    read as their ``_live`` views are. Not safe for several threads, except ``interrupt`` and ``progress``.
+    read as their ``_live`` views are. With ``reading``, which was opened so, all queries read it, else each the newest.
+    Not safe for several threads, except ``interrupt`` and ``progress``.
     """
 
-    def __init__(self, paths: Paths, at: str | None = None, *, is_live: bool = False) -> None:
-        self._paths, self._at, self._is_live = paths, at, is_live
+    def __init__(
+        self, paths: Paths, at: str | None = None, *, is_live: bool = False, reading: LakeReading | None = None
+    ) -> None:
+        self._paths, self._at, self._is_live, self._reading = paths, at, is_live, reading
         self._folder = tempfile.TemporaryDirectory(prefix="dblake-sql-")
         self._connection = duckdb.connect(config={
             "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
@@ -65,6 +69,8 @@ class DuckdbEngine:
     def refresh(self) -> Catalog:
         """Read what there is now, so that the next query sees the newest rows; return the source's tables."""
         self.catalog = Catalog(self._connection, self._paths, self._at, is_live=self._is_live)
+        if self._reading is not None:
+            self.catalog.reading = self._reading
         return self.catalog
 
     def close(self) -> None:

@@ -16,7 +16,8 @@ def list_tables(schemas: Mapping[str, TableSchema]) -> TextResult:
         (sql_name(table), ", ".join(schema.primary_key), str(len(schema.columns)))
         for table, schema in sorted(schemas.items())
     ]
-    return TextResult(("table", "key", "columns"), [*rows, *((f"{SYSTEM_SCHEMA}.{name}", "", "") for name in SYSTEM_TABLES)])
+    rows += [(f"{SYSTEM_SCHEMA}.{name}", "", "") for name in SYSTEM_TABLES]
+    return TextResult(("table", "key", "columns"), rows)
 
 
 def describe_columns(columns: Iterable[tuple[str, str]], schema: TableSchema | None) -> TextResult:

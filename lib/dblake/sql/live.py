@@ -63,8 +63,8 @@ def history_sql(shape: Shape, events: str) -> str:
 
     Beside the table's columns: _lossy, _missing, _op (the operation that created the version), _valid_from and
     _valid_to (commit times; _valid_to is NULL for the current version), _from and _to (positions).
-    A row that a dump read again as it already was is no version. Raises StateError if the table has a column with one of
-    these names.
+    A row that a dump read again as it already was is no version. Raises StateError if the table has a column with one
+    of these names.
     """
     require_history_names(shape)
     cells = _versions_sql(shape, events) if shape.primary_key else _inserts_sql(shape, events)

@@ -20,6 +20,21 @@ SYSTEM_SCHEMA = "dblake"
 """The schema of the views over a source's own tables."""
 LIVE, HISTORY = "_live", "_history"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^".`\s]+)')
+_RESERVED = frozenset((
+    "all analyse analyze and anti any array as asc asof asymmetric at authorization between bigint binary bit "
+    "boolean both by case cast char character check coalesce collate collation column columns concurrently "
+    "constraint create cross dec decimal default deferrable desc describe distinct do else end except exists "
+    "extract false fetch float for foreign freeze from full generated glob group grouping grouping_id having "
+    "ilike in initially inner inout int integer intersect interval into is isnull join lambda lateral leading "
+    "left like limit map national natural nchar none not notnull null nullif numeric offset on only or order out "
+    "outer overlaps overlay pivot pivot_longer pivot_wider placing position positional precision primary qualify "
+    "real references returning right row select semi setof show similar smallint some struct substring summarize "
+    "symmetric table tablesample then time timestamp to trailing treat trim true try_cast tuple union unique "
+    "unpack unpivot using values varchar variadic verbose when where window with xmlattributes xmlconcat "
+    "xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable"
+).split())
+"""Words that are names in DuckDB only in quotes, at least in some places."""
 _MAX_SUGGESTIONS = 3
 
 
@@ -60,6 +75,14 @@ class TableNames:
                 return TableView(tables[0], kind)
         return None
 
+    def find_written(self, text: str) -> TableView | None:
+        """Return the view that a name as a query writes it means: ``schema.table`` or ``table``, perhaps in quotes.
+
+        Raises UsageError as ``find`` does.
+        """
+        parts = split_name(text)
+        return self.find(parts[0] if len(parts) == 2 else None, parts[-1]) if parts and len(parts) < 3 else None
+
     def find_spelled(self, schema: str, name: str) -> TableView | None:
         """Return the view of a name spelled with ``_`` in any case, as engines need it that accept no other names.
 
@@ -99,6 +122,21 @@ class TableNames:
         return found
 
 
+def split_name(text: str) -> list[str] | None:
+    """Return the parts of a name, in double quotes, backticks or bare; None if it is no name of one to three parts."""
+    parts, rest = list[str](), text
+    while match := _PART.match(rest):
+        bare = match[3]
+        parts.append(bare if bare else match[1].replace('""', '"') if match[1] else match[2].replace("``", "`"))
+        rest = rest[match.end():]
+        if not rest:
+            return parts if len(parts) <= 3 else None
+        if not rest.startswith("."):
+            return None
+        rest = rest[1:]
+    return None
+
+
 def _fit(written: str, name: str) -> int:
     """Return 0 for the exact name, 1 in another case, 2 spelled with ``_``, 3 for another name."""
     if written == name:
@@ -120,4 +158,4 @@ def quoted(part: str) -> str:
 
 def sql_name(table: str) -> str:
     """Return a qualified name as a query writes it: quoted where it is no plain word."""
-    return ".".join(part if _WORD.match(part) else quoted(part) for part in split_qualified(table))
+    return ".".join(part if _WORD.match(part) and part.lower() not in _RESERVED else quoted(part) for part in split_qualified(table))

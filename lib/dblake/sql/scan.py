@@ -76,9 +76,9 @@ def relation(connection: Connection, table: TableFiles, name: str) -> str:
 def state_rows(connection: Connection, table: TableFiles, columns: Mapping[str, str], name: str) -> str:
     """Return a relation with the given columns and their Spark types; a column that the table lacks is NULL."""
     cast = [
-        f"CAST({quoted(table.name_in_files(column)) if column in table.columns.types else 'NULL'} AS {duckdb_type(kind)}) "
-        f"AS {quoted(column)}"
+        f"CAST({stored} AS {duckdb_type(kind)}) AS {quoted(column)}"
         for column, kind in columns.items()
+        for stored in [quoted(table.name_in_files(column)) if column in table.columns.types else "NULL"]
     ]
     return f"(SELECT {', '.join(cast)} FROM {relation(connection, table, name)})"
 

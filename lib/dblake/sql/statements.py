@@ -16,12 +16,12 @@ import duckdb
 
 from dblake.core.errors import UsageError
 from dblake.sql.duckdb_result import to_usage_error
+from dblake.sql.names import split_name
 
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*\Z", re.IGNORECASE)
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+(?:table\s+)?(?P<name>(?!select\b|with\b|from\b)\S.*?)\s*\Z",
                        re.IGNORECASE | re.DOTALL)
-_PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^".`\s]+)')
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -43,21 +43,6 @@ def described_name(statement: str) -> list[str] | None:
     """Return the parts of the name that ``DESCRIBE name`` asks about; None for another statement."""
     match = _DESCRIBE.match(statement)
     return split_name(match["name"]) if match else None
-
-
-def split_name(text: str) -> list[str] | None:
-    """Return the parts of a name, in double quotes, backticks or bare; None if it is no name of one to three parts."""
-    parts, rest = list[str](), text
-    while match := _PART.match(rest):
-        bare = match[3]
-        parts.append(bare if bare else match[1].replace('""', '"') if match[1] else match[2].replace("``", "`"))
-        rest = rest[match.end():]
-        if not rest:
-            return parts if len(parts) <= 3 else None
-        if not rest.startswith("."):
-            return None
-        rest = rest[1:]
-    return None
 
 
 def require_query(statement: str) -> None:

@@ -1,13 +1,14 @@
 """Views of one source in a Spark session's catalog, created for the names that a query uses.
 
 Place: between ``read`` and ``sql.query``. Names are those of ``names``, but Spark accepts no view's name with other
-characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned when
-it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are a reading's; live
+characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned
+when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are a reading's; live
 views fold newer events in Spark.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -33,6 +34,8 @@ from dblake.sql.system import SYSTEM_TABLES, SystemTable
 from dblake.state.files import table_columns
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.state.table import progress
+
+_serial = itertools.count()
 
 
 class Views:
@@ -95,7 +98,7 @@ class Views:
 
     def read_plain(self, table: str) -> DataFrame:
         """Return the rows of the plain view of a table, given by its qualified name."""
-        return self._spark.sql(self._sql(TableView(table)))
+        return self.read(TableView(table))
 
     def read(self, view: TableView) -> DataFrame:
         """Return the rows of a view."""
@@ -132,29 +135,15 @@ class Views:
 
     def _sql(self, view: TableView) -> str:
         if view.kind == HISTORY:
-            events = f"(SELECT * FROM {self._system_sql(SYSTEM_TABLES['events'])} WHERE `table` = {literal(view.table)})"
-            return history_sql(shape_of(self._schemas[view.table]), events)
+            events = self._system_sql(SYSTEM_TABLES["events"])
+            of_table = f"(SELECT * FROM {events} WHERE `table` = {literal(view.table)})"
+            return history_sql(shape_of(self._schemas[view.table]), of_table)
         if view.kind == LIVE and self._at is None:
             return self._live_sql(view.table)
         if view.table not in self.reading.tables:
             shape = shape_of(self._schemas[view.table])
             return plain_sql(shape, state_rows_sql(shape, None, set()))
-        return self._reading_sql(self.reading.table(view.table))
-
-    def _reading_sql(self, reading: TableReading) -> str:
-        """Return a query for the rows of a table of the reading."""
-        if reading.version is None:
-            state = state_rows_sql(reading.shape, None, set())
-        else:
-            existing = table_columns(DeltaTable(reading.path, version=reading.version)).types
-            state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(existing))
-        if reading.changes is None:
-            return plain_sql(reading.shape, state)
-        name = identifier(f"_dblake_changes_{len(self._databases)}_{reading.table}")
-        self._spark.createDataFrame(reading.changes).createOrReplaceTempView(name.strip("`"))
-        changes = f"(SELECT * FROM {name})"
-        kept = f"(SELECT s.* FROM {state} s LEFT ANTI JOIN {changes} c ON s._key = c._key)" if reading.keys else state
-        return f"{plain_sql(reading.shape, kept)} UNION ALL {plain_sql(reading.shape, changes)}"
+        return reading_sql(self._spark, self.reading.table(view.table))
 
     def _live_sql(self, table: str) -> str:
         """Return a query for a table's rows after all events. Raises StateError if they cannot be folded over state."""
@@ -211,3 +200,22 @@ class Views:
         self._spark.sql(f"CREATE OR REPLACE {view} AS {text}")
 
 
+def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
+    """Return the rows of a table of a reading."""
+    return spark.sql(reading_sql(spark, reading))
+
+
+def reading_sql(spark: SparkSession, reading: TableReading) -> str:
+    """Return a query for the rows of a table of a reading; newer changes become a temporary view."""
+    if reading.version is None:
+        state = state_rows_sql(reading.shape, None, set())
+    else:
+        existing = table_columns(DeltaTable(reading.path, version=reading.version)).types
+        state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(existing))
+    if reading.changes is None:
+        return plain_sql(reading.shape, state)
+    name = f"_dblake_changes_{next(_serial)}"
+    spark.createDataFrame(reading.changes).createOrReplaceTempView(name)
+    changes = f"(SELECT * FROM {name})"
+    kept = f"(SELECT s.* FROM {state} s LEFT ANTI JOIN {changes} c ON s._key = c._key)" if reading.keys else state
+    return f"{plain_sql(reading.shape, kept)} UNION ALL {plain_sql(reading.shape, changes)}"
