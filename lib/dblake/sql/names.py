@@ -104,8 +104,9 @@ class TableNames:
 
     def suggest(self, name: str) -> str:
         """Return a next step for a name that does not exist."""
-        near = difflib.get_close_matches(name.lower(), {n.lower() for _, n in self._parts.values()}, _MAX_SUGGESTIONS)
-        found = [sql_name(t) for t, (_, n) in self._parts.items() if n.lower() in near][:_MAX_SUGGESTIONS]
+        near = difflib.get_close_matches(name.lower(), {n.lower() for _, n in self._parts.values()})
+        found = [sql_name(t) for like in near for t, (_, n) in self._parts.items() if n.lower() == like]
+        found = found[:_MAX_SUGGESTIONS]
         if found:
             return f"write {' or '.join(found)}; SHOW TABLES lists all tables"
         return "SHOW TABLES lists all tables"
