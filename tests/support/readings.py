@@ -22,7 +22,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import ServerIdentity
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application
+from dblake.lake.log import Application, query_rows
 from dblake.lake.schemas import SCHEMAS, schema_row
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
@@ -80,8 +80,8 @@ class HistoryLake:
         """Append the events and schemas of the batches up to ``until``."""
         for batch in range(self._done + 1, until + 1):
             events = [event for event in self.model if event.batch == batch]
-            self._append(self.paths.schemas, self._schema_rows(batch), SCHEMAS, batch)
-            self._append(self.paths.events, [self.row(event) for event in events], EVENT_COLUMNS, batch)
+            append_batch(self.paths.schemas, self._schema_rows(batch), SCHEMAS, batch)
+            append_batch(self.paths.events, [self.row(event) for event in events], EVENT_COLUMNS, batch)
         self._done = max(self._done, until)
 
     def fold_state(self, until: int | None = None, batches_per_step: int = 1000) -> None:
@@ -137,10 +137,6 @@ class HistoryLake:
             found.setdefault(schema.schema_id, (schema, record.batch, record.position))
         return found
 
-    def _append(self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, batch: int) -> None:
-        properties = CommitProperties(app_transactions=[Transaction(Application.reconcile(SOURCE), batch)])
-        write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append", commit_properties=properties)
-
 
 def commit_time(lsn: int) -> datetime:
     """Return a transaction's commit time: each fourth one's clock is behind."""
@@ -172,3 +168,41 @@ def rows_of(reading: LakeReading, table: str) -> Rows:
 def padded(rows: Mapping[Key, Mapping[str, str | None]], columns: Sequence[str]) -> Rows:
     """Return the model's rows with these columns; a column that no event set is NULL."""
     return {key: {name: row.get(name) for name in columns} for key, row in rows.items()}
+
+
+class EventLake:
+    """A source's tables with events written directly, one transaction for each event."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = Paths(str(folder), SOURCE)
+        self.batch = 0
+
+    def append(self, schema: TableSchema, *events: tuple[int, str, str | None, dict[str, str | None] | None]) -> None:
+        """Append a batch of one table: ``(lsn, op, key, after)``; a schema that is new comes with it."""
+        self.batch += 1
+        first = events[0][0]
+        known = query_rows(self.paths.schemas, "SELECT schema_id FROM t")
+        is_new = schema.schema_id not in {row["schema_id"] for row in known}
+        schemas = [schema_row(schema, Position(1, first, 0), self.batch)] if is_new else []
+        rows = [
+            {
+                "incarnation": 1, "lsn": lsn, "seq": 0, "table": schema.table, "op": op, "before": None,
+                "key": None if key is None else [(schema.primary_key[0], key)],
+                "after": None if after is None else list(after.items()), "schema_id": schema.schema_id, "txid": lsn,
+                "committed_at": commit_time(lsn), "last_in_txn": True, "origin": "log", "batch": self.batch,
+                "undecoded": [], "partial": after is not None and set(after) != set(schema.names),
+            }
+            for lsn, op, key, after in events
+        ]
+        append_batch(self.paths.schemas, schemas, SCHEMAS, self.batch)
+        append_batch(self.paths.events, rows, EVENT_COLUMNS, self.batch)
+
+    def fold(self) -> list[str]:
+        """Fold the events into state; return the tables that could not take theirs."""
+        return [result.table for result in run_state(NO_SPARK, self.paths, parallel=1) if result.error]
+
+
+def append_batch(path: str, rows: list[dict[str, Any]], schema: pa.Schema, batch: int) -> None:
+    """Append rows as reconcile does, with the batch in the commit."""
+    properties = CommitProperties(app_transactions=[Transaction(Application.reconcile(SOURCE), batch)])
+    write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append", commit_properties=properties)

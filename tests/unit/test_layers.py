@@ -21,8 +21,8 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
-    "dblake.maintenance", "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
+    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
@@ -52,19 +52,20 @@ NEVER = [
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
 # Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
-    "dblake.quality.selection",
+    "dblake.changes.span", "dblake.quality.selection",
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
-    "dblake.sql.query", "dblake.sql.views",
+    "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "pipelines.status",
@@ -82,7 +83,7 @@ ONLY_THERE = {
         *DELTA_READERS,
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(package for package in RIGHT if package != "dblake.read"), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),

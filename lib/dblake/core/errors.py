@@ -20,9 +20,9 @@
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
+    ├── PointOutOfRange              78  events and state do not reach back, or forward, to a point in time
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
-    ├── PointUnreadable              78  events and state do not reach back, or forward, to a point in time
     └── ChecksFailed                 65  a data quality check failed
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
@@ -170,6 +170,12 @@ class WindowInvariantViolated(ReconcileError):
     """A chunk window contradicts itself: high watermark before low watermark, or rows missing."""
 
 
+class PointOutOfRange(DblakeError):
+    """Events and state do not cover a point in time."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class StateError(DblakeError):
     """A state table cannot hold the events that belong to it."""
 
@@ -178,12 +184,6 @@ class StateError(DblakeError):
 
 class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that one state table cannot hold old and new rows."""
-
-
-class PointUnreadable(DblakeError):
-    """Events and state do not cover a point in time."""
-
-    exit_code = ExitCode.CONFIGURATION
 
 
 class ChecksFailed(DblakeError):

@@ -88,6 +88,7 @@ class Wanted:
 class _File:
     path: str
     size: int
+    rows: int
     low: dict[str, Any]
     high: dict[str, Any]
 
@@ -136,6 +137,15 @@ class EventLog:
     def estimate_bytes(self, wanted: Wanted) -> int:
         """Return the size of the files that may hold wanted events."""
         return sum(file.size for file in self.files(wanted))
+
+    def estimate(self, wanted: Wanted) -> tuple[int, float]:
+        """Return the number of wanted events, and about how many bytes of the files are theirs."""
+        count, size = 0, 0.0
+        for file in self.files(wanted):
+            found = sum(rows.num_rows for rows in self._read_file(file, wanted, ("batch",)))
+            count += found
+            size += file.size * found / max(file.rows, 1)
+        return count, size
 
     def files(self, wanted: Wanted) -> list[_File]:
         """Return the files that may hold wanted events."""
@@ -212,12 +222,15 @@ def _list_files(table: DeltaTable) -> list[_File]:
         (end, name): actions[f"{end}.{name}"].to_pylist()
         for end in ("min", "max") for name in _BOUNDS if f"{end}.{name}" in actions.column_names
     }
-    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    facts = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True)
 
     def bounds(end: str, row: int) -> dict[str, Any]:
         return {name: values[row] for (kind, name), values in columns.items() if kind == end}
 
-    return [_File(path, sizes[row], bounds("min", row), bounds("max", row)) for row, path in enumerate(paths)]
+    return [
+        _File(path, size, rows or 0, bounds("min", row), bounds("max", row))
+        for row, (path, size, rows) in enumerate(facts)
+    ]
 
 
 def _lowest(low: dict[str, Any]) -> Position | None:

@@ -6,7 +6,7 @@ same events. Nothing is written. Which version and which events belong together 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,16 @@ from dblake.state.events import Selection, newest_truncate
 from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold, table_columns
 from dblake.state.fold import NEEDED, UNKNOWN, fold
 from dblake.state.rebuild import closed_windows, dumped_in
-from dblake.state.shape import OWN, REBUILD, Shape, first_compatible_version, require_one_key, shape_of, widened_to_fit
+from dblake.state.shape import (
+    OWN,
+    REBUILD,
+    Shape,
+    first_compatible_version,
+    key_changed,
+    require_one_key,
+    shape_of,
+    widened_to_fit,
+)
 from dblake.state.table import progress_of
 from dblake.state.upsert import Change, first_rows, match_keys, updated
 from dblake.state.values import arrow_type
@@ -66,6 +75,36 @@ def fold_over(
     return shape, state.version, _completed(path, state, shape, folded)
 
 
+def fold_over_rows(
+    versions: Sequence[SchemaVersion], events: pa.Table, known: Shape | None, start: Position,
+    read_rows: Callable[[pa.Array | None], pa.Table],
+) -> tuple[Shape, pa.Table, pa.Table]:
+    """Fold the events after ``start`` over a table's live rows at ``start``, which have the shape ``known``.
+
+    ``events`` has FOLDED; ``read_rows`` returns the rows of some keys, or with None all. Returns the shape at the end,
+    the rows at ``start`` that may differ, and the live rows of the same keys at the end. Raises
+    IncompatibleSchemaChange if rows and events do not fit one shape.
+    """
+    recent = [version.schema for version in versions if version.since > start]
+    require_one_key([*recent, versions[-1].schema])
+    shape = shape_of([version.schema for version in versions])
+    if known is not None:
+        if known.primary_key != shape.primary_key:
+            raise key_changed(shape.table)
+        shape = widened_to_fit(shape, {column.name: column.type for column in known.columns})
+    truncated_at = newest_truncate(events)
+    folded = fold(events.select(NEEDED), shape, truncated_at)
+    schema = row_schema(shape)
+    before = as_columns(read_rows(None if truncated_at else folded["_key"].combine_chunks()), schema)
+    match = match_keys(before["_key"], folded["_key"])
+    fresh = np.ones(folded.num_rows, bool)
+    fresh[match[match >= 0]] = False
+    parts = [updated(before, Change(folded, shape, truncated_at), match),
+             first_rows(folded.filter(pa.array(fresh)), shape)]
+    after = pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
+    return shape, before, after.filter(pc.invert(after["_deleted"]))
+
+
 def fold_all(
     paths: Paths, versions: Sequence[SchemaVersion], events: pa.Table, batch: int
 ) -> tuple[Shape, pa.Table]:
@@ -106,7 +145,7 @@ def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -
     match = match_keys(known["_key"], lacking["_key"])
     fresh = np.ones(lacking.num_rows, bool)
     fresh[match[match >= 0]] = False
-    schema = _row_schema(shape)
+    schema = row_schema(shape)
     parts = [
         first_rows(folded.filter(pc.invert(partial)), shape),
         first_rows(lacking.filter(pa.array(fresh)), shape),
@@ -127,7 +166,7 @@ def _rows_of_keys(path: str, state: StateVersion, shape: Shape, folded: pa.Table
         {name: types[name] for name in (*OWN, *(c.name for c in shape.columns)) if name in types},
         files.columns.physical,
     )
-    schema = _row_schema(shape)
+    schema = row_schema(shape)
     found = [schema.empty_table()]
     for file in files.files():
         if not all(may_hold(file, name, values) for name, values in keys.items()):
@@ -149,6 +188,7 @@ def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _row_schema(shape: Shape) -> pa.Schema:
+def row_schema(shape: Shape) -> pa.Schema:
+    """Return the Arrow schema of a state table of a shape."""
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from dblake.core.errors import PointUnreadable, StateError, UsageError
+from dblake.core.errors import PointOutOfRange, StateError, UsageError
 from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
@@ -30,7 +30,7 @@ from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
 from dblake.read.points import describe, end_of_transaction, parse_point
-from dblake.read.resolve import resolve
+from dblake.read.resolve import Resolved, resolve
 from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
 from dblake.state.values import arrow_type
@@ -85,6 +85,14 @@ class EventsReading:
     version: int | None
     until: Position
     tail: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The number of state files, and the bytes of these and of newer events."""
+
+    files: int
+    bytes: float
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,7 @@ class LakeReading:
         """Resolve a table by its qualified name.
 
         Raises UsageError for an unknown one; for a reading ``at`` a point also StateError if the table's events cannot
-        be folded, and PointUnreadable if they are not all there.
+        be folded, and PointOutOfRange if they are not all there.
         """
         if name not in self._tables:
             if name not in self._schemas or self._basis is None:
@@ -163,6 +171,15 @@ class LakeReading:
                 is_strict=self._is_strict
             )
         return self._tables[name]
+
+    def estimate(self, table: str) -> Estimate:
+        """Return how much of a table's state and newer events a reading of all its rows takes."""
+        assert self._basis is not None, "there is a table"
+        state = self._versions.find(table, self._basis.frontier, is_newest=self._basis.is_newest)
+        sizes = pa.table(state.table.get_add_actions(flatten=True))["size_bytes"].to_pylist() if state else []
+        newer = Wanted(until=self._basis.cut, after_batch=state.batch if state else 0, table=table)
+        events = self._basis.log.estimate(newer)[1] if self._basis.log else 0.0
+        return Estimate(len(sizes), sum(sizes) + events)
 
     def events(self) -> EventsReading | None:
         """Return the events at or before the position; None if there are none."""
@@ -230,11 +247,11 @@ class _TableReader:
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in FOLDED})
 
     def _require_all_events(self) -> None:
-        """Raise PointUnreadable if maintenance removed events that a fold of all up to the position needs."""
+        """Raise PointOutOfRange if maintenance removed events that a fold of all up to the position needs."""
         log = self.basis.log
         removed = log.newest(Wanted(until_batch=log.consolidated)) if log and log.consolidated else None
         if removed and self.basis.cut < removed.position:
-            raise PointUnreadable(
+            raise PointOutOfRange(
                 f"table {self.table} cannot be read at {describe(self.basis.position)}: the files of its state are "
                 f"gone, limited by maintain.vacuum_hours, and superseded events before {describe(removed.position)}, "
                 "by maintain.events_days", next_step="choose a later point",
@@ -263,12 +280,13 @@ def open_reading(
     """Open a reading: at state's frontier; with ``is_live`` at the newest completely landed transaction; or ``at``.
 
     ``at`` is a position ``incarnation/lsn[/seq]``, an ISO 8601 time (UTC unless it names a zone) or ``now``. Raises
-    UsageError for another text, PointUnreadable for a point out of range.
+    UsageError for another text, PointOutOfRange for a point out of range.
     """
     # Read before events and state tables, so that neither is behind it.
-    frontier = read_frontier(paths)
     if at is not None:
-        return _open_at(paths, at, frontier)
+        log = _open_log(paths)
+        return open_reading_at(paths, resolve(parse_point(at), log, paths), log)
+    frontier = read_frontier(paths)
     known = read_schemas(paths)
     if is_live:
         return _open_live(paths, frontier, known, max_tail_bytes)
@@ -279,10 +297,9 @@ def open_reading(
     return LakeReading(paths, basis, _visible(known, cut, frontier.batch), is_strict=False)
 
 
-def _open_at(paths: Paths, at: str, newest: Frontier) -> LakeReading:
-    point, log = parse_point(at), _open_log(paths)
-    resolved = resolve(point, log, paths)
-    frontier = read_frontier(paths, until=resolved.cut)
+def open_reading_at(paths: Paths, resolved: Resolved, log: EventLog | None) -> LakeReading:
+    """Open a reading at a point of ``log``."""
+    newest, frontier = read_frontier(paths), read_frontier(paths, until=resolved.cut)
     basis = _Basis(frontier, frontier.batch == newest.batch, resolved.cut, resolved.newest.position, log)
     return LakeReading(paths, basis, _visible(read_schemas(paths), resolved.cut, frontier.batch), is_strict=True)
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dblake.core.errors import PointUnreadable
+from dblake.core.errors import PointOutOfRange
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
@@ -50,8 +50,8 @@ class Coverage:
     latest_at: datetime | None
 
     def reject(self, point: Point) -> NoReturn:
-        """Raise PointUnreadable for a point out of range."""
-        raise PointUnreadable(
+        """Raise PointOutOfRange for a point out of range."""
+        raise PointOutOfRange(
             f"{point.text} cannot be read: the earliest readable point is "
             f"{describe(self.earliest, self.earliest_at)}, limited by {self.limit}; the latest is "
             f"{describe(self.latest, self.latest_at)}, the end of the events",
@@ -60,10 +60,10 @@ class Coverage:
 
 
 def resolve(point: Point, log: EventLog | None, paths: Paths) -> Resolved:
-    """Return what a point includes. Raises PointUnreadable if events do not cover it."""
+    """Return what a point includes. Raises PointOutOfRange if events do not cover it."""
     complete = log.newest_complete() if log else None
     if log is None or complete is None:
-        raise PointUnreadable(
+        raise PointOutOfRange(
             f"{point.text} cannot be read: there are no events yet", next_step="run capture and reconcile first"
         )
     coverage = read_coverage(log, complete, paths)
@@ -114,10 +114,10 @@ def _resolve_position(
 
 
 def _require_followed(point: Point, position: Position, log: EventLog, reached: Position) -> None:
-    """Raise PointUnreadable unless an earlier incarnation has an event after a position: its log may have been lost."""
+    """Raise PointOutOfRange unless an earlier incarnation has an event after a position: its log may have been lost."""
     end = Position(position.incarnation, 2**62, 0)
     if log.newest(Wanted(after=position, until=end)) is None:
-        raise PointUnreadable(
+        raise PointOutOfRange(
             f"{point.text} cannot be read: the events of incarnation {position.incarnation} end with "
             f"{describe(reached)}, and the log behind it may be missing",
             next_step=f"choose {describe(reached)}, or a point of a later incarnation",

@@ -75,7 +75,8 @@ def read_tail(
     missing = sorted(set(range(done + 1, last + 1)) - found.epochs.keys())
     if missing:
         raise LandingGap(
-            f"landing lacks batch {missing[0]}; events reach batch {done}", next_step="run reconcile, which lists all missing batches"
+            f"landing lacks batch {missing[0]}; events reach batch {done}",
+            next_step="run reconcile, which lists all missing batches",
         )
     known = {**schemas, **{row.schema.schema_id: row.schema for row in found.schemas}}
     closing = [ending for ending in parse_endings(found.watermarks) if ending.window]

@@ -1,6 +1,6 @@
 """One version of a Delta table as a DuckDB relation.
 
-Place: between the lake's tables and ``rows``. Guarantee: no row is read before a query asks for it; filters and
+Place: between the lake's tables and ``rows``. Guarantee: no row is read before a query needs it; filters and
 projections reach Parquet. Files on a local disk are read by DuckDB itself, others by Arrow's file systems, because
 DuckDB's own need an extension that is downloaded at run time.
 """

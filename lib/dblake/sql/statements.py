@@ -35,7 +35,7 @@ class Name:
 
 
 def is_show_tables(statement: str) -> bool:
-    """Return whether the statement asks for the list of tables."""
+    """Return whether the statement lists the tables."""
     return bool(_SHOW_TABLES.match(statement))
 
 
@@ -59,7 +59,7 @@ def require_query(statement: str) -> None:
 
 
 def is_explain(statement: str) -> bool:
-    """Return whether the statement asks for a plan."""
+    """Return whether the statement explains a plan."""
     return bool(_EXPLAIN.match(statement))
 
 

@@ -25,7 +25,7 @@ VALUES: list[dict[str, str | None]] = [
     {"id": "1", "small": "-32768", "big": "9223372036854775807", "real": "1.5", "double": "-2.25", "flag": "t",
      "day": "2024-02-29", "ts": "2024-01-31 12:34:56.789", "tz": "2024-01-31 12:34:56.000001+00",
      "bytes": "\\xdeadbeef", "num": "1051.05", "money": "10.50", "wide": "12345678901234567890123456789012345678", "words": "it's \"ünïcode\"\n",
-     "tags": '{1,NULL,"a,b","say \\"hi\\""}', "doc": '{"a": 1, "b": [0.10, null]}'},
+     "tags": '{1,NULL,"a,b","the \\"x\\""}', "doc": '{"a": 1, "b": [0.10, null]}'},
     {"id": "2", **{column.name: None for column in TYPES.columns[1:]}},
     {"id": "3", "small": "0", "big": "-1", "real": "NaN", "double": "Infinity", "flag": "f", "day": "infinity",
      "ts": "0001-01-01 00:00:00", "tz": "infinity", "bytes": "\\x", "num": "NaN", "money": "-0.01", "wide": "0",
