@@ -306,8 +306,9 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
                 require_landing(spark, paths, first, 5)
 
 
-def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
+@pytest.mark.parametrize("count", [pytest.param(10, id="short"), pytest.param(40, id="long", marks=pytest.mark.slow)])
+def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(count)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)
