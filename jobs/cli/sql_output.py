@@ -71,7 +71,7 @@ def _print_table(result: Result) -> None:
 
 
 def _first_rows(result: Result) -> list[TextRow]:
-    return list(itertools.islice(result.text_rows(), MAX_TABLE_ROWS + 1))
+    return list(result.text_rows(MAX_TABLE_ROWS + 1))
 
 
 def _note_cut(rows: Sequence[TextRow]) -> None:

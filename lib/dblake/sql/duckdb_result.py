@@ -37,10 +37,11 @@ class DuckdbResult:
         except duckdb.Error as error:
             raise to_usage_error(error) from None
 
-    def text_rows(self) -> Iterator[TextRow]:
-        """Yield each row's values as text."""
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield each row's values as text, or those of the first ``most`` rows."""
+        limit = "" if most is None else f" LIMIT {most}"
         values = ", ".join(f"{text_sql(f'#{i}', kind)} AS c{i}" for i, kind in enumerate(self.types, 1))
-        for batch in self._batches(f"SELECT {values} FROM ({self._statement}\n)"):
+        for batch in self._batches(f"SELECT {values} FROM ({self._statement}\n){limit}"):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def json_rows(self) -> Iterator[str]:

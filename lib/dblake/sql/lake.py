@@ -35,7 +35,7 @@ class Lake:
     def at(self, point: str) -> Lake:
         """Return the lake as of a point: a position ``1/4711``, an ISO 8601 time (UTC without a zone), or ``now``.
 
-        Raises UsageError for another text, PointUnreadable for a point that events and state do not cover.
+        Raises UsageError for another text, PointOutOfRange for a point that events and state do not cover.
         """
         lake = Lake(self._paths, point)
         _ = lake._reading
@@ -112,7 +112,7 @@ class LakeTable:
 
     def to_spark(self, session: SparkSession) -> DataFrame:
         """Return the rows as a data frame of a Spark session, which has Delta's packages."""
-        from dblake.sql.views import reading_frame
+        from dblake.sql.spark_reading import reading_frame
 
         return reading_frame(session, self._table)
 

@@ -21,8 +21,8 @@ class Result(Protocol):
     def columns(self) -> Sequence[str]:
         """The names of the columns."""
 
-    def text_rows(self) -> Iterator[TextRow]:
-        """Yield each row's values as text; None is NULL."""
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield each row's values as text, or those of the first ``most`` rows; None is NULL."""
 
     def json_rows(self) -> Iterator[str]:
         """Yield each row as a JSON object."""
@@ -35,9 +35,9 @@ class TextResult:
     columns: Sequence[str]
     rows: Sequence[TextRow]
 
-    def text_rows(self) -> Iterator[TextRow]:
-        """Yield the rows."""
-        yield from self.rows
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield the rows, or the first ``most`` of them."""
+        yield from self.rows[:most]
 
     def json_rows(self) -> Iterator[str]:
         """Yield each row as a JSON object."""

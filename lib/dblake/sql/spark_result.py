@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from dblake.core.errors import UsageError
 from dblake.spark.sql_literals import identifier
 from dblake.sql.duckdb_types import UNCONSTRAINED
 from dblake.sql.query import to_usage_error
@@ -35,12 +37,11 @@ class SparkResult:
         self._rows = rows
         self.columns = tuple(rows.columns)
 
-    def text_rows(self) -> Iterator[TextRow]:
-        """Yield each row's values as text."""
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield each row's values as text, or those of the first ``most`` rows."""
         numbered = self._rows.toDF(*(f"c{index}" for index in range(len(self.columns))))
-        return self._read(numbered.selectExpr(
-            *(f"{_text_sql(f.name, f.dataType)} AS {f.name}" for f in numbered.schema)
-        ))
+        texts = numbered.selectExpr(*(f"{_text_sql(f.name, f.dataType)} AS {f.name}" for f in numbered.schema))
+        return self._read(texts, most)
 
     def json_rows(self) -> Iterator[str]:
         """Yield each row as a JSON object; numbers keep all their digits."""
@@ -53,11 +54,14 @@ class SparkResult:
         return (str(row[0]) for row in rows)
 
     @staticmethod
-    def _read(rows: DataFrame) -> Iterator[TextRow]:
+    def _read(rows: DataFrame, most: int | None = None) -> Iterator[TextRow]:
         try:
-            yield from rows.toLocalIterator()
+            yield from rows.toLocalIterator() if most is None else rows.head(most)
         except PySparkException as error:
             raise to_usage_error(error) from None
+        except Py4JJavaError:
+            # The iterator's own way to report that a task failed; its text has row values.
+            raise UsageError("the query failed while running", next_step="correct the query") from None
 
 
 def _text_sql(column: str, kind: DataType) -> str:

@@ -8,7 +8,6 @@ views fold newer events in Spark.
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -32,16 +31,14 @@ from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
 from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, spelled, sql_name
 from dblake.sql.system import SYSTEM_TABLES, SystemTable
 from dblake.state.files import table_columns
-from dblake.state.shape import Shape, shape_of, widened_to_fit
+from dblake.state.shape import Shape, first_compatible_version, shape_of, widened_to_fit
 from dblake.state.table import progress
-
-_serial = itertools.count()
 
 
 class Views:
     """Creates views on demand, with ``at`` as of a point.
 
-    Reads the schemas once; later tables need a new instance. Raises UsageError and PointUnreadable as ``open_reading``.
+    Reads the schemas once; later tables need a new instance. Raises UsageError and PointOutOfRange as ``open_reading``.
     """
 
     def __init__(self, spark: SparkSession, paths: Paths, at: str | None = None) -> None:
@@ -143,7 +140,26 @@ class Views:
         if view.table not in self.reading.tables:
             shape = shape_of(self._schemas[view.table])
             return plain_sql(shape, state_rows_sql(shape, None, set()))
-        return reading_sql(self._spark, self.reading.table(view.table))
+        return self._reading_sql(self.reading.table(view.table))
+
+    def _reading_sql(self, reading: TableReading) -> str:
+        """Return a query for the rows of a table of the reading. Raises UsageError if Spark cannot fold its events."""
+        folded = 0
+        if reading.version is None:
+            state = state_rows_sql(reading.shape, None, set())
+        else:
+            table = DeltaTable(reading.path, version=reading.version)
+            state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(table_columns(table).types))
+            folded = table.transaction_version(Application.state(self._paths.source)) or 0
+        if reading.changes is None:
+            return plain_sql(reading.shape, state)
+        # Folded again by Spark: a view cannot refer to rows of this process.
+        if reading.version is None and first_compatible_version(self._schemas[reading.table]):
+            raise UsageError(f"table {reading.table} changed its key or a type before this point",
+                             next_step="use the default engine")
+        newer = f"`table` = {literal(reading.table)} AND batch > {folded}"
+        events = self._system_sql(SYSTEM_TABLES["events"])
+        return live_sql(reading.shape, state, f"(SELECT * FROM {events} WHERE {newer})")
 
     def _live_sql(self, table: str) -> str:
         """Return a query for a table's rows after all events. Raises StateError if they cannot be folded over state."""
@@ -199,23 +215,3 @@ class Views:
     def _replace(self, view: str, text: str) -> None:
         self._spark.sql(f"CREATE OR REPLACE {view} AS {text}")
 
-
-def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
-    """Return the rows of a table of a reading."""
-    return spark.sql(reading_sql(spark, reading))
-
-
-def reading_sql(spark: SparkSession, reading: TableReading) -> str:
-    """Return a query for the rows of a table of a reading; newer changes become a temporary view."""
-    if reading.version is None:
-        state = state_rows_sql(reading.shape, None, set())
-    else:
-        existing = table_columns(DeltaTable(reading.path, version=reading.version)).types
-        state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(existing))
-    if reading.changes is None:
-        return plain_sql(reading.shape, state)
-    name = f"_dblake_changes_{next(_serial)}"
-    spark.createDataFrame(reading.changes).createOrReplaceTempView(name)
-    changes = f"(SELECT * FROM {name})"
-    kept = f"(SELECT s.* FROM {state} s LEFT ANTI JOIN {changes} c ON s._key = c._key)" if reading.keys else state
-    return f"{plain_sql(reading.shape, kept)} UNION ALL {plain_sql(reading.shape, changes)}"

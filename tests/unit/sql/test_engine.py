@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dblake.core.errors import PointUnreadable, UsageError
+from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.sql.engine import DuckdbEngine
 from tests.support.odd_names import TABLES, OddName
 from tests.support.plain_lake import PlainLake
@@ -196,7 +196,7 @@ def test_queries_as_of_point_read_that_point(lake: PlainLake, at: str, rows: lis
 def test_point_that_cannot_be_read_is_rejected_at_once(lake: PlainLake) -> None:
     with pytest.raises(UsageError, match="'yesterday' is no point"):
         DuckdbEngine(lake.paths, "yesterday")
-    with pytest.raises(PointUnreadable):
+    with pytest.raises(PointOutOfRange):
         DuckdbEngine(lake.paths, "1/9")
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dblake
-from dblake.core.errors import ConfigError, PointUnreadable, UsageError
+from dblake.core.errors import ConfigError, PointOutOfRange, UsageError
 from dblake.core.position import Position
 from dblake.sql.lake import Lake
 from tests.support.plain_lake import PlainLake
@@ -118,7 +118,7 @@ def test_faulty_query_and_point_are_rejected(lake: Lake, conf: Path) -> None:
         lake.sql("SELECT * FROM nope")
     with pytest.raises(UsageError, match="is no point"):
         lake.at("yesterday")
-    with pytest.raises(PointUnreadable):
+    with pytest.raises(PointOutOfRange):
         lake.at("1/0")
     with pytest.raises(ConfigError):
         dblake.open(conf.with_name("missing.yaml"))
