@@ -28,5 +28,7 @@ def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
     changes = spark.createDataFrame(reading.changes)
     if reading.keys:
         state = state.join(changes.select("_key"), "_key", "left_anti")
-    live = [rows.where(~F.col("_deleted")).select(*columns) for rows in (state, changes)]
+    # A time without a zone comes from Arrow as one with a zone.
+    cast = [f"CAST({identifier(c.name)} AS {c.type}) AS {identifier(c.name)}" for c in reading.shape.current]
+    live = [rows.where(~F.col("_deleted")).selectExpr(*cast) for rows in (state, changes)]
     return live[0].unionAll(live[1])
