@@ -2,8 +2,8 @@
 
     python -m benchmarks.sql [--folder FOLDER] [--rows N] [--newer N]
 
-It makes two tables of ``--rows`` rows in state and ``--newer`` events after it, without Spark and without a database, and
-runs each query in a process of its own, several times.
+It makes two tables of ``--rows`` rows in state and ``--newer`` events after it, without Spark and without a database,
+and runs each query in a process of its own, several times.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblake.core.schema import TableSchema
 from dblake.events.files import EVENT_COLUMNS
@@ -86,7 +87,7 @@ def build(folder: Path, rows: int, newer: int) -> None:
         lake.schema(schema)
     ids = np.arange(rows)
     lake.append(pa.concat_tables([
-        events(CUSTOMERS, "c", ids, 0, [ids.astype(str), np.char.add("customer ", ids.astype(str)), (ids % 7).astype(str)]),
+        events(CUSTOMERS, "c", ids, 0, [_texts(ids), _texts(ids, "customer "), _texts(ids % 7)]),
         events(ORDERS, "c", ids, rows, _orders(ids)),
     ]), 1)
     lake.fold(1)
@@ -95,21 +96,25 @@ def build(folder: Path, rows: int, newer: int) -> None:
     (folder / "conf.yaml").write_text(CONF)
 
 
-def _orders(ids: np.ndarray) -> list[np.ndarray]:
-    total = np.char.add((ids % 1000).astype(str), ".50")
-    note = np.char.add("a note of the order ", ids.astype(str))
-    return [ids.astype(str), (ids * 7919 % len(ids) if len(ids) else ids).astype(str), (ids % 10).astype(str), total,
-            np.full(len(ids), "2026-01-01 12:00:00+00"), note]
+def _orders(ids: np.ndarray) -> list[pa.Array]:
+    return [
+        _texts(ids), _texts(ids * 7919 % max(len(ids), 1)), _texts(ids % 10), _texts(ids % 1000, "", ".50"),
+        pa.repeat("2026-01-01 12:00:00+00", len(ids)), _texts(ids, "a note of the order "),
+    ]
 
 
-def events(schema: TableSchema, op: str, ids: np.ndarray, first: int, columns: list[np.ndarray]) -> pa.Table:
+def _texts(numbers: np.ndarray, before: str = "", after: str = "") -> pa.Array:
+    return pc.binary_join_element_wise(before, pa.array(numbers).cast(pa.string()), after, "")
+
+
+def events(schema: TableSchema, op: str, ids: np.ndarray, first: int, columns: list[pa.Array]) -> pa.Table:
     """Return one event per id at positions from ``first`` on; ``columns`` has the texts of the schema's columns."""
     count, width = len(ids), len(schema.columns)
-    names = pa.array(np.tile(np.array(schema.names), count), pa.string())
-    values = pa.array(np.stack(columns, axis=1).ravel(), pa.string())
+    names = pa.array(list(schema.names)).take(pa.array(np.tile(np.arange(width), count)))
+    values = pa.concat_arrays(columns).take(pa.array(np.arange(count * width).reshape(width, count).T.ravel()))
     after = pa.MapArray.from_arrays(pa.array(np.arange(0, count * width + 1, width), pa.int32()), names, values)
     key = pa.MapArray.from_arrays(
-        pa.array(np.arange(count + 1), pa.int32()), pa.array(["id"] * count), pa.array(ids.astype(str), pa.string()),
+        pa.array(np.arange(count + 1), pa.int32()), pa.repeat("id", count), columns[0],
     )
     constants = {
         "incarnation": 1, "seq": 0, "table": schema.table, "op": op, "schema_id": schema.schema_id, "txid": 1,

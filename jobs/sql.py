@@ -30,8 +30,8 @@ def sql(config: Config, statement: str | None, at: str | None, engine_name: str,
     """Run a SQL query; without STATEMENT, open a prompt, or run the statements of a file: sql < FILE.
 
     Tables are schema.table, schema.table_live, schema.table_history, and dblake.events, dblake.schemas,
-    dblake.windows, dblake.frontier; of another source in the warehouse source.schema.table. SHOW TABLES lists them,
-    DESCRIBE lists a table's columns.
+    dblake.windows, dblake.frontier, dblake.verifications; of another source in the warehouse source.schema.table.
+    SHOW TABLES lists them, DESCRIBE lists a table's columns.
     """
     if at is not None:
         # Before a session starts.

@@ -48,7 +48,8 @@ class PlainLake:
         if not DeltaTable.is_deltatable(self.paths.events):
             DeltaTable.create(self.paths.events, pa.schema(EVENT_COLUMNS))
         file = write_event_file(self.paths.events, events.combine_chunks().to_batches())
-        commit_files(DeltaTable(self.paths.events), Application.reconcile(self.paths.source), batch, [file])
+        application = Application.reconcile(self.paths.source)
+        commit_files(self.paths.events, DeltaTable(self.paths.events), application, batch, [file])
 
     def fold(self, until: int) -> None:
         """Fold all events up to a batch into state and append a frontier row."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.points import Point, describe, parse_point
 from dblake.read.reading import LakeReading, open_reading_at
@@ -36,7 +35,7 @@ class Span:
     def __init__(self, paths: Paths, start: str, end: str) -> None:
         """Resolve both points. Raises PointOutOfRange for one that events do not cover."""
         first, last = parse_point(start), parse_point(end)
-        if not DeltaTable.is_deltatable(paths.events):
+        if not has_table(paths.events):
             raise PointOutOfRange(f"{end} cannot be read: there are no events yet",
                                   next_step="run capture and reconcile first")
         self.paths, self.log = paths, EventLog(paths)

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
+from dblake.lake.tables import open_table
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION, is_older, position_parts
 
 _REPEATED = ["table", "op", "schema_id", "origin", "chunk_id"]
-_BOUNDS = ("batch", "incarnation", "lsn", "table", "committed_at")
+_NUMBERS = ("batch", "incarnation", "lsn")
 _MOST = 2**62
 #: Delta's statistics have milliseconds.
 _ROUNDING = timedelta(milliseconds=1)
@@ -69,28 +69,71 @@ class Wanted:
         found |= {"table"} if self.table is not None else set()
         return found | ({"committed_at"} if self.committed_by is not None else set())
 
-    def may_hold(self, low: dict[str, Any], high: dict[str, Any]) -> bool:
+    def may_hold(self, low: dict[str, int], high: dict[str, int]) -> bool:
         """Return False only if no row with these least and greatest values is wanted; a missing one bounds nothing."""
-        batch, table, time = low.get("batch"), low.get("table"), low.get("committed_at")
-        first, last = _lowest(low), _highest(high)
-        return not (
-            (batch is not None and batch > self.until_batch)
-            or (high.get("batch") is not None and high["batch"] <= self.after_batch)
-            or (self.until is not None and first is not None and first > self.until)
-            or (self.after is not None and last is not None and last <= self.after)
-            or (self.table is not None and table is not None and table > self.table)
-            or (self.table is not None and high.get("table") is not None and high["table"] < self.table)
-            or (self.committed_by is not None and time is not None and time - _ROUNDING > self.committed_by)
+        first = Position(max(low.get("incarnation", 1), 1), low.get("lsn", 0))
+        last = Position(high.get("incarnation", _MOST), high.get("lsn", _MOST), END_OF_TRANSACTION)
+        return (
+            low.get("batch", 0) <= self.until_batch and high.get("batch", _MOST) > self.after_batch
+            and (self.until is None or first <= self.until) and (self.after is None or last > self.after)
         )
 
 
 @dataclass(frozen=True)
 class _File:
+    """A file whose events are between two positions, as far as statistics bound them."""
+
     path: str
     size: int
     rows: int
-    low: dict[str, Any]
-    high: dict[str, Any]
+    first: Position
+    last: Position
+
+
+class _Listing:
+    """One version's files and their statistics, as columns: a lake has many thousands."""
+
+    def __init__(self, actions: pa.Table) -> None:
+        self._actions = actions
+        self._low = {name: self._numbers(f"min.{name}", -1) for name in _NUMBERS}
+        self._high = {name: self._numbers(f"max.{name}", _MOST) for name in _NUMBERS}
+
+    def _numbers(self, name: str, missing: int) -> np.ndarray:
+        if name not in self._actions.column_names:
+            return np.full(self._actions.num_rows, missing, np.int64)
+        found: np.ndarray = pc.fill_null(self._actions[name].cast(pa.int64()), missing).to_numpy()
+        return found
+
+    def _where(self, name: str, compare: Any, limit: Any) -> np.ndarray:
+        """Mark the files of which a statistic compares; those without it, too."""
+        if name not in self._actions.column_names:
+            return np.ones(self._actions.num_rows, bool)
+        found: np.ndarray = pc.fill_null(compare(self._actions[name], limit), True).to_numpy()
+        return found.astype(bool)
+
+    def files(self, wanted: Wanted) -> list[_File]:
+        """Return the files that may hold wanted events, in no particular order."""
+        low, high = self._low, self._high
+        mask = (low["batch"] <= wanted.until_batch) & (high["batch"] > wanted.after_batch)
+        if wanted.until is not None:
+            seqs = np.zeros(len(mask), np.int64)
+            mask &= ~is_older(position_parts(wanted.until), [low["incarnation"], low["lsn"], seqs])
+        if wanted.after is not None:
+            seqs = np.full(len(mask), END_OF_TRANSACTION, np.int64)
+            mask &= is_older(position_parts(wanted.after), [high["incarnation"], high["lsn"], seqs])
+        if wanted.table is not None:
+            mask &= self._where("min.table", pc.less_equal, wanted.table)
+            mask &= self._where("max.table", pc.greater_equal, wanted.table)
+        if wanted.committed_by is not None:
+            limit = pa.scalar(wanted.committed_by + _ROUNDING, pa.timestamp("us", tz="UTC"))
+            mask &= self._where("min.committed_at", pc.less_equal, limit)
+        rows = np.flatnonzero(mask)
+        chosen = self._actions.select(["path", "size_bytes", "num_records"]).take(pa.array(rows)).to_pydict()
+        bounds = (part[rows].tolist() for part in (low["incarnation"], low["lsn"], high["incarnation"], high["lsn"]))
+        return [
+            _File(path, size, records or 0, Position(max(i, 1), max(lsn, 0)), Position(j, end, END_OF_TRANSACTION))
+            for path, size, records, i, lsn, j, end in zip(*chosen.values(), *bounds, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -107,12 +150,12 @@ class EventLog:
     """The events table as of the newest version when this was made, or of ``version``."""
 
     def __init__(self, paths: Paths, version: int | None = None) -> None:
-        table = DeltaTable(paths.events, version=version)
+        table = open_table(paths.events, version)
         self.path, self.version = paths.events, table.version()
         self.batch = table.transaction_version(Application.reconcile(paths.source)) or 0
         self.consolidated = table.transaction_version(Application.consolidation(paths.source)) or 0
         """The newest batch of which maintenance may have removed superseded events."""
-        self._files = _list_files(table)
+        self._listing = _Listing(pa.table(table.get_add_actions(flatten=True)))
 
     def read(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
         """Yield the wanted events, one row group at a time, in no particular order."""
@@ -149,15 +192,13 @@ class EventLog:
 
     def files(self, wanted: Wanted) -> list[_File]:
         """Return the files that may hold wanted events."""
-        return [file for file in self._files if wanted.may_hold(file.low, file.high)]
+        return self._listing.files(wanted)
 
     def newest(self, wanted: Wanted) -> EventPlace | None:
         """Return the newest of the wanted events; None without one."""
         found: EventPlace | None = None
-        files = self.files(wanted)
-        for file in sorted(files, key=lambda f: _highest(f.high) or Position(_MOST, 0), reverse=True):
-            last = _highest(file.high)
-            if found and last is not None and last < found.position:
+        for file in sorted(self.files(wanted), key=lambda f: f.last, reverse=True):
+            if found and file.last < found.position:
                 break
             for rows in self._read_file(file, wanted, (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
                 if rows.num_rows:
@@ -168,9 +209,8 @@ class EventLog:
     def oldest(self) -> EventPlace | None:
         """Return the oldest event; None without one."""
         found: EventPlace | None = None
-        for file in sorted(self._files, key=lambda f: _lowest(f.low) or Position(1, 0)):
-            first = _lowest(file.low)
-            if found and first is not None and first > found.position:
+        for file in sorted(self.files(Wanted()), key=lambda f: f.first):
+            if found and file.first > found.position:
                 break
             for rows in self._read_file(file, Wanted(), (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
                 if rows.num_rows:
@@ -216,39 +256,12 @@ def as_plain_columns(events: pa.Table) -> pa.Table:
     return events
 
 
-def _list_files(table: DeltaTable) -> list[_File]:
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {
-        (end, name): actions[f"{end}.{name}"].to_pylist()
-        for end in ("min", "max") for name in _BOUNDS if f"{end}.{name}" in actions.column_names
-    }
-    facts = zip(*(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True)
-
-    def bounds(end: str, row: int) -> dict[str, Any]:
-        return {name: values[row] for (kind, name), values in columns.items() if kind == end}
-
-    return [
-        _File(path, size, rows or 0, bounds("min", row), bounds("max", row))
-        for row, (path, size, rows) in enumerate(facts)
-    ]
-
-
-def _lowest(low: dict[str, Any]) -> Position | None:
-    incarnation, lsn = low.get("incarnation"), low.get("lsn")
-    return None if incarnation is None or lsn is None else Position(incarnation, lsn)
-
-
-def _highest(high: dict[str, Any]) -> Position | None:
-    incarnation, lsn = high.get("incarnation"), high.get("lsn")
-    return None if incarnation is None or lsn is None else Position(incarnation, lsn, END_OF_TRANSACTION)
-
-
-def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
+def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
     for place in range(facts.num_columns):
         column = facts.column(place)
-        if column.path_in_schema in ("batch", "incarnation", "lsn"):
+        if column.path_in_schema in _NUMBERS:
             known = column.statistics
             if known is not None and known.has_min_max:
                 low[column.path_in_schema], high[column.path_in_schema] = known.min, known.max
@@ -259,13 +272,11 @@ def _overlapping(files: Sequence[_File]) -> Iterator[list[_File]]:
     """Group files, by position, whose spans of positions overlap."""
     group: list[_File] = []
     end: Position | None = None
-    for file in sorted(files, key=lambda f: _lowest(f.low) or Position(1, 0)):
-        first, last = _lowest(file.low), _highest(file.high)
-        if group and end is not None and first is not None and first > end:
+    for file in sorted(files, key=lambda f: f.first):
+        if end is not None and file.first > end:
             yield group
             group, end = [], None
-        last = last or Position(_MOST, 0)
-        end = last if end is None else max(end, last)
+        end = file.last if end is None else max(end, file.last)
         group.append(file)
     if group:
         yield group

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.errors import PointOutOfRange, StateError, UsageError
 from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
 from dblake.read.points import describe, end_of_transaction, parse_point
@@ -329,7 +329,7 @@ def _open_live(
 
 
 def _open_log(paths: Paths) -> EventLog | None:
-    return EventLog(paths) if DeltaTable.is_deltatable(paths.events) else None
+    return EventLog(paths) if has_table(paths.events) else None
 
 
 def _visible(

@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.core.errors import PointOutOfRange
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_rows
+from dblake.lake.tables import has_table, open_table
 from dblake.read.event_log import EventLog, EventPlace, Wanted
 from dblake.read.points import Point, describe, end_of_transaction
 
@@ -132,9 +132,9 @@ def _is_recorded(paths: Paths, position: Position) -> bool:
 
 def _landed_until(paths: Paths, batch: int) -> tuple[Position | None, datetime | None]:
     """Return the newest position and commit time in landing's batches up to one; None where they are unknown."""
-    if not DeltaTable.is_deltatable(paths.landing):
+    if not has_table(paths.landing):
         return None, None
-    files = pa.table(DeltaTable(paths.landing).get_add_actions(flatten=True))
+    files = pa.table(open_table(paths.landing).get_add_actions(flatten=True))
     names = [f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")]
     if not set(names) <= set(files.column_names):
         return None, None

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
+from dblake.lake.tables import open_table
 from dblake.read.fold import as_columns, row_schema
 from dblake.read.reading import TableReading
 from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold
@@ -36,7 +36,7 @@ def read_state_rows(reading: TableReading, keys: pa.Array | None = None) -> Iter
 def _read(reading: TableReading, schema: pa.Schema, keys: pa.Array | None) -> Iterator[pa.Table]:
     changes = reading.changes
     if reading.version is not None:
-        files = TableFiles(reading.path, DeltaTable(reading.path, version=reading.version))
+        files = TableFiles(reading.path, open_table(reading.path, reading.version))
         types = files.columns.types
         wanted = Columns({name: types[name] for name in dict.fromkeys(["_deleted", *schema.names]) if name in types},
                          files.columns.physical)

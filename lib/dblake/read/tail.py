@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.errors import LandingGap
 from dblake.core.position import Position
@@ -25,6 +24,7 @@ from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
+from dblake.lake.tables import has_table
 from dblake.landing.columns import CHUNK_ID
 from dblake.read.event_log import EventLog, Wanted, before_transaction
 from dblake.read.phantoms import phantoms
@@ -64,7 +64,7 @@ def read_tail(
     ``schemas`` are those known so far, by id. Raises LandingGap if landing lacks a batch.
     """
     done = log.batch if log else 0
-    if not DeltaTable.is_deltatable(paths.landing):
+    if not has_table(paths.landing):
         return None
     landing = LandingFiles(paths.landing, paths.source)
     newest = landing.newest_batch

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dblake.core.names import split_qualified
@@ -20,6 +19,7 @@ from dblake.lake.files import file_path, filesystem
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
+from dblake.lake.tables import DeltaTable, has_table, open_table
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class StateVersions:
         None if there is none that can be read. ``is_newest``: no later row of the frontier is known.
         """
         path = self.path(table)
-        if not DeltaTable.is_deltatable(path) or not self.is_expected(table, frontier):
+        if not has_table(path) or not self.is_expected(table, frontier):
             return None
-        newest = DeltaTable(path)
+        newest = open_table(path)
         reached = self._reached(newest)
         # A rebuild for redecoded events may have gone further than the table's own batch.
         is_exact = is_newest or not newest.transaction_version(Application.redecode_built(self._paths.source))
@@ -79,7 +79,7 @@ class StateVersions:
         # The last version before the next merge holds the same rows, and its files stay longest.
         for version in sorted({recorded, *([following - 1] if following else [])}, reverse=True):
             try:
-                found = DeltaTable(path, version=version)
+                found = open_table(path, version)
             except DeltaError:
                 continue
             reached = self._reached(found)
@@ -133,7 +133,7 @@ def _file_names(table: DeltaTable) -> set[str]:
 
 
 def _changed_tables(paths: Paths) -> Mapping[str, Mapping[int, int]]:
-    if not DeltaTable.is_deltatable(paths.redecoded):
+    if not has_table(paths.redecoded):
         return {}
     # It imports Spark, which takes long and is rarely needed.
     from dblake.redecode.ledger import read_changed_tables

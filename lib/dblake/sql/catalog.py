@@ -10,7 +10,6 @@ import itertools
 from functools import cached_property
 
 import duckdb
-from deltalake import DeltaTable
 from pyarrow import fs
 
 from dblake.core.errors import UsageError
@@ -19,6 +18,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.files import filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.read.points import describe
 from dblake.read.reading import EventsReading, LakeReading, open_reading
 from dblake.sql.duckdb_history import history_sql
@@ -77,7 +77,7 @@ class Catalog:
         """Return the tables of another source of the warehouse. Raises UsageError if there is none of that name."""
         if source not in self._others:
             paths = Paths(self._paths.warehouse, source)
-            if not DeltaTable.is_deltatable(paths.schemas):
+            if not has_table(paths.schemas):
                 raise UsageError(
                     f"there is no source {source} in the warehouse",
                     next_step=f"write one of {', '.join(sources(self._paths.warehouse)) or 'none yet'}",
@@ -145,7 +145,7 @@ class Catalog:
             return events_sql(self._connection, self._events(), registered)
         system = SYSTEM_TABLES[name]
         path = system.path(self._paths)
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             return no_rows(system.schema)
         files = TableFiles.read(path)
         rows = typed_rows(self._connection, files, files.fields, registered)
@@ -154,9 +154,9 @@ class Catalog:
 
 def newest_events(paths: Paths) -> EventsReading | None:
     """Return the reading of all events that there are."""
-    if not DeltaTable.is_deltatable(paths.events):
+    if not has_table(paths.events):
         return None
-    return EventsReading(paths.events, DeltaTable(paths.events).version(), Position(*[2**62] * 3))
+    return EventsReading(paths.events, open_table(paths.events).version(), Position(*[2**62] * 3))
 
 
 def sources(warehouse: str) -> list[str]:
@@ -166,5 +166,5 @@ def sources(warehouse: str) -> list[str]:
     return sorted(
         folder.base_name for folder in folders
         if folder.type == fs.FileType.Directory
-        and DeltaTable.is_deltatable(Paths(warehouse, folder.base_name).schemas)
+        and has_table(Paths(warehouse, folder.base_name).schemas)
     )

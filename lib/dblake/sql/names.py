@@ -21,19 +21,24 @@ SYSTEM_SCHEMA = "dblake"
 LIVE, HISTORY = "_live", "_history"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^".`\s]+)')
-_RESERVED = frozenset((
-    "all analyse analyze and anti any array as asc asof asymmetric at authorization between bigint binary bit "
-    "boolean both by case cast char character check coalesce collate collation column columns concurrently "
-    "constraint create cross dec decimal default deferrable desc describe distinct do else end except exists "
-    "extract false fetch float for foreign freeze from full generated glob group grouping grouping_id having "
-    "ilike in initially inner inout int integer intersect interval into is isnull join lambda lateral leading "
-    "left like limit map national natural nchar none not notnull null nullif numeric offset on only or order out "
-    "outer overlaps overlay pivot pivot_longer pivot_wider placing position positional precision primary qualify "
-    "real references returning right row select semi setof show similar smallint some struct substring summarize "
-    "symmetric table tablesample then time timestamp to trailing treat trim true try_cast tuple union unique "
-    "unpack unpivot using values varchar variadic verbose when where window with xmlattributes xmlconcat "
-    "xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable"
-).split())
+_RESERVED = frozenset({
+    "all", "analyse", "analyze", "and", "anti", "any", "array", "as", "asc", "asof", "asymmetric", "at",
+    "authorization", "between", "bigint", "binary", "bit", "boolean", "both", "by", "case", "cast", "char",
+    "character", "check", "coalesce", "collate", "collation", "column", "columns", "concurrently", "constraint",
+    "create", "cross", "dec", "decimal", "default", "deferrable", "desc", "describe", "distinct", "do", "else",
+    "end", "except", "exists", "extract", "false", "fetch", "float", "for", "foreign", "freeze", "from", "full",
+    "generated", "glob", "group", "grouping", "grouping_id", "having", "ilike", "in", "initially", "inner",
+    "inout", "int", "integer", "intersect", "interval", "into", "is", "isnull", "join", "lambda", "lateral",
+    "leading", "left", "like", "limit", "map", "national", "natural", "nchar", "none", "not", "notnull", "null",
+    "nullif", "numeric", "offset", "on", "only", "or", "order", "out", "outer", "overlaps", "overlay", "pivot",
+    "pivot_longer", "pivot_wider", "placing", "position", "positional", "precision", "primary", "qualify",
+    "real", "references", "returning", "right", "row", "select", "semi", "setof", "show", "similar", "smallint",
+    "some", "struct", "substring", "summarize", "symmetric", "table", "tablesample", "then", "time",
+    "timestamp", "to", "trailing", "treat", "trim", "true", "try_cast", "tuple", "union", "unique", "unpack",
+    "unpivot", "using", "values", "varchar", "variadic", "verbose", "when", "where", "window", "with",
+    "xmlattributes", "xmlconcat", "xmlelement", "xmlexists", "xmlforest", "xmlnamespaces", "xmlparse", "xmlpi",
+    "xmlroot", "xmlserialize", "xmltable",
+})
 """Words that are names in DuckDB only in quotes, at least in some places."""
 _MAX_SUGGESTIONS = 3
 
@@ -159,4 +164,5 @@ def quoted(part: str) -> str:
 
 def sql_name(table: str) -> str:
     """Return a qualified name as a query writes it: quoted where it is no plain word."""
-    return ".".join(part if _WORD.match(part) and part.lower() not in _RESERVED else quoted(part) for part in split_qualified(table))
+    parts = split_qualified(table)
+    return ".".join(p if _WORD.match(p) and p.lower() not in _RESERVED else quoted(p) for p in parts)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.lake.files import file_path, filesystem
+from dblake.lake.storage import is_local
+from dblake.lake.tables import DeltaTable, open_table
 from dblake.sql.duckdb_types import duckdb_type
 from dblake.sql.names import quoted
 from dblake.state.files import Columns, table_columns
@@ -41,13 +42,13 @@ class TableFiles:
     @classmethod
     def read(cls, path: str, version: int | None = None) -> TableFiles:
         """Read a version of one of our own tables, by default the newest, from its log."""
-        table = DeltaTable(path, version=version)
+        table = open_table(path, version)
         return cls(path, _files(table), pa.schema(table.schema().to_arrow()), Columns({}, {}))
 
     @classmethod
     def read_state(cls, path: str, version: int) -> TableFiles:
         """Read a version of a state table from its log."""
-        table = DeltaTable(path, version=version)
+        table = open_table(path, version)
         return cls(path, _files(table), pa.schema(table.schema().to_arrow()), table_columns(table))
 
     def name_in_files(self, column: str) -> str:
@@ -65,7 +66,7 @@ def relation(connection: Connection, table: TableFiles, name: str) -> str:
     if not paths:
         columns = ", ".join(f"NULL AS {quoted(table.name_in_files(n))}" for n in table.fields.names)
         return f"(SELECT {columns} WHERE false)"
-    if "://" in table.path or _GLOB & set(base):
+    if not is_local(table.path) or _GLOB & set(base):
         connection.register(name, _dataset(table, system, paths))
         return quoted(name)
     listed = ", ".join(_literal(path) for path in paths)

@@ -29,7 +29,7 @@ class SparkEngine:
 
     def __init__(self, paths: Paths, at: str | None = None, spark: SparkSession | None = None) -> None:
         self._paths, self._at = paths, at
-        self._spark = spark or spark_session("dblake sql")
+        self._spark = spark or spark_session("dblake sql", paths.warehouse)
         silence_spark(self._spark)
         self._views = Views(self._spark, paths, at)
 

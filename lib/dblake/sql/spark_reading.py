@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblake.lake.tables import open_table
 from dblake.read.reading import TableReading
 from dblake.spark.sql_literals import delta, identifier
 from dblake.sql.live import state_rows_sql
@@ -19,7 +19,7 @@ def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
     """
     existing, relation = set[str](), None
     if reading.version is not None:
-        existing = set(table_columns(DeltaTable(reading.path, version=reading.version)).types)
+        existing = set(table_columns(open_table(reading.path, reading.version)).types)
         relation = delta(reading.path, reading.version)
     state = spark.sql(f"SELECT * FROM {state_rows_sql(reading.shape, relation, existing)}")
     columns = [identifier(column.name) for column in reading.shape.current]

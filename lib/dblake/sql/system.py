@@ -12,6 +12,7 @@ from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.frontier import FRONTIER
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SCHEMAS
+from dblake.verification.ledger import VERIFICATIONS
 
 _LONGS, _TEXTS = pa.int64(), pa.string()
 #: The window ledger; ``events.schema.WINDOWS`` has the same as Spark types.
@@ -39,6 +40,7 @@ SYSTEM_TABLES = {
     "schemas": SystemTable(lambda paths: paths.schemas, SCHEMAS),
     "windows": SystemTable(lambda paths: paths.windows, WINDOWS, "high_lsn", "0"),
     "frontier": SystemTable(lambda paths: paths.frontier, FRONTIER),
+    "verifications": SystemTable(lambda paths: paths.verifications, VERIFICATIONS, seq="0"),
 }
 
 

@@ -2,8 +2,8 @@
 
 Place: between ``read`` and ``sql.query``. Names are those of ``names``, but Spark accepts no view's name with other
 characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned
-when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are a reading's; live
-views fold newer events in Spark.
+when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are those of a
+reading; live views fold newer events in Spark.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,6 +24,7 @@ from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.schemas import read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.read.reading import LakeReading, TableReading, open_reading
 from dblake.spark.sql_literals import delta, identifier, literal, position
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
@@ -148,7 +148,7 @@ class Views:
         if reading.version is None:
             state = state_rows_sql(reading.shape, None, set())
         else:
-            table = DeltaTable(reading.path, version=reading.version)
+            table = open_table(reading.path, reading.version)
             state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(table_columns(table).types))
             folded = table.transaction_version(Application.state(self._paths.source)) or 0
         if reading.changes is None:
@@ -180,18 +180,18 @@ class Views:
         if now is None:
             return shape, state_rows_sql(shape, None, set()), 0
         now.require_key(shape)
-        existing = table_columns(DeltaTable(path, version=now.version)).types
+        existing = table_columns(open_table(path, now.version)).types
         shape = widened_to_fit(shape, existing)
         return shape, state_rows_sql(shape, delta(path, now.version), set(existing)), now.batch or 0
 
     def _system_sql(self, table: SystemTable) -> str:
         """Return a system table as a relation, as of now or of the point; empty if it does not exist yet."""
         path = table.path(self._paths)
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             fields: StructType = from_arrow_schema(table.schema)
             columns = ", ".join(f"CAST(NULL AS {f.dataType.simpleString()}) AS {identifier(f.name)}" for f in fields)
             return f"(SELECT {columns} WHERE false)"
-        pinned = delta(path, DeltaTable(path).version())
+        pinned = delta(path, open_table(path).version())
         if self._at is None:
             return pinned
         until = self._until(table)

@@ -26,15 +26,17 @@ TYPES = table_schema(
 VALUES: list[dict[str, str | None]] = [
     {"id": "1", "small": "-32768", "big": "9223372036854775807", "real": "1.5", "double": "-2.25", "flag": "t",
      "day": "2024-02-29", "ts": "2024-01-31 12:34:56.789", "tz": "2024-01-31 12:34:56.000001+00",
-     "bytes": "\\xdeadbeef", "num": "1051.05", "money": "10.50", "wide": "12345678901234567890123456789012345678", "words": "it's \"ünïcode\"\n",
+     "bytes": "\\xdeadbeef", "num": "1051.05", "money": "10.50",
+     "wide": "12345678901234567890123456789012345678", "words": "it's \"ünïcode\"\n",
      "tags": '{1,NULL,"a,b","the \\"x\\""}', "doc": '{"a": 1, "b": [0.10, null]}'},
     {"id": "2", **{column.name: None for column in TYPES.columns[1:]}},
     {"id": "3", "small": "0", "big": "-1", "real": "NaN", "double": "Infinity", "flag": "f", "day": "infinity",
      "ts": "0001-01-01 00:00:00", "tz": "infinity", "bytes": "\\x", "num": "NaN", "money": "-0.01", "wide": "0",
      "words": "", "tags": "{}", "doc": "null"},
     {"id": "4", "small": "7", "big": "8", "real": "0.1", "double": "1e-300", "flag": "t", "day": "9999-12-31",
-     "ts": "9999-12-31 23:59:59.999999", "tz": "1900-01-01 00:00:00+00", "bytes": "\\x00", "num": "-0.000000000000000001",
-     "money": "99999999.99", "wide": "-1", "words": "NULL", "tags": "[0:1]={x,y}", "doc": '"\\u00e9"'},
+     "ts": "9999-12-31 23:59:59.999999", "tz": "1900-01-01 00:00:00+00", "bytes": "\\x00",
+     "num": "-0.000000000000000001", "money": "99999999.99", "wide": "-1", "words": "NULL", "tags": "[0:1]={x,y}",
+     "doc": '"\\u00e9"'},
 ]
 PARENT = table_schema("public.parent", "a integer key", "b text key", "v text")
 ODD = table_schema('"My Shop"."Order lines"', "id integer key", "the name; with (odd) characters: text", "SELECT: text")
@@ -53,7 +55,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> PlainLake:
         lake.schema(schema)
     lake.land(1, {
         TYPES: [(10 + n, "c", row["id"], row) for n, row in enumerate(VALUES)],
-        PARENT: [(20, "c", ("1", "x"), {"a": "1", "b": "x", "v": "old"}), (21, "c", ("1", "y"), {"a": "1", "b": "y", "v": "y"}),
+        PARENT: [(20, "c", ("1", "x"), {"a": "1", "b": "x", "v": "old"}),
+                 (21, "c", ("1", "y"), {"a": "1", "b": "y", "v": "y"}),
                  (22, "c", ("2", "x"), {"a": "2", "b": "x", "v": "gone"}), (23, "d", ("2", "x"), None)],
         LOG: [(24, "c", (), {"at": "2024-01-01 00:00:00+00", "line": "one"})],
         OLD: [(25, "c", "1", {"id": "1", "a": "x", "b": "5"})],
@@ -148,9 +151,9 @@ def test_engines_list_and_describe_tables_alike(engines: tuple[DuckdbEngine, Spa
 
 @pytest.mark.parametrize(
     "statement",
-    ["INSERT INTO log VALUES (NULL, 'x')", "DROP TABLE log", "SELEKT 1", "SELECT nope FROM log", "SELECT * FROM nowhere",
-     "SELECT * FROM public.nowhere", "SELECT * FROM nowhere.log", "SET a = 1", "CREATE TABLE x AS SELECT 1",
-     "DELETE FROM log"],
+    ["INSERT INTO log VALUES (NULL, 'x')", "DROP TABLE log", "SELEKT 1", "SELECT nope FROM log",
+     "SELECT * FROM nowhere", "SELECT * FROM public.nowhere", "SELECT * FROM nowhere.log", "SET a = 1",
+     "CREATE TABLE x AS SELECT 1", "DELETE FROM log"],
 )
 def test_engines_reject_what_is_no_query(engines: tuple[DuckdbEngine, SparkEngine], statement: str) -> None:
     for engine in engines:

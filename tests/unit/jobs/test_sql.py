@@ -44,7 +44,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = PlainLake(folder / "warehouse")
     for schema in (T, WIDE, SHOP):
         lake.schema(schema)
-    wide = {name: "a long text" for name in WIDE.names} | {"id": "1"}
+    wide = dict.fromkeys(WIDE.names, "a long text") | {"id": "1"}
     lake.land(1, {T: [(n, "c", str(n), {"id": str(n), "note": None}) for n in (1, 2, 3)], WIDE: [(4, "c", "1", wide)]})
     lake.fold(1)
     (folder / "conf.yaml").write_text(CONF)
@@ -53,8 +53,8 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submit(conf: Path, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(HOME / "jobs" / "sql.py"), "--conf", str(conf), *arguments], capture_output=True, text=True,
-        check=False, input=stdin or "", env={**os.environ, "JAVA_HOME": "/nowhere"},
+        [sys.executable, str(HOME / "jobs" / "sql.py"), "--conf", str(conf), *arguments], capture_output=True,
+        text=True, check=False, input=stdin or "", env={**os.environ, "JAVA_HOME": "/nowhere"},
     )
 
 
@@ -79,7 +79,8 @@ def test_result_is_printed_in_every_form(conf: Path, capsys: pytest.CaptureFixtu
 
 def test_file_with_failed_statement_ends_with_its_code(conf: Path) -> None:
     """The statements after it are run, as psql does."""
-    done = submit(conf, "--csv", stdin="-- first\nSELECT 1 AS a; SELECT nope\nFROM orders;\nSELECT ';' AS b;\nSELECT 3 AS c")
+    statements = "-- first\nSELECT 1 AS a; SELECT nope\nFROM orders;\nSELECT ';' AS b;\nSELECT 3 AS c"
+    done = submit(conf, "--csv", stdin=statements)
     assert (done.stdout, done.returncode) == ("a\n1\nb\n;\nc\n3\n", 64)
     assert done.stderr.count("\n") == 1
     assert 'Referenced column "nope" not found' in done.stderr

@@ -69,7 +69,8 @@ def test_table_is_read_at_state_live_and_point(lake: Lake) -> None:
 def test_table_has_types_of_the_schema(lake: Lake) -> None:
     rows = lake.live().table("orders").to_arrow()
     assert rows.schema == pa.schema([
-        ("id", pa.int32()), ("total", pa.decimal128(10, 2)), ("at", pa.timestamp("us", tz="UTC")), ("note", pa.string()),
+        ("id", pa.int32()), ("total", pa.decimal128(10, 2)), ("at", pa.timestamp("us", tz="UTC")),
+        ("note", pa.string()),
     ])
     assert sorted(rows["note"].to_pylist(), key=str) == [None, "new"]
 

@@ -38,7 +38,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("snippet", "printed"), list(zip([s for s in SNIPPETS if "spark" not in s], PRINTED, strict=True)))
+CASES = list(zip([snippet for snippet in SNIPPETS if "spark" not in snippet], PRINTED, strict=True))
+
+
+@pytest.mark.parametrize(("snippet", "printed"), CASES)
 def test_snippet_prints_live_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch, snippet: str, printed: str
 ) -> None:

@@ -1,0 +1,62 @@
+"""Checkpoints of subscriptions in ZooKeeper.
+
+Guarantee: a checkpoint is replaced only by the process that read or wrote it last: the node's version is part of the
+write. So of two processes with the same checkpoint one is fenced at its first save.
+"""
+
+from __future__ import annotations
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from dblake.core.errors import Fenced
+from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.zookeeper.session import Session
+
+
+class ZookeeperCheckpoint:
+    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore."""
+
+    def __init__(self, server: ZookeeperUrl) -> None:
+        self._session = Session(server)
+        self._node = f"{server.root}/checkpoint"
+        self._version = -1
+        self.where = f"node {self._node}"
+
+    def open(self) -> str | None:
+        """Read the checkpoint; see CheckpointStore."""
+        try:
+            text, facts = self._session.request(lambda client: client.get_async(self._node))
+        except NoNodeError:
+            self._version = -1
+            return None
+        self._version = facts.version
+        return str(text.decode())
+
+    def save(self, checkpoint: str) -> None:
+        """Replace the checkpoint; see CheckpointStore."""
+        text = checkpoint.encode()
+        try:
+            if self._version < 0:
+                self._session.request(lambda client: client.create_async(self._node, text, makepath=True))
+                self._version = 0
+            else:
+                facts = self._session.request(lambda client: client.set_async(self._node, text, self._version))
+                self._version = facts.version
+        except (NodeExistsError, BadVersionError, NoNodeError):
+            self._require_own(text)
+
+    def _require_own(self, text: bytes) -> None:
+        """Raise Fenced unless the node holds what was to be written: the response to the write was lost."""
+        try:
+            found, facts = self._session.request(lambda client: client.get_async(self._node))
+        except NoNodeError:
+            found = None
+        if found != text:
+            raise Fenced(
+                f"another process uses the checkpoint {self.where}", next_step="stop it, or leave the work to it"
+            )
+        self._version = facts.version
+
+    def close(self) -> None:
+        """Close the session; see CheckpointStore."""
+        self._session.close()
