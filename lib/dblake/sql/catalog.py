@@ -41,6 +41,7 @@ class Catalog:
     ) -> None:
         self._connection, self._paths, self._at, self._is_live = connection, paths, at, is_live
         self._others: dict[str, Catalog] = {}
+        self._empty: list[str] = []
         # A point that cannot be read is refused before any statement is.
         if at is not None:
             _ = self.reading
@@ -98,7 +99,10 @@ class Catalog:
             # State has not folded its first events yet.
             columns = {column.name: column.type for column in shape_of(self._versions(view.table)).current}
             return f"SELECT * FROM {empty_rows(columns)}"
-        return table_rows_sql(self._connection, reading.table(view.table), name)
+        table = reading.table(view.table)
+        if table.version is None and table.changes is None:
+            self._empty.append(view.table)
+        return table_rows_sql(self._connection, table, name)
 
     def is_system(self, schema: str, name: str) -> bool:
         """Return whether a name is that of one of the source's own tables."""
@@ -134,6 +138,10 @@ class Catalog:
             found += [f"table {table} lags: it is read as of {describe(at)}" for table, at in reading.lagging.items()]
             if reading.is_bounded:
                 found.append(f"live views end at {describe(reading.position)}: run reconcile for what landed since")
+        for table in self._empty:
+            parent = self.names.find_parent(table)
+            if parent and self.schemas[parent].names == self.schemas[table].names:
+                found.append(f"table {table} has had no rows; if it is a partition, its rows are in {parent}")
         return list(dict.fromkeys(found))
 
     def _events(self) -> EventsReading | None:

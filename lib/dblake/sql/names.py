@@ -116,6 +116,12 @@ class TableNames:
             return f"write {' or '.join(found)}; SHOW TABLES lists all tables"
         return "SHOW TABLES lists all tables"
 
+    def find_parent(self, table: str) -> str | None:
+        """Return the table whose name, with a suffix, is a table's in the same schema: the usual name of a partition."""
+        schema, name = self._parts[table]
+        parents = [t for t, (s, n) in self._parts.items() if s == schema and n != name and name.startswith(n)]
+        return max(parents, key=len, default=None)
+
     def _fitting(self, schema: str | None, name: str) -> list[str]:
         """Return the tables that a name fits best."""
         best, found = 3, list[str]()

@@ -200,6 +200,23 @@ def test_point_that_cannot_be_read_is_rejected_at_once(lake: PlainLake) -> None:
         DuckdbEngine(lake.paths, "1/9")
 
 
+def test_partition_by_its_own_name_names_the_parent(tmp_path: Path) -> None:
+    """The log describes partitions, too, whose rows are the parent's."""
+    lake = PlainLake(tmp_path)
+    for table in ("public.orders", "public.orders_2024", "public.orders_lines"):
+        columns = ("id integer key", "a text") if table != "public.orders_lines" else ("id integer key",)
+        lake.schema(table_schema(table, *columns))
+    lake.land(1, {table_schema("public.orders", "id integer key", "a text"): [(1, "c", "1", {"id": "1", "a": "x"})]})
+    lake.fold(1)
+    engine = DuckdbEngine(lake.paths)
+    assert run(engine, "SELECT * FROM orders_2024") == []
+    assert engine.warnings() == [
+        "table public.orders_2024 has had no rows; if it is a partition, its rows are in public.orders"
+    ]
+    assert run(engine, "SELECT count(*) FROM orders, orders_lines") == [("0",)]
+    assert engine.warnings() == []
+
+
 def test_history_has_no_version_for_unchanged_dumped_row(tmp_path: Path) -> None:
     """Each dump reads every row again; only a row that it returns with other values is a version."""
     lake = PlainLake(tmp_path)
