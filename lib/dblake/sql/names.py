@@ -117,7 +117,7 @@ class TableNames:
         return "SHOW TABLES lists all tables"
 
     def find_parent(self, table: str) -> str | None:
-        """Return the table whose name, with a suffix, is a table's in the same schema: the usual name of a partition."""
+        """Return the table in the same schema with whose name a table's begins, as that of a partition usually does."""
         schema, name = self._parts[table]
         parents = [t for t, (s, n) in self._parts.items() if s == schema and n != name and name.startswith(n)]
         return max(parents, key=len, default=None)
