@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +31,6 @@ from dblake.read.event_log import EventLog, Wanted
 from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
 from dblake.read.points import describe, end_of_transaction, parse_point
 from dblake.read.resolve import Resolved, resolve
-from dblake.read.tail import Tail, read_tail
 from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
 from dblake.state.values import arrow_type
@@ -38,6 +38,9 @@ from dblake.state.values import arrow_type
 MAX_TAIL_BYTES = 32 << 20
 """A live reading decodes about so many bytes of landing's files that are not reconciled."""
 _BEGINNING = Position(1, 0, 0)
+
+if TYPE_CHECKING:
+    from dblake.read.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,9 @@ def _open_live(
 ) -> LakeReading:
     log = _open_log(paths)
     ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
+    # It imports Spark's types, which takes long.
+    from dblake.read.tail import read_tail
+
     tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])
