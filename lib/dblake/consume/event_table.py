@@ -101,7 +101,7 @@ class OpenTransaction:
 
 
 class EventTable:
-    """The events of one source. ``refresh`` takes in newer commits; until then all answers are of one version.
+    """The events of one source. ``refresh`` reads newer commits; until then all answers are of one version.
 
     ``batch`` is the newest landing batch in it, ``consolidated`` the newest batch of which superseded events may have
     been removed, ``run`` the redecode run that its events come from.
@@ -117,7 +117,7 @@ class EventTable:
         """Bytes of column chunks read from event files so far."""
 
     def refresh(self) -> bool:
-        """Take in the newest version; return False if nothing changed, or while there is no table."""
+        """Read the newest version; return False if nothing changed, or while there is no table."""
         if self._table is None:
             self._table = find_table(self._paths.events)
             if self._table is None:

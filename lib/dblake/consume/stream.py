@@ -16,7 +16,6 @@ from dblake.consume.event_rows import EventBuilder
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.consume.model import Control, ControlKind, Event, Transaction
-from dblake.consume.points import Point
 from dblake.consume.redecodes import ReplacedEvents, replaced_since
 from dblake.consume.schemas import Schemas
 from dblake.consume.start import begin_at, begin_bootstrap
@@ -38,7 +37,7 @@ class SourceStream:
     """The selected changes of one source, from a cursor or, without one, from ``start``."""
 
     def __init__(
-        self, paths: Paths, selection: Selection, start: Point, cursor: Cursor | None,
+        self, paths: Paths, selection: Selection, start: str, cursor: Cursor | None,
         readers: Mapping[str, TableSchema] | None = None,
     ) -> None:
         """``readers`` are the schemas that the consumer was written for, by table; other tables have their own."""
