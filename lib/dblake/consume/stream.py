@@ -2,7 +2,7 @@
 
 Place: between the readers of Delta files and ``subscription``, which merges sources and stores checkpoints. Guarantee:
 each ``poll`` continues exactly after the cursor. Where events after it are missing or were replaced, a control entry
-says so and a bootstrap follows: a consumer never meets a silent hole.
+names the reason and a bootstrap follows: a consumer never meets a silent hole.
 """
 
 from __future__ import annotations
@@ -183,10 +183,12 @@ class SourceStream:
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
         """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
-        left = cursor.position.incarnation
-        cursor = self._advance(replace(cursor, position=beginning))
-        yield self._control(ControlKind.GAP, cursor, reason=f"the log after incarnation {left} is missing")
-        yield self._control(ControlKind.INCARNATION, cursor, incarnation=beginning.incarnation)
+        left, following = cursor.position.incarnation, replace(cursor, position=beginning)
+        gap, _ = self._control(ControlKind.GAP, following, reason=f"the log after incarnation {left} is missing")
+        # A consumer that ends between the two meets both again.
+        yield gap, cursor
+        self._advance(following)
+        yield self._control(ControlKind.INCARNATION, following, incarnation=beginning.incarnation)
 
     def _require_partition(self, schema: TableSchema) -> None:
         if self._selection.partition is not None:
