@@ -106,7 +106,8 @@ def test_new_incarnation_is_gap_then_events(shop: Shop, tables: list[str]) -> No
     batch = newest_batch(shop.paths.events, Application.reconcile("shop")) + 1
     row = left | {"incarnation": 2, "lsn": 5, "seq": 0, "batch": batch, "last_in_txn": True}
     events = pa.RecordBatch.from_pylist([row], EVENT_COLUMNS)
-    commit_files(table, Application.reconcile("shop"), batch, [write_event_file(shop.paths.events, [events])])
+    file = write_event_file(shop.paths.events, [events])
+    commit_files(shop.paths.events, table, Application.reconcile("shop"), batch, [file])
     found = read(shop, checkpoint=checkpoint, selection=selection)
     assert describe(found)[:2] == ["gap", "incarnation"]
     assert [str(one.position) for one in found] == ["2/0/0", "2/0/0", "2/5/0"][: len(found)]
