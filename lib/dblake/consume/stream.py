@@ -19,7 +19,7 @@ from dblake.consume.model import Control, ControlKind, Event, Transaction
 from dblake.consume.redecodes import ReplacedEvents, replaced_since
 from dblake.consume.schemas import Schemas
 from dblake.consume.start import begin_at, begin_bootstrap
-from dblake.consume.state_rows import StateRows
+from dblake.consume.state_rows import StateRows, VersionRemoved
 from dblake.consume.transactions import schemas_of, whole_transactions
 from dblake.core.errors import ConsumeError, StateNotReady
 from dblake.core.position import Position
@@ -120,6 +120,20 @@ class SourceStream:
         return Transaction(self.source, cursor.position, None, (), control), cursor
 
     def _bootstrap(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield state at one point; begin again if maintenance removed the versions of a bootstrap that took long."""
+        try:
+            yield from self._read_state(cursor)
+        except VersionRemoved as removed:
+            following = begin_bootstrap(self._paths, self.events, self._selection)
+            known = cursor.bootstrap
+            if known is not None and following.bootstrap is not None and known.versions == following.bootstrap.versions:
+                raise StateNotReady(
+                    f"table {removed}: its state table cannot be read", next_step="run state, then this again"
+                ) from None
+            yield self._control(ControlKind.GAP, self.cursor or cursor, reason="the bootstrap's state was removed")
+            yield from self._read_state(self._advance(following))
+
+    def _read_state(self, cursor: Cursor) -> Iterator[Step]:
         """Yield state at one point, from where the cursor is in it, between its two control entries."""
         bootstrap = cursor.bootstrap
         assert bootstrap is not None, "the caller checked"

@@ -116,6 +116,27 @@ def test_new_incarnation_is_gap_then_events(shop: Shop, tables: list[str]) -> No
     assert describe(read(shop, checkpoint=found[0].checkpoint, selection=selection)) == describe(found)
 
 
+def test_bootstrap_of_removed_versions_begins_again(shop: Shop) -> None:
+    """The consumer was away for longer than maintenance keeps files."""
+    found = read(shop)
+    place = next(number for number, one in enumerate(found) if one.events)
+    old = {path: Path(shop.paths.state("public", "left"), path).exists() for path in state_files(shop)}
+    shop.move(9)
+    shop.land()
+    shop.reconcile()
+    shop.fold()
+    for path in old.keys() - set(state_files(shop)):
+        Path(shop.paths.state("public", "left"), path).unlink()
+    again = describe(read(shop, checkpoint=found[place].checkpoint))
+    assert again[:2] == ["gap", "bootstrap_started"] and again[-1] == "bootstrap_finished"
+
+
+def state_files(shop: Shop) -> list[str]:
+    actions = pa.table(DeltaTable(shop.paths.state("public", "left")).get_add_actions(flatten=True))
+    paths: list[str] = actions["path"].to_pylist()
+    return paths
+
+
 def test_bootstrap_has_the_text_of_the_source(tmp_path: Path) -> None:
     """State types its columns; a bootstrap renders them, and finds what a type cannot hold in events."""
     shop = Shop(tmp_path)
