@@ -21,12 +21,12 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
-    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
+    "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
 VERIFYING = ("dblake.verification",)
 COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
-CONSUMERS = ("dblake.consume", "dblake.outputs")
+CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -64,8 +64,7 @@ NEVER = [
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
@@ -88,10 +87,13 @@ DELTA_READERS = (
 
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
-    "psycopg2": ("dblake.source.postgres",),
-    "pymysql": ("dblake.source.mysql",),
+    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres"),
+    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql"),
     "pymysqlreplication": ("dblake.source.mysql",),
     "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
+    "confluent_kafka": ("dblake.outputs.kafka",),
+    "fastavro": ("dblake.outputs.formats.avro",),
+    "urllib3": ("dblake.outputs",),
     "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
@@ -103,7 +105,7 @@ ONLY_THERE = {
         "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
@@ -203,6 +205,9 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.redecode.run", "dblake.state.restate", False),
         ("dblake.state.merge", "dblake.source.postgres", False),
         ("dblake.state.merge", "psycopg2", False),
+        ("dblake.outputs.sql.output", "psycopg2", False),
+        ("dblake.outputs.sql.postgres", "psycopg2", True),
+        ("dblake.consume.subscription", "dblake.outputs.kafka", False),
         ("dblake.state.restate", "dblake.redecode.ledger", True),
         ("dblake.sql.views", "dblake.state.shape", True),
         ("dblake.quality.user_suite", "great_expectations.core", False),
@@ -260,7 +265,9 @@ def test_delta_readers_all_open_tables() -> None:
 
 
 LAKE_OPENERS = ("dblake.lake.tables",)
-STORAGE_KNOWERS = ("dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture")
+STORAGE_KNOWERS = (
+    "dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture", "dblake.outputs",
+)
 
 
 def bypasses(module: str, tree: ast.AST) -> list[str]:

@@ -124,7 +124,7 @@ def test_equal_copy_is_recorded_by_chunk(copy: Copy) -> None:
 
 
 def plant(rows: Rows) -> Rows:
-    values = {
+    values: dict[object, dict[str, Any]] = {
         "1": {"v": "b"}, "2": {"v": None, "big": None}, "3": {"big": "xxy"}, "4": {"v": None, "_lossy": ["v"]},
         "5": {"_lossy": ["v"]}, "6": {"_deleted": True},
     }
