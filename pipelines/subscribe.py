@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dblake.config import Config, OutputConfig
+from dblake.config.outputs import without_secrets
 from dblake.consume.checkpoints import checkpoint_url, open_store
 from dblake.consume.filters import Partition, Selection
 from dblake.consume.subscription import Subscription, SubscriptionSettings
@@ -16,7 +17,7 @@ from dblake.lake.layout import Paths
 from dblake.outputs.delivery import Delivery, DeliverySettings
 from dblake.outputs.jsonl import StdoutOutput
 from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.protocol import Output, OutputContext
+from dblake.outputs.protocol import Format, Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
 
 STDOUT = "-"
@@ -34,7 +35,7 @@ def run_subscribe(
     elif name in config.outputs:
         settings = config.outputs[name]
         secrets = {key: reference.read().get_secret_value() for key, reference in settings.secrets().items()}
-        context = OutputContext(name, [source], make_format(settings.format), secrets)
+        context = OutputContext(name, [source], _make_format(config, settings, secrets), secrets)
         output = make_output(settings.kind, context, settings.own_settings())
         checkpoint = checkpoint or checkpoint_url(config.progress, source, name)
     else:
@@ -51,3 +52,12 @@ def run_subscribe(
     how = DeliverySettings(name, settings.max_events, settings.retry_seconds, settings.max_dead_letters, metrics,
                            marks_checkpoints=name == STDOUT and store is not None)
     return Delivery(output, open_subscription, paths, how, stop).run()
+
+
+def _make_format(config: Config, settings: OutputConfig, secrets: Mapping[str, str]) -> Format:
+    """Return an output's format; Debezium's names the source's kind and database."""
+    prefix = "format_settings."
+    own = {key.removeprefix(prefix): value for key, value in secrets.items() if key.startswith(prefix)}
+    known = {"connector": config.source.type, "database": config.source.database}
+    given = known if settings.format == "debezium" else {}
+    return make_format(settings.format, {**given, **without_secrets(settings.format_settings), **own})

@@ -19,6 +19,9 @@ from dblake.core.names import TableFilter
 OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _BUILT_IN_FORMATS = ("native", "debezium", "avro")
+_SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
+"""Keys of maps whose values must be references."""
+Tls = Literal["verify", "require", "disable"]
 
 
 class PartitionConfig(Section):
@@ -43,6 +46,9 @@ class OutputConfig(Section):
     """What all outputs have in common."""
 
     format: str = Field("native", description="native, debezium, avro, or package.module:Class.")
+    format_settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the format; values may be ${env:NAME} or ${file:PATH}."
+    )
     tables: tuple[str, ...] = Field(
         ("*.*",), strict=False, min_length=1, description='Globs on schema.table of the tables delivered; "!" excludes.'
     )
@@ -71,16 +77,31 @@ class OutputConfig(Section):
         return str(getattr(self, "type", ""))
 
     def secrets(self) -> dict[str, PasswordReference]:
-        """Return the references to secrets among the settings of the type, by key."""
-        named = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in named.items() if isinstance(value, PasswordReference)}
+        """Return the references to secrets by key; one in a map has the map's name and a dot before its key."""
+        found: dict[str, PasswordReference] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            entries = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+            found |= {key: one for key, one in entries.items() if isinstance(one, PasswordReference)}
+        return found
 
     def own_settings(self) -> dict[str, Any]:
         """Return the settings of the type, without secrets."""
-        shared = {*OutputConfig.model_fields, "type", *self.secrets()}
         return {
-            field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()
-            if name not in shared
+            field.alias or name: without_secrets(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if name not in OutputConfig.model_fields and name not in ("type", "password")
+        }
+
+    @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)
+    @classmethod
+    def _parse_secrets(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: parse_reference(PasswordReference, value, f"outputs: {key}", info)
+            if _SECRET_KEY.search(str(key)) or (isinstance(value, str) and value.startswith("${")) else value
+            for key, value in given.items()
         }
 
     @field_validator("format")
@@ -103,6 +124,13 @@ class OutputConfig(Section):
         return given
 
 
+def without_secrets(value: Any) -> Any:
+    """Return a setting; a map without its references to secrets."""
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if not isinstance(one, PasswordReference)}
+
+
 class JsonlOutput(OutputConfig):
     """JSON lines in files."""
 
@@ -123,6 +151,15 @@ class KafkaOutput(OutputConfig):
     type: Literal["kafka"] = Field(description="kafka")
     brokers: str = Field(min_length=1, description="host:port, separated by commas.")
     topic: str = Field("{source}.{table}", min_length=1, description="Topic; {source} and {table} are replaced.")
+    control_topic: str | None = Field(
+        "{source}.control", description="Topic of control entries; {source} is replaced. null: they are not delivered."
+    )
+    tombstones: bool = Field(
+        True, description="After a delete, also produce a record of its key without a value, for compacted topics."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of librdkafka; a secret is ${env:NAME} or ${file:PATH}."
+    )
 
 
 class SqlOutput(OutputConfig):
@@ -133,12 +170,28 @@ class SqlOutput(OutputConfig):
     password: PasswordReference | None = Field(
         None, description="${env:NAME} or ${file:PATH}; a literal secret is rejected."
     )
-    schema_: str = Field("public", alias="schema", min_length=1, description="Schema or database of the target tables.")
+    schema_: str | None = Field(
+        None, alias="schema", min_length=1,
+        description="Schema (PostgreSQL) or database of the target tables, created if missing. null: public, or the "
+                    "url's database.",
+    )
+    table: str = Field(
+        "{table}", min_length=1, description="Name of a target table; {source}, {schema} and {table} are replaced."
+    )
+    tls: Tls = Field(
+        "verify", description="verify: verify certificate and host name; require: encrypt only; disable: plain text."
+    )
+    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
 
     @field_validator("password", mode="before")
     @classmethod
     def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference | None:
         return None if given is None else parse_reference(PasswordReference, given, "outputs", info)
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
 
 
 class HttpOutput(OutputConfig):
@@ -147,13 +200,28 @@ class HttpOutput(OutputConfig):
     type: Literal["http"] = Field(description="http")
     url: str = Field(pattern=r"^https?://", description="Where batches are sent with POST.")
     batch: int = Field(500, ge=1, description="Maximum events per request.")
+    timeout_seconds: float = Field(30.0, gt=0, description="How long one request may take.")
+    headers: dict[str, Any] = Field(
+        default_factory=dict, description="Further headers; a secret is ${env:NAME} or ${file:PATH}."
+    )
+    tls: Literal["verify", "require"] = Field(
+        "verify", description="verify: verify certificate and host name; require: encrypt only."
+    )
+    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
 
 
 class CustomOutput(OutputConfig):
     """A class of yours."""
 
     class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the class; values may be ${env:NAME} or ${file:PATH}."
+    )
 
     @property
     def kind(self) -> str:
@@ -161,8 +229,8 @@ class CustomOutput(OutputConfig):
         return self.class_
 
     def own_settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of the class."""
-        return self.settings
+        """Return the keyword arguments of the class, without secrets."""
+        return dict(without_secrets(self.settings))
 
     @field_validator("class_")
     @classmethod

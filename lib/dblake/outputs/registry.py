@@ -15,15 +15,29 @@ from dblake.outputs.protocol import Format, Output, OutputContext
 
 OUTPUTS = {
     "jsonl": "dblake.outputs.jsonl:JsonlOutput",
+    "kafka": "dblake.outputs.kafka:KafkaOutput",
+    "sql": "dblake.outputs.sql.output:SqlOutput",
+    "http": "dblake.outputs.http:HttpOutput",
 }
 FORMATS = {
     "native": "dblake.outputs.native:NativeFormat",
+    "debezium": "dblake.outputs.formats.debezium:DebeziumFormat",
+    "avro": "dblake.outputs.formats.avro:AvroFormat",
 }
 
 
-def make_format(name: str) -> Format:
-    """Return the format of a name, or of ``package.module:Class``. Raises ConfigError if there is none."""
-    made: Format = _load(FORMATS.get(name, name), "format")()
+def make_format(name: str, settings: Mapping[str, Any] | None = None) -> Format:
+    """Return the format of a name, or of ``package.module:Class``, with its settings as keyword arguments.
+
+    Raises ConfigError if there is none, or if it does not take the settings.
+    """
+    factory = _load(FORMATS.get(name, name), "format")
+    try:
+        made: Format = factory(**(settings or {}))
+    except TypeError as error:
+        raise ConfigError(
+            f"outputs: the format {name} does not take these settings: {error}", next_step="correct `format_settings`"
+        ) from None
     return made
 
 
