@@ -8,7 +8,7 @@
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is an option of the job: dblake's configuration file.
 #
-#   ./spark-submit.sh setup [--dev]        install the environment only; --airflow: Airflow's environment
+#   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
 #   ./spark-submit.sh lint                 check code style, types and language
 #   ./spark-submit.sh tests [--all]        check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
@@ -295,13 +295,16 @@ setup)
     case ${1:-} in
     "") need_packages requirements.lock ;;
     --dev) need_packages requirements-dev.lock ;;
+    --s3) need_packages requirements.lock ;;
     --airflow)
         need_airflow
         exit 0
         ;;
-    *) fail 64 "setup has the options --dev and --airflow only" ;;
+    *) fail 64 "setup has the options --dev, --s3 and --airflow only" ;;
     esac
     need_spark
+    # Otherwise the first job whose warehouse is on S3 resolves these jars.
+    [[ ${1:-} != --s3 ]] || "$python" -m dblake.spark.s3_jars
     packed >/dev/null
     exit 0
     ;;

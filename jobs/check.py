@@ -40,7 +40,7 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     Writes the results to a Delta table and to HTML pages in <warehouse>/<source>/quality.
     """
     own = read_suites(config.quality.suites) if config.quality.suites else []
-    spark = spark_session("dblake check")
+    spark = spark_session("dblake check", config.warehouse)
     # Spark's own report of a suite's fault may show row values.
     silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)

@@ -22,7 +22,7 @@ from jobs.cli.frame import job_options, run_job
 def maintain(config: Config, as_json: bool) -> None:
     """Compact small files, delete expired rows and vacuum old files. Safe beside all other jobs; run it hourly."""
     paths = Paths(config.warehouse, config.source.name)
-    spark = spark_session("dblake maintain")
+    spark = spark_session("dblake maintain", config.warehouse)
     results = run_maintenance(spark, paths, config.maintain, parallel=config.state.parallel)
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))

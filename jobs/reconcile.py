@@ -35,7 +35,7 @@ def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> No
     """Turn landed batches into ordered events, one per change and per dumped row that no change supersedes."""
     paths = Paths(config.warehouse, config.source.name)
     # A JVM takes longer to start than a small micro-batch takes, and most of those need none.
-    spark = partial(spark_session, "dblake reconcile")
+    spark = partial(spark_session, "dblake reconcile", config.warehouse)
     size = config.reconcile.max_bytes_per_trigger
     if first is not None:
         if mode != "once":

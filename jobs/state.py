@@ -23,7 +23,7 @@ from jobs.cli.frame import job_options, run_job, stop_requested
 def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
     paths = Paths(config.warehouse, config.source.name)
-    spark = spark_session("dblake state")
+    spark = spark_session("dblake state", config.warehouse)
     fold = partial(run_state, spark, paths, parallel=config.state.parallel,
                    batches_per_step=config.state.batches_per_step)
     if mode == "once":

@@ -21,8 +21,8 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.sql", "dblake.maintenance",
-    "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
+    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
 CONSUMERS = ("dblake.consume", "dblake.outputs")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
@@ -57,14 +57,18 @@ NEVER = [
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
-    (("dblake.state",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
-# Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
+# Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
+    "dblake.changes.span", "dblake.quality.selection",
+    "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
+    "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
-    "dblake.quality.selection",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
@@ -72,7 +76,6 @@ DELTA_READERS = (
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "pipelines.status",
-    "trials.airflow.trial",
 )
 
 # Anything but the standard library and ours is imported below these only.
@@ -84,12 +87,18 @@ ONLY_THERE = {
     "confluent_kafka": ("dblake.outputs.kafka",),
     "fastavro": ("dblake.outputs.formats.avro",),
     "urllib3": ("dblake.outputs",),
-    "deltalake": (
+    "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
     ),
+    # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
+    "deltalake": (
+        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "trials.airflow.trial",
+    ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*RIGHT, "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
@@ -211,10 +220,12 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.status.metrics", "deltalake", False),
         ("dblake.lake.log", "deltalake", True),
         ("dblake.landing.table", "deltalake", True),
-        ("dblake.maintenance.run", "deltalake", True),
-        ("dblake.reconcile.stream", "deltalake", True),
+        ("dblake.maintenance.run", "deltalake", False),
+        ("dblake.maintenance.run", "dblake.lake.tables.open_table", True),
+        ("dblake.reconcile.stream", "dblake.lake.tables", True),
+        ("dblake.reconcile.windows", "dblake.lake.tables", False),
         ("dblake.state.table", "deltalake.exceptions", True),
-        ("dblake.status.lag", "deltalake", True),
+        ("dblake.status.lag", "dblake.lake.tables", True),
         ("pipelines.airflow.dags", "airflow.sdk", True),
         ("jobs.state", "trials.airflow.trial", False),
     ],
@@ -237,8 +248,57 @@ def test_imports_form_no_cycle() -> None:
     assert cycles({module: imports(file) for module, file in MODULES.items()}) == []
 
 
-def test_delta_readers_all_import_deltalake() -> None:
-    assert [m for m in DELTA_READERS if not any(below(n, ("deltalake",)) for n in imports(MODULES[m]))] == []
+def test_delta_readers_all_open_tables() -> None:
+    opening = ("dblake.lake.tables", "deltalake")
+    assert [m for m in DELTA_READERS if not any(below(n, opening) for n in imports(MODULES[m]))] == []
+
+
+LAKE_OPENERS = ("dblake.lake.tables",)
+STORAGE_KNOWERS = ("dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture")
+
+
+def bypasses(module: str, tree: ast.AST) -> list[str]:
+    """Return where a module opens a table without its storage, distinguishes stores, or formats a path of the lake."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and not below(module, LAKE_OPENERS):
+            function = node.func
+            owner = function.value if isinstance(function, ast.Attribute) else function
+            opens = not isinstance(function, ast.Attribute) or function.attr in ("create", "is_deltatable")
+            if isinstance(owner, ast.Name) and owner.id == "DeltaTable" and opens:
+                found.append(f"{module}:{node.lineno}: opens a table")
+        if isinstance(node, ast.Constant) and node.value == "://" and not below(module, STORAGE_KNOWERS):
+            found.append(f"{module}:{node.lineno}: distinguishes stores")
+        if isinstance(node, ast.JoinedStr) and is_path_of_lake(node):
+            found.append(f"{module}:{node.lineno}: formats a path")
+    return found
+
+
+def is_path_of_lake(text: ast.JoinedStr) -> bool:
+    """Return True for an f-string that begins with an attribute of ``paths`` followed by a slash."""
+    parts = text.values
+    if len(parts) < 2 or not isinstance(parts[0], ast.FormattedValue) or not isinstance(parts[1], ast.Constant):
+        return False
+    owner = parts[0].value.value if isinstance(parts[0].value, ast.Attribute) else None
+    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+    return name in ("paths", "_paths") and str(parts[1].value).startswith("/")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "DeltaTable(path)", "DeltaTable.is_deltatable(path)", "DeltaTable.create(path, schema)", "'://' in path",
+        "f'{paths.events}/x'", "f'{self._paths.again}/{n}'",
+    ],
+)
+def test_storage_rules_reject_known_bypasses(code: str) -> None:
+    assert len(bypasses("dblake.state.run", ast.parse(code))) == 1
+
+
+def test_modules_reach_lake_through_its_storage() -> None:
+    library = {m: file for m, file in MODULES.items() if below(m, ("dblake", "pipelines", "jobs"))}
+    trees = {module: ast.parse(file.read_text("utf-8")) for module, file in library.items()}
+    assert [line for module, tree in trees.items() for line in bypasses(module, tree)] == []
 
 
 @pytest.mark.parametrize(

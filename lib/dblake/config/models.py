@@ -16,13 +16,11 @@ from dblake.config.mask import MaskConfig
 from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
+from dblake.config.storage import StorageConfig, resolve_warehouse
 from dblake.core import defaults
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
-_UNSAFE_STORES = ("s3", "s3a", "s3n")
-"""Stores where Spark's Delta log store checks for a commit before it writes one: safe for a single driver only."""
-_URL_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
 
 
 class CaptureConfig(Section):
@@ -149,7 +147,11 @@ class QualityConfig(Section):
 class Config(Section):
     """The configuration of one source's pipeline."""
 
-    warehouse: str = Field(min_length=1, description="A path or URL that delta-rs and Spark both reach.")
+    # Before the warehouse, which is resolved with it.
+    storage: StorageConfig = StorageConfig()
+    warehouse: str = Field(
+        min_length=1, description="A path, `s3://bucket/prefix`, or another URL that delta-rs and Spark both reach."
+    )
     progress: str = Field(
         min_length=1,
         description="Where capture keeps dump requests and its lease: file:PATH, or zookeeper://host:2181/path "
@@ -180,16 +182,7 @@ class Config(Section):
     @field_validator("warehouse")
     @classmethod
     def _resolve_warehouse(cls, given: str, info: ValidationInfo) -> str:
-        file = ConfigFile.of(info.context)
-        scheme, _, rest = given.partition(":")
-        if scheme in _UNSAFE_STORES and rest.startswith("//"):
-            raise ValueError(
-                "S3 is not supported: commits of Spark and capture may overwrite one another there, and rows would be "
-                "lost; Azure, GCS and HDFS are supported"
-            )
-        if rest and not rest.startswith("//") and _URL_SCHEME.fullmatch(scheme):
-            raise ValueError("must be a path, or a URL with // after its colon")
-        return given if "://" in given else file.beside(given)
+        return resolve_warehouse(given, info.data.get("storage", StorageConfig()), ConfigFile.of(info.context))
 
     @field_validator("progress")
     @classmethod

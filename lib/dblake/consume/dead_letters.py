@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
+from dblake.lake.tables import create_table, open_table
 
 #: ``output`` is the consumer's name, ``reason`` its message without row values.
 DEAD_LETTERS = pa.schema(
@@ -50,5 +51,5 @@ def append_dead_letters(paths: Paths, output: str, letters: Sequence[DeadLetter]
     ]
     path = paths.dead_letters
     with commit_lock(path):
-        target = DeltaTable(path) if DeltaTable.is_deltatable(path) else path
-        write_deltalake(target, pa.Table.from_pylist(rows, schema=DEAD_LETTERS), mode="append")
+        create_table(path, DEAD_LETTERS)
+        write_deltalake(open_table(path), pa.Table.from_pylist(rows, schema=DEAD_LETTERS), mode="append")

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from dblake.consume.filters import Selection
 from dblake.core.position import Position
@@ -24,6 +23,7 @@ from dblake.events.files import EVENT_COLUMNS, ORIGIN
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
+from dblake.lake.tables import DeltaTable, find_table
 from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE
 
 PORTION_BYTES = 8 << 20
@@ -119,9 +119,9 @@ class EventTable:
     def refresh(self) -> bool:
         """Take in the newest version; return False if nothing changed, or while there is no table."""
         if self._table is None:
-            if not DeltaTable.is_deltatable(self._paths.events):
+            self._table = find_table(self._paths.events)
+            if self._table is None:
                 return False
-            self._table = DeltaTable(self._paths.events)
         else:
             version = self._table.version()
             self._table.update_incremental()

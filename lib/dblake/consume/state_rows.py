@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.consume.event_rows import ROWS_AT_ONCE, image_dicts
 from dblake.consume.event_table import EventTable, Wanted
@@ -28,6 +27,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
+from dblake.lake.tables import open_table
 from dblake.state.files import DataFile, FileReader, TableFiles
 
 _OWN = ("_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing")
@@ -40,7 +40,7 @@ def readable_version(paths: Paths, table: str, frontier: Frontier) -> int:
     The newest one, if state has not advanced since: maintenance may have compacted it and removed files of the
     recorded version.
     """
-    newest = DeltaTable(paths.state(*split_qualified(table)))
+    newest = open_table(paths.state(*split_qualified(table)))
     if (newest.transaction_version(Application.state(paths.source)) or 0) <= frontier.batch:
         return newest.version()
     return frontier.versions[table]
@@ -60,7 +60,7 @@ class StateRows:
     def __post_init__(self) -> None:
         table = self.schema.table
         self._path = self.paths.state(*split_qualified(table))
-        self._files = TableFiles(self._path, DeltaTable(self._path, version=self.version))
+        self._files = TableFiles(self._path, open_table(self._path, self.version))
         kept = self.selection.columns_of(self.schema)
         self._columns = [
             column for column in self.schema.columns

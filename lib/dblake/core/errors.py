@@ -16,10 +16,13 @@
     │   └── Fenced                   75  another capture holds the lease or has written since
     ├── ProgressUnavailable          75  the progress directory or ZooKeeper failed for a reason that may pass
     ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
+    ├── StorageUnavailable           75  object storage failed for a reason that may pass
+    │   └── StorageDenied            78  object storage rejects what dblake needs: bucket, permission, If-None-Match
     ├── ReconcileError               70  landing violates a guarantee of capture
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
+    ├── PointOutOfRange              78  events and state do not reach back, or forward, to a point in time
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
     ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
@@ -156,6 +159,18 @@ class TableUnavailable(DblakeError):
     exit_code = ExitCode.TRY_AGAIN
 
 
+class StorageUnavailable(DblakeError):
+    """Object storage failed for a reason that may pass: throttled, timed out, unreachable."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class StorageDenied(StorageUnavailable):
+    """Object storage rejects what dblake needs: the bucket, credentials, permissions, or conditional writes."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class ReconcileError(DblakeError):
     """Landing violates a guarantee of capture: a bug, or a table edited by hand."""
 
@@ -174,6 +189,12 @@ class SupersededByRedecode(ReconcileError):
 
 class WindowInvariantViolated(ReconcileError):
     """A chunk window contradicts itself: high watermark before low watermark, or rows missing."""
+
+
+class PointOutOfRange(DblakeError):
+    """Events and state do not cover a point in time."""
+
+    exit_code = ExitCode.CONFIGURATION
 
 
 class StateError(DblakeError):

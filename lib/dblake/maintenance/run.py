@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -28,6 +27,7 @@ from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, RESUME_METADATA
 from dblake.maintenance.compaction import (
     SMALL_FILE_BYTES,
@@ -105,7 +105,7 @@ class Maintenance:
             partial(self._maintain, "check results", paths.check_results),
             partial(self._maintain, "redecoded", paths.redecoded),
         ]
-        return {task.args[0]: task for task in tasks if DeltaTable.is_deltatable(task.args[1])}
+        return {task.args[0]: task for task in tasks if has_table(task.args[1])}
 
     def _maintain_landing(self, name: str, path: str) -> MaintenanceResult:
         return self._maintain(name, path, self._expire_landing, self._unread_hours(), _newest_landing_version(path))
@@ -197,7 +197,7 @@ class Maintenance:
         return delete(self._spark, path, expired_tombstones_sql(frontier.position))
 
     def _is_vacuum_due(self, path: str) -> bool:
-        for commit in DeltaTable(path).history(_HISTORY_MAX_COMMITS):
+        for commit in open_table(path).history(_HISTORY_MAX_COMMITS):
             if commit.get("operation") == "VACUUM END":
                 return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC) <= self._now - _VACUUM_INTERVAL
         return True
@@ -217,7 +217,7 @@ class Maintenance:
 
 def _newest_landing_version(path: str) -> int:
     """Return the version of capture's newest commit, from which capture resumes; 0 if it is not found."""
-    table, limit = DeltaTable(path), _HISTORY_MAX_COMMITS
+    table, limit = open_table(path), _HISTORY_MAX_COMMITS
     while True:
         history = table.history(limit)
         for commit in history:
@@ -229,6 +229,6 @@ def _newest_landing_version(path: str) -> int:
 
 
 def _file_sizes(path: str) -> list[int]:
-    files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    files = pa.table(open_table(path).get_add_actions(flatten=True))
     sizes: list[int] = files["size_bytes"].to_pylist()
     return sizes

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,6 +23,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.quality.events import (
     EVENT_EXPECTATIONS,
     ORDER_EXPECTATIONS,
@@ -69,7 +69,7 @@ class Selection:
         passed: Mapping[tuple[str, str], int], tables: Sequence[str],
     ) -> None:
         self._spark, self._paths, self._passed = spark, paths, passed
-        captured = sorted(read_schemas(paths)) if DeltaTable.is_deltatable(paths.schemas) else []
+        captured = sorted(read_schemas(paths)) if has_table(paths.schemas) else []
         unknown = [table for table in tables if table not in captured]
         if unknown:
             raise UsageError(
@@ -167,9 +167,9 @@ class Selection:
 
     def _pin(self, path: str, application: str) -> _PinnedTable | None:
         """Return the table at its newest version; None if it does not exist or no batch was committed to it."""
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             return None
-        table = DeltaTable(path)
+        table = open_table(path)
         batch = table.transaction_version(application)
         if batch is None:
             return None

@@ -13,13 +13,13 @@ import re
 import threading
 import time
 
-from deltalake import DeltaTable
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.runner import Session
 
@@ -80,7 +80,7 @@ class _Run:
     """One run of either trigger."""
 
     def __init__(self, spark: SparkSession | Session, paths: Paths, max_bytes_per_trigger: str) -> None:
-        if not DeltaTable.is_deltatable(paths.landing):
+        if not has_table(paths.landing):
             raise LandingError(
                 f"source {paths.source} has no landing table yet", next_step="run capture, then this again"
             )

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -21,6 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
+from dblake.lake.tables import has_table
 from dblake.redecode.compare import COUNTS
 
 #: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
@@ -129,7 +129,7 @@ def read_run(paths: Paths, number: int) -> RedecodeRun:
 
 def read_changed_tables(paths: Paths) -> dict[str, dict[int, int]]:
     """Return, by table and run, the first batch with changed events or schemas; only of runs that swapped events."""
-    if not DeltaTable.is_deltatable(paths.redecoded):
+    if not has_table(paths.redecoded):
         return {}
     swapped = newest_batch(paths.events, Application.redecode(paths.source))
     differs = " OR ".join(f"{name} > 0" for name in COUNTS[1:])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from functools import reduce
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +27,12 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.storage import join
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
@@ -128,7 +131,7 @@ class Redecode:
         """Swap a run's tables, then delete its staged ones; return the newest batch in events before the swap."""
         staged = self._staged_paths(run)
         # Without staged events the run swapped before, or events were removed since, to be rebuilt from landing.
-        if DeltaTable.is_deltatable(staged.events):
+        if has_table(staged.events):
             for name in _TABLES:
                 self._swap(name, getattr(self._paths, name), getattr(staged, name), run)
                 failpoint(f"redecode.{name}_swapped")
@@ -141,7 +144,7 @@ class Redecode:
         return appended
 
     def _staged_paths(self, run: RedecodeRun) -> StagedPaths:
-        folder = f"{self._paths.redecode_tables}/{run.number}-{run.first}-{run.decoder}"
+        folder = join(self._paths.redecode_tables, f"{run.number}-{run.first}-{run.decoder}")
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
     def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:
@@ -186,11 +189,12 @@ def _reject_pending_appends(paths: Paths) -> int:
     """Make appends to events that are in progress fail; return the newest batch that was appended before."""
     application = Application.reconcile(paths.source)
     with commit_lock(paths.events):
-        table = DeltaTable(paths.events)
+        table = open_table(paths.events)
         done = table.transaction_version(application) or 0
         # Delta rejects a commit if its transaction identifier was written since it was read: write the same version.
-        unchanged = CommitProperties(app_transactions=[Transaction(application, done)])
-        table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
+        with confirmed_commit(paths.events) as metadata:
+            unchanged = CommitProperties(metadata, app_transactions=[Transaction(application, done)])
+            table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
     return done
 
 

@@ -21,16 +21,21 @@ from pyspark.sql import SparkSession
 
 from dblake.core.processes import defer_signals
 from dblake.installation import application_home, import_paths
+from dblake.spark.storage import require_storage, storage_jars, storage_settings
 
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 
-def spark_session(app: str, **settings: str) -> SparkSession:
-    """Return the active session or start one; ``settings`` are Spark's (``**{"spark.master": "local[2]"}``)."""
+def spark_session(app: str, warehouse: str = "", **settings: str) -> SparkSession:
+    """Return the active session or start one that reaches ``warehouse``.
+
+    ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
+        require_storage(running, warehouse)
         return running
-    configured = _start_jvm(settings)
+    configured = _start_jvm(settings, storage_jars(warehouse)) | storage_settings(warehouse)
     master = configured.setdefault("spark.master", "local[*]")
     if master.startswith("local"):
         configured = _local_settings(master) | configured
@@ -42,14 +47,14 @@ def spark_session(app: str, **settings: str) -> SparkSession:
     return session
 
 
-def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
+def _start_jvm(settings: dict[str, str], more_jars: list[str]) -> dict[str, str]:
     """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf."""
     if SparkContext._gateway is None:
         os.environ["SPARK_CONF_DIR"] = str(application_home() / "conf")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Spark's Python workers start with an empty module path.
         os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
-        jars = shlex.join(_jar_options())
+        jars = shlex.join(_jar_options(more_jars))
         os.environ[_SUBMIT_ARGS] = f"{jars} {os.environ.get(_SUBMIT_ARGS, 'pyspark-shell')}"
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
@@ -58,13 +63,14 @@ def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
     return dict(SparkConf().getAll()) | settings
 
 
-def _jar_options() -> list[str]:
-    """Return spark-submit's options for Delta's jars: those that set-up resolved, else Ivy resolves them now."""
+def _jar_options(more: list[str]) -> list[str]:
+    """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did."""
     jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
     if jars:
-        return ["--jars", ",".join(jars)]
+        return ["--jars", ",".join(jars + more)]
     spark = ".".join(version("pyspark").split(".")[:2])
-    return ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
+    delta = ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
+    return [*delta, "--jars", ",".join(more)] if more else delta
 
 
 def _local_settings(master: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
@@ -26,6 +25,7 @@ from dblake.lake.frontier import FRONTIER, Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.schemas import SCHEMAS, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
 from dblake.state.shape import Shape, shape_of, widened_to_fit
@@ -53,7 +53,7 @@ class Views:
     def __init__(self, spark: SparkSession, paths: Paths, at: Frontier | None = None) -> None:
         self._spark, self._paths, self._at = spark, paths, at
         self._schemas: dict[str, list[TableSchema]] = {}
-        if DeltaTable.is_deltatable(paths.schemas):
+        if has_table(paths.schemas):
             for table, versions in read_schemas(paths).items():
                 visible = [v.schema for v in versions if at is None or v.batch <= at.batch]
                 if visible:
@@ -172,10 +172,10 @@ class Views:
 
     def _relation(self, path: str, schema: StructType) -> str:
         """Return a system table as a relation, as of now or of the frontier row; empty if it does not exist yet."""
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             columns = ", ".join(f"CAST(NULL AS {f.dataType.simpleString()}) AS {identifier(f.name)}" for f in schema)
             return f"(SELECT {columns} WHERE false)"
-        pinned = delta(path, DeltaTable(path).version())
+        pinned = delta(path, open_table(path).version())
         if self._at and StructField("batch", LongType()) in schema.fields:
             return f"(SELECT * FROM {pinned} WHERE batch <= {self._at.batch})"
         return pinned

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import IncompatibleSchemaChange, StateError
@@ -31,6 +30,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.redecode.ledger import read_changed_tables
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.key_ranges import fold_ranges
@@ -70,7 +70,7 @@ def run_state(
 
     Ends after the current step once ``stop`` is set.
     """
-    if not DeltaTable.is_deltatable(paths.events):
+    if not has_table(paths.events):
         return []
     results: dict[str, TableResult] = {}
     for done in _advance(spark, paths, parallel, batches_per_step, until_batch):
@@ -85,7 +85,7 @@ def run_state(
 
 def events_version(paths: Paths) -> int | None:
     """Return the events table's newest version, by which a caller sees cheaply if it changed; None without a table."""
-    return DeltaTable(paths.events).version() if DeltaTable.is_deltatable(paths.events) else None
+    return open_table(paths.events).version() if has_table(paths.events) else None
 
 
 def run_continuously(
@@ -117,7 +117,7 @@ def _advance(
     closed = newest_batch(paths.windows, Application.reconcile(paths.source))
     # A removed state table is rebuilt; and decoding again may have found the first events of one.
     meant = {*frontier.versions, *frontier.behind, *read_changed_tables(paths)}
-    gone = {t: 0 for t in meant if not DeltaTable.is_deltatable(_state_path(paths, t))}
+    gone = {t: 0 for t in meant if not has_table(_state_path(paths, t))}
     behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
     events = Events(paths.events)
     until = _NEWEST if until_batch is None else until_batch
@@ -271,7 +271,7 @@ class _StepRun:
         with commit_lock(path):
             rebuild(self.spark, self.runner, self.paths, path, schemas, min(began, compatible[0].since), self.batch,
                     app=app, batch=self.batch)
-            return DeltaTable(path).version()
+            return open_table(path).version()
 
 
 def _note_restated(paths: Paths, before: Frontier, restated: Sequence[Restated]) -> Frontier:

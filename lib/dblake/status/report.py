@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake import DeltaTable
-
 from dblake.capture.dump_queue import dump_status
 from dblake.capture.progress import ProgressStore
 from dblake.capture.stale_tables import StaleTable, read_stale_tables
@@ -21,6 +19,7 @@ from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table, open_table
 from dblake.quality.latest import read_newest_check
 from dblake.status.lag import Stage, read_stages
 
@@ -121,7 +120,7 @@ def _empty_stage_problems(stages: dict[str, Stage], paths: Paths) -> list[dict[s
 
 
 def _has_files(path: str) -> bool:
-    return DeltaTable.is_deltatable(path) and len(DeltaTable(path).file_uris()) > 0
+    return has_table(path) and len(open_table(path).file_uris()) > 0
 
 
 def _lag_problems(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def test_selection_of_tables_and_columns() -> None:
         True, False, False, True
     ]
     orders = table_schema("public.orders", "id integer key", "v text", "w text", "x text")
-    assert selection.columns_of(orders) == {"id", "v", "w"}
+    assert selection.columns_of(orders) == frozenset({"id", "v", "w"})
     assert selection.columns_of(table_schema("public.t", "id integer key")) is None
     assert Selection(["a.*"]).identity != selection.identity
     with pytest.raises(ConfigError, match=r"tables: not a schema\.table pattern: orders"):

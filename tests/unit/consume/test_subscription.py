@@ -6,6 +6,7 @@ import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -35,7 +36,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
-def read(shop: Shop, **settings: object) -> list[Transaction]:
+def read(shop: Shop, **settings: Any) -> list[Transaction]:
     with shop.subscribe(**settings) as subscription:
         return list(subscription)
 
