@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import click
@@ -11,6 +12,7 @@ from dblake.core.errors import StateError
 from dblake.lake.layout import Paths
 from dblake.spark.session import spark_session
 from dblake.state.run import TableResult, run_continuously, run_state
+from dblake.verification.run import compare_landed
 from jobs.cli.frame import job_options, run_job, stop_requested
 
 
@@ -31,11 +33,18 @@ def state(config: Config, mode: str, interval: float | None) -> None:
         for result in results:
             if result.error is None:
                 click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
+        compare_landed(paths)
         _raise_failures(results)
     else:
         with stop_requested() as stop:
             pause = config.state.interval_seconds if interval is None else interval
-            run_continuously(stop, paths, partial(fold, stop=stop), pause)
+            run_continuously(stop, paths, partial(_fold_and_compare, partial(fold, stop=stop), paths), pause)
+
+
+def _fold_and_compare(fold: Callable[[], list[TableResult]], paths: Paths) -> list[TableResult]:
+    results = fold()
+    compare_landed(paths)
+    return results
 
 
 def _raise_failures(results: list[TableResult]) -> None:

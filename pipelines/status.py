@@ -21,7 +21,8 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
-    return build_status(paths, store, source, late_seconds=config.status.late_seconds)
+    return build_status(paths, store, source, late_seconds=config.status.late_seconds,
+                        max_verification_age_seconds=config.verify.max_age_seconds)
 
 
 def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:

@@ -13,7 +13,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",
-    "tests.support.s3", "tests.support.kafka", "tests.support.sql_places",
+    "tests.support.s3",
+    "tests.support.kafka", "tests.support.sql_places",
 ]
 
 

@@ -35,7 +35,7 @@ ACCOUNTS, INITIAL = 20, 100
 TOTAL = 2 * ACCOUNTS * INITIAL
 
 
-_LOCAL = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]")))
+LOCAL_SESSION = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]")))
 """State asks a session only where its tasks run: here, in threads."""
 
 
@@ -101,7 +101,7 @@ class Shop:
 
     def fold(self) -> None:
         """Bring state up to events."""
-        run_state(self.spark or _LOCAL, self.paths, parallel=2)
+        run_state(self.spark or LOCAL_SESSION, self.paths, parallel=2)
 
     def _session(self) -> SparkSession:
         assert self.spark is not None, "the amounts here need no Spark session"

@@ -21,10 +21,12 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
-    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
+    "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
-CONSUMERS = ("dblake.consume", "dblake.outputs")
+VERIFYING = ("dblake.verification",)
+COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
+CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -35,7 +37,8 @@ NEVER = [
     (("pipelines",), ("jobs", "trials", "tools")),
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
-    (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
+    (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *VERIFYING, *CONFIG, *RIGHT, *JVM,
+              *DRIVERS)),
     (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
@@ -46,20 +49,22 @@ NEVER = [
     # Between a source and capture: neither knows of it.
     (("dblake.source", "dblake.capture"), ("dblake.mask",)),
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
-    (LEFT, (*RIGHT, *JVM, "dblake.status")),
+    (LEFT, (*RIGHT, *JVM, "dblake.status", *VERIFYING)),
     (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
     # Consumers run without Spark, database drivers of sources and a configuration file.
     (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
     (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
     ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
+    # Of a verification only its requests know of capture; the comparison reads tables.
+    (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
+    (COMPARING, ("dblake.capture",)),
     # Along the path: no step imports a later one.
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
@@ -75,6 +80,8 @@ DELTA_READERS = (
     "dblake.sql.query", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
+    "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
+    "dblake.verification.state_rows", "dblake.verification.touched",
     "pipelines.status",
 )
 
@@ -98,7 +105,7 @@ ONLY_THERE = {
         "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
@@ -210,6 +217,10 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.maintenance.run", "dblake.status.lag", False),
         ("dblake.status.lag", "pyspark.sql", False),
         ("dblake.status.report", "dblake.config", False),
+        ("dblake.verification.run", "dblake.capture.dump_queue", False),
+        ("dblake.verification.requests", "dblake.capture.dump_queue", True),
+        ("dblake.verification.compare", "dblake.state.fold", True),
+        ("dblake.capture.dumps", "dblake.verification.ledger", False),
         ("pipelines.capture", "airflow.sdk", False),
         ("pipelines.capture", "click", False),
         ("pipelines.capture", "deltalake", False),
@@ -254,7 +265,9 @@ def test_delta_readers_all_open_tables() -> None:
 
 
 LAKE_OPENERS = ("dblake.lake.tables",)
-STORAGE_KNOWERS = ("dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture")
+STORAGE_KNOWERS = (
+    "dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture", "dblake.outputs",
+)
 
 
 def bypasses(module: str, tree: ast.AST) -> list[str]:

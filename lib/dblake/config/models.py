@@ -21,6 +21,8 @@ from dblake.core import defaults
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
+_SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class CaptureConfig(Section):
@@ -111,11 +113,15 @@ class AirflowConfig(Section):
     """When Airflow runs the jobs and how often it retries; see docs/airflow.md."""
 
     schedule: str | None = Field(
-        "*/15 * * * *", pattern=r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$",
+        "*/15 * * * *", pattern=_SCHEDULE,
         description="Cron, @hourly and the like, or @continuous for one run after another; null: triggered runs only.",
     )
     capture: Literal["bounded", "supervised"] = Field(
         "bounded", description="bounded: each run captures until caught up; supervised: capture runs outside Airflow."
+    )
+    verify_schedule: str | None = Field(
+        None, pattern=_SCHEDULE,
+        description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",
     )
     retries: int = Field(3, ge=0, description="Retries of a job that ended with 75 or was killed.")
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each retry.")
@@ -129,6 +135,22 @@ class StatusConfig(Section):
         description="Lag after which `status` reports a stage as `late`, in seconds; set it above the interval "
                     "between two runs.",
     )
+
+
+class VerifyConfig(Section):
+    """Comparing state with the source: `verify`."""
+
+    max_age: str | None = Field(
+        None, pattern=r"^[1-9][0-9]*[smhd]$",
+        description="Age after which `status` reports a table's newest verification: a number and s, m, h or d, such "
+                    "as 24h; null: never.",
+    )
+    sample: float = Field(1.0, gt=0, le=1, description="Share of each table's key ranges that `verify` reads.")
+
+    @property
+    def max_age_seconds(self) -> float | None:
+        """``max_age`` in seconds."""
+        return None if self.max_age is None else float(self.max_age[:-1]) * _SECONDS[self.max_age[-1]]
 
 
 class QualityConfig(Section):
@@ -167,6 +189,7 @@ class Config(Section):
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
+    verify: VerifyConfig = VerifyConfig()
     outputs: dict[str, AnyOutput] = Field(
         default_factory=dict, description="Where `subscribe` delivers changes: a name of your choice → its settings."
     )

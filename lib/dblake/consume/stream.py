@@ -27,6 +27,9 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 
+_NO_TABLE = "-"
+"""The table of a bootstrap that has begun and has no tables."""
+
 Step = tuple[Transaction, Cursor]
 """A transaction or control entry, and the cursor after it."""
 
@@ -42,6 +45,7 @@ class SourceStream:
         self.source = paths.source
         self.cursor = cursor
         self.events = EventTable(paths)
+        self._is_drained = False
         self._paths, self._selection, self._start = paths, selection, start
         self._schemas = Schemas(paths)
         self._builder = EventBuilder(paths.source, selection, self._schemas.get, readers or {})
@@ -51,7 +55,8 @@ class SourceStream:
 
         Raises StateNotReady if state must run before a bootstrap; the next poll tries again.
         """
-        has_changed = self.events.refresh()
+        is_drained = not self.events.refresh() and self._is_drained
+        self._is_drained = False
         cursor = self.cursor
         if cursor is None:
             if self.events.batch == 0:
@@ -61,15 +66,22 @@ class SourceStream:
                 )
             self._schemas.refresh()
             cursor = self._advance(begin_at(self._paths, self.events, self._start, self._selection))
-        elif has_changed:
-            yield from self._find_discontinuity(cursor)
-        elif cursor.bootstrap is None:
+        elif is_drained:
+            self._is_drained = True
             return
+        else:
+            yield from self._find_discontinuity(cursor)
         cursor = self.cursor or cursor
         if cursor.bootstrap is not None:
             yield from self._bootstrap(cursor)
             self.events.refresh()
         yield from self._changes(self.cursor or cursor)
+        self._is_drained = True
+
+    def rewind(self, cursor: Cursor | None) -> None:
+        """Continue from a cursor: what was read ahead of it, by a ``poll`` that was given up, is read again."""
+        if cursor != self.cursor:
+            self.cursor, self._is_drained = cursor, False
 
     def _advance(self, cursor: Cursor) -> Cursor:
         self.cursor = cursor
@@ -114,6 +126,8 @@ class SourceStream:
         assert bootstrap is not None, "the caller checked"
         self._schemas.refresh()
         if not bootstrap.table:
+            bootstrap = replace(bootstrap, table=min(bootstrap.versions, default=_NO_TABLE))
+            cursor = self._advance(replace(cursor, bootstrap=bootstrap))
             yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, tables=sorted(bootstrap.versions))
         for table in sorted(bootstrap.versions):
             if table < bootstrap.table:

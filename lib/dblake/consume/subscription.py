@@ -98,6 +98,10 @@ class Subscription:
         """Yield transactions until ``stop`` is set, or until caught up if the settings ask for that."""
         return (transaction for transaction in self._transactions() if transaction is not None)
 
+    def poll(self) -> Iterator[Transaction]:
+        """Yield the transactions that are there now, without waiting. Raises StateNotReady if state must run first."""
+        return self._pass()
+
     def batches(self, max_events: int) -> Iterator[list[Transaction]]:
         """Yield transactions in lists of about ``max_events`` events, and what there is when no more follows.
 
@@ -186,6 +190,7 @@ class Subscription:
         """Yield what all sources have now, the earliest commit of the next transactions first."""
         heads: dict[str, tuple[Iterator[Step], Step]] = {}
         for stream in self._streams:
+            stream.rewind(self._delivered.get(stream.source))
             steps = stream.poll()
             step = next(steps, None)
             if step is not None:

@@ -30,7 +30,8 @@
     │   ├── StateNotReady            75  state has not reached what a bootstrap needs
     │   ├── OutputUnavailable        75  the target of an output failed for a reason that may pass
     │   └── EventRejected            65  a target can never take one event
-    └── ChecksFailed                 65  a data quality check failed
+    ├── ChecksFailed                 65  a data quality check failed
+    └── CopyDiffers                  65  a verification found rows of state that differ from the source
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
 holds row values, SQL text or connection strings.
@@ -241,5 +242,11 @@ class EventRejected(ConsumeError):
 
 class ChecksFailed(DblakeError):
     """A data quality check failed; a retry without a change of the data fails again."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+
+class CopyDiffers(DblakeError):
+    """A verification found rows of state that differ from the source; they do until they are dumped again."""
 
     exit_code = ExitCode.WRONG_DATA

@@ -41,6 +41,11 @@ class Paths:
         return join(self.root, "windows")
 
     @property
+    def verifications(self) -> str:
+        """The verification ledger: how each chunk read to verify the copy compared with state."""
+        return f"{self.root}/verifications"
+
+    @property
     def frontier(self) -> str:
         """The frontier table: which version of each state table holds which position."""
         return join(self.root, "frontier")

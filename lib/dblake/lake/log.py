@@ -63,6 +63,11 @@ class Application:
         return f"maintain/{source}"
 
     @staticmethod
+    def verification(source: str) -> str:
+        """Identify, in the verification ledger, the batch up to which landed chunks are compared."""
+        return f"verify/{source}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"
@@ -141,9 +146,11 @@ def commit_files(path: str, table: DeltaTable, application: str, batch: int, fil
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
     table = find_table(path)
-    if table is None:
-        return []
-    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    result = QueryBuilder().register("t", table).execute(statement).read_all()
-    rows: list[dict[str, Any]] = pa.table(result).to_pylist()
+    rows: list[dict[str, Any]] = query_arrow(table, statement).to_pylist() if table else []
     return rows
+
+
+def query_arrow(table: DeltaTable, statement: str) -> pa.Table:
+    """Return the result of a SELECT over one open table, which the statement calls ``t``."""
+    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
+    return pa.table(QueryBuilder().register("t", table).execute(statement).read_all())

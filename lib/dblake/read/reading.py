@@ -108,7 +108,7 @@ class LakeReading:
     """All tables as of ``position``, that of the newest event read; tables are resolved on first use, and kept.
 
     ``is_bounded`` is True if a live reading ends before the newest landed transaction: more has landed than it may
-    decode, or a dump of a whole table ends there.
+    decode, or a dump of a table with more events than that ends there.
     """
 
     def __init__(self, paths: Paths, basis: _Basis | None, schemas: Mapping[str, Sequence[SchemaVersion]],
@@ -199,9 +199,10 @@ class _TableReader:
 
     def read(self, *, is_strict: bool) -> TableReading:
         state = self.versions.find(self.table, self.basis.frontier, is_newest=self.basis.is_newest)
-        if state is None and not self.versions.is_expected(self.table, self.basis.frontier):
-            return self._first()
         try:
+            if state is None and not self.versions.is_expected(self.table, self.basis.frontier):
+                # It had no events up to the frontier.
+                return self._from_events(self._events(self.basis.frontier.batch))
             return self._folded(state)
         except StateError:
             if is_strict:
@@ -220,10 +221,6 @@ class _TableReader:
                 events = self._events(0)
         self._require_all_events()
         return self._from_events(events)
-
-    def _first(self) -> TableReading:
-        """Read a table that had no events up to the frontier."""
-        return self._from_events(self._events(self.basis.frontier.batch))
 
     def _from_events(self, events: pa.Table) -> TableReading:
         """Read a table from events alone, which are all it has up to the position."""

@@ -124,7 +124,7 @@ def _bounds(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> pa.Ta
     """Return a row for each dump that ends: ``table``, the batch that state holds (0 without), and its beginning."""
     rows = []
     for ending in ended:
-        state, began = states.get(ending.row.table), ending.end.began
+        state, began = states.get(ending.row.table), ending.end.dump_start
         row: dict[str, object] = {TABLE: ending.row.table, "folded": state.batch if state else 0}
         if began and began.snapshot and state:
             at = began.position
@@ -141,7 +141,7 @@ def _may_count(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> Co
         return F.lit(True)
     if states:
         later = F.col(BATCH) > min(state.batch for state in states.values())
-        began = [ending.end.began for ending in ended if ending.row.table in states]
+        began = [ending.end.dump_start for ending in ended if ending.row.table in states]
         oldest = [Snapshot.parse(each.snapshot).xmin for each in began if each and each.snapshot]
         counts = counts | (later | (F.col(TXID) >= min(oldest)) if oldest else later)
     return counts

@@ -8,10 +8,11 @@ of the swapped tables for "swapped".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,8 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
-from dblake.lake.tables import has_table
-from dblake.redecode.compare import COUNTS
+from dblake.redecode.changed_tables import COUNTS
 
 #: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
 #: are the same in all batches; the one line without ``of`` describes the run itself.
@@ -99,11 +99,8 @@ def record_finished_run(paths: Paths, run: int) -> None:
 
 def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, counts: DataFrame) -> None:
     """Append a run's lines; ``counts`` has ``of`` and the columns of ``count_differences``."""
-    differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
-    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
     run_line = spark.createDataFrame([(None,)], StructType([StructField("of", StringType())]))
-    lines = counts.where(differs).unionByName(alike, allowMissingColumns=True)
-    lines = lines.unionByName(run_line, allowMissingColumns=True)
+    lines = _as_lines(counts).unionByName(run_line, allowMissingColumns=True)
     run_columns = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
     rows = lines.withColumns(
         {name: F.lit(value) for name, value in run_columns.items()} | {"at": F.current_timestamp()}
@@ -115,29 +112,29 @@ def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, count
         write.save(paths.redecoded)
 
 
-def read_run(paths: Paths, number: int) -> RedecodeRun:
-    """Read a run whose comparison is recorded."""
-    rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
-    run_line = next(row for row in rows if row["of"] is None)
+def collect_lines(counts: DataFrame) -> list[DifferenceLine]:
+    """Return a comparison's lines without recording them; ``counts`` are those of ``record_comparison``."""
+    return _parse_lines([row.asDict() for row in _as_lines(counts).collect()])
+
+
+def _as_lines(counts: DataFrame) -> DataFrame:
+    """Return the counts that differ as they are, and the sum of the others, without a batch."""
+    differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
+    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
+    return counts.where(differs).unionByName(alike, allowMissingColumns=True)
+
+
+def _parse_lines(rows: Sequence[Mapping[str, Any]]) -> list[DifferenceLine]:
     lines = [
         DifferenceLine(row["of"], row["batch"], row["table"], row["op"], *(row[name] or 0 for name in COUNTS))
         for row in rows if row["of"] is not None
     ]
     lines.sort(key=lambda line: (line.of, line.table or "", line.batch is None, line.batch or 0, line.op or ""))
-    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], lines)
+    return lines
 
 
-def read_changed_tables(paths: Paths) -> dict[str, dict[int, int]]:
-    """Return, by table and run, the first batch with changed events or schemas; only of runs that swapped events."""
-    if not has_table(paths.redecoded):
-        return {}
-    swapped = newest_batch(paths.events, Application.redecode(paths.source))
-    differs = " OR ".join(f"{name} > 0" for name in COUNTS[1:])
-    rows = query_rows(
-        paths.redecoded, f"SELECT \"table\", run, min(batch) AS batch FROM t WHERE run <= {swapped} AND ({differs}) "
-                         "AND of IN ('schemas', 'events') GROUP BY \"table\", run",
-    )
-    changed: dict[str, dict[int, int]] = {}
-    for row in rows:
-        changed.setdefault(row["table"], {})[row["run"]] = row["batch"]
-    return changed
+def read_run(paths: Paths, number: int) -> RedecodeRun:
+    """Read a run whose comparison is recorded."""
+    rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
+    run_line = next(row for row in rows if row["of"] is None)
+    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], _parse_lines(rows))

@@ -15,6 +15,8 @@ whose events differ is left to ``state.restate``.
 from __future__ import annotations
 
 import logging
+import uuid
+from dataclasses import replace
 from functools import reduce
 
 from deltalake import CommitProperties, Transaction
@@ -40,6 +42,7 @@ from dblake.redecode.compare import count_differences
 from dblake.redecode.decoder import fingerprint_decoder
 from dblake.redecode.ledger import (
     RedecodeRun,
+    collect_lines,
     newest_compared_run,
     newest_finished_run,
     read_run,
@@ -70,12 +73,7 @@ def redecode(
     Raises UsageError if no batch from ``first`` on is reconciled, and LandingGap if landing lacks rows that decide the
     events.
     """
-    decoded = newest_batch(paths.events, Application.reconcile(paths.source))
-    if first > decoded:
-        raise UsageError(
-            f"events reach batch {decoded}: nothing from batch {first} on has been decoded yet",
-            next_step="run reconcile without --from",
-        )
+    decoded = _require_decoded(paths, first)
     work = Redecode(spark, paths, max_bytes_per_trigger)
     rounds = []
     run = work.read_unfinished()
@@ -92,6 +90,28 @@ def redecode(
         rounds.append(work.compare(run.last + 1, appended))
         work.finish(rounds[-1])
     return rounds
+
+
+def compare_redecoded(
+    spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
+) -> RedecodeRun:
+    """Decode all reconciled batches from ``first`` on again, and return how the result differs; replace nothing.
+
+    Raises as ``redecode`` does.
+    """
+    last = _require_decoded(paths, first)
+    return Redecode(spark, paths, max_bytes_per_trigger).compare_only(first, last)
+
+
+def _require_decoded(paths: Paths, first: int) -> int:
+    """Return the newest batch in events. Raises UsageError if it precedes ``first``."""
+    decoded = newest_batch(paths.events, Application.reconcile(paths.source))
+    if first > decoded:
+        raise UsageError(
+            f"events reach batch {decoded}: nothing from batch {first} on has been decoded yet",
+            next_step="run reconcile without --from",
+        )
+    return decoded
 
 
 class Redecode:
@@ -111,21 +131,35 @@ class Redecode:
     def compare(self, first: int, last: int) -> RedecodeRun:
         """Decode these batches into staged tables, and record how they differ from the current ones."""
         run = RedecodeRun(newest_compared_run(self._paths) + 1, self.decoder, first, last, ())
-        require_landing(self._spark, self._paths, first, last)
-        staged = self._staged_paths(run)
+        counts = self._count(run, self._staged_paths(run))
+        record_comparison(self._spark, self._paths, run, counts)
+        failpoint("redecode.compared")
+        return read_run(self._paths, run.number)
+
+    def compare_only(self, first: int, last: int) -> RedecodeRun:
+        """Decode these batches into tables of its own, return how they differ from the current ones, delete them."""
+        run = RedecodeRun(0, self.decoder, first, last, ())
+        folder = f"{self._paths.redecode_tables}-compared-{uuid.uuid4().hex}"
+        staged = StagedPaths(self._paths.warehouse, self._paths.source, folder)
+        try:
+            return replace(run, lines=collect_lines(self._count(run, staged)))
+        finally:
+            _delete_folder(self._spark, folder)
+
+    def _count(self, run: RedecodeRun, staged: StagedPaths) -> DataFrame:
+        """Decode a run's batches into staged tables; return the counts of ``record_comparison``."""
+        require_landing(self._spark, self._paths, run.first, run.last)
         self._decode(staged, run)
         failpoint("redecode.decoded")
         # Maintenance may have removed old landing while it was read.
-        require_landing(self._spark, self._paths, first, last)
+        require_landing(self._spark, self._paths, run.first, run.last)
         counts = [
             count_differences(
                 self._rows(getattr(self._paths, name), run), self._rows(getattr(staged, name), run), identity, op_column
             ).withColumn("of", F.lit(name))
             for name, (identity, op_column) in _TABLES.items()
         ]
-        record_comparison(self._spark, self._paths, run, reduce(DataFrame.unionByName, counts))
-        failpoint("redecode.compared")
-        return read_run(self._paths, run.number)
+        return reduce(DataFrame.unionByName, counts)
 
     def finish(self, run: RedecodeRun) -> int:
         """Swap a run's tables, then delete its staged ones; return the newest batch in events before the swap."""

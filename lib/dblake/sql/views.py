@@ -1,9 +1,9 @@
 """Views of one source in the session's catalog, created for the names that a query uses.
 
 Place: between ``sql.live`` and ``sql.query``. Names: ``schema.table``, ``schema.table_live``, ``schema.table_history``;
-``dblake.events``, ``.schemas``, ``.windows``, ``.frontier``. Guarantee: each view is pinned to the table versions that
-are newest when it is created, or to those of a frontier row, so one query reads one consistent point. Names match
-case-insensitively, as in Spark; a character that Spark rejects in a view's name is written ``_``.
+``dblake.events``, ``.schemas``, ``.windows``, ``.frontier``, ``.verifications``. Guarantee: each view is pinned to the
+table versions that are newest when it is created, or to those of a frontier row, so one query reads one consistent
+point. Names match case-insensitively, as in Spark; a character that Spark rejects in a view's name is written ``_``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.state.table import progress
+from dblake.verification.ledger import VERIFICATIONS
 
 SYSTEM_DATABASE = "dblake"
 """The database of the views over a source's own tables."""
@@ -120,6 +121,7 @@ class Views:
         tables: Mapping[str, tuple[str, StructType]] = {
             "events": (self._paths.events, EVENTS), "schemas": (self._paths.schemas, from_arrow_schema(SCHEMAS)),
             "windows": (self._paths.windows, WINDOWS), "frontier": (self._paths.frontier, from_arrow_schema(FRONTIER)),
+            "verifications": (self._paths.verifications, from_arrow_schema(VERIFICATIONS)),
         }
         if name not in tables:
             return False

@@ -5,10 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
-
-from pyspark.sql import SparkSession
 
 from dblake.consume.filters import Selection
 from dblake.consume.subscription import Subscription, SubscriptionSettings
@@ -17,21 +13,16 @@ from dblake.outputs.protocol import OutputContext
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from examples.migration import READS, MigratedShop, compare_reads
+from tests.support.consumers import LOCAL_SESSION
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend
 from tests.support.sql_places import Place
 
-# The amounts here need no Spark: state asks a session only where its tasks run.
-_THREADS = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]")))
 _TABLES = (
     "CREATE TABLE shop.customers (id int PRIMARY KEY, first_name varchar(40), last_name varchar(40))",
     "CREATE TABLE shop.orders (id bigint PRIMARY KEY, customer int, cents int, ordered_at datetime(3))",
 )
-
-
-def _no_session() -> SparkSession:
-    raise AssertionError("a portion was too large for one process")
 
 
 def _change(server: MysqlServer, chosen: random.Random, times: int) -> None:
@@ -62,8 +53,8 @@ def test_migrated_shop_answers_reads_as_its_source(
 
     def advance() -> None:
         lake.capture(source)
-        reconcile_once(_no_session, lake.paths)
-        run_state(_THREADS, lake.paths, parallel=2)
+        reconcile_once(lambda: LOCAL_SESSION, lake.paths)
+        run_state(LOCAL_SESSION, lake.paths, parallel=2)
         context = OutputContext("migration", ["shop"], None, {"settings.password": on_postgres.password})  # type: ignore[arg-type]
         output = MigratedShop(context, url=on_postgres.url, tls="disable")
 
