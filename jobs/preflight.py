@@ -32,7 +32,7 @@ from pipelines.preflight import can_capture, check_source, init_source, plan_sou
 def preflight(
     config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
 ) -> int:
-    """Check all prerequisites of the source; exit 78 if capture cannot start.
+    """Check all prerequisites of the source and of a warehouse on S3; exit 78 if capture cannot start.
 
     Tables that do not meet their own prerequisites (marked !) are suspended; capture follows the others.
 

@@ -124,7 +124,7 @@ class _Decisions:
         self._deciding = threading.Lock()
 
     def control(self, action: str, content: dict[str, Any]) -> Any:
-        """Do what a method of ``S3Proxy`` asks for."""
+        """Do the action of a method of ``S3Proxy``."""
         with self._deciding:
             if action == "PUT":
                 rules = [Rule(**{**rule, "fault": Fault(rule["fault"])}) for rule in content["rules"]]

@@ -21,12 +21,12 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.changes",
-    "dblake.sql", "dblake.maintenance", "dblake.quality", "dblake.spark",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
+    "dblake.maintenance", "dblake.quality", "dblake.spark",
 )
 VERIFYING = ("dblake.verification",)
 COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
-CONSUMERS = ("dblake.consume", "dblake.outputs")
+CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -64,8 +64,7 @@ NEVER = [
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.changes", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.changes",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
 ]
 
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
@@ -76,9 +75,9 @@ DELTA_READERS = (
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
-    "dblake.redecode.ledger", "dblake.redecode.preconditions",
+    "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
-    "dblake.sql.query", "dblake.sql.views",
+    "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
@@ -102,11 +101,12 @@ ONLY_THERE = {
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
         "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.consume.state_rows",
+        "dblake.read.versions",
         "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(set(RIGHT) - {"dblake.read", "dblake.changes"}), "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),

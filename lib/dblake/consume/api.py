@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dblake.consume.checkpoints import FILE, open_store
 from dblake.consume.filters import Partition, Selection
+from dblake.consume.group import GroupSubscription
 from dblake.consume.subscription import Subscription, SubscriptionSettings
+from dblake.core.errors import ConfigError
 from dblake.core.schema import TableSchema
+from dblake.core.zookeeper_url import ZookeeperUrl
 from dblake.lake.layout import Paths
 
 
@@ -34,3 +38,29 @@ def open_subscription(
         schemas=schemas or {},
     )
     return Subscription(sources, settings, open_store(checkpoint) if checkpoint else None, stop)
+
+
+def open_group(
+    sources: Sequence[Paths], *, group: str, partitions: int, tables: Sequence[str] = ("*.*",),
+    columns: Mapping[str, Sequence[str]] | None = None, start: str = "bootstrap",
+    schemas: Mapping[str, TableSchema] | None = None, stop: threading.Event | None = None,
+) -> GroupSubscription:
+    """Return this process's part of a consumer group; use it in a ``with`` block.
+
+    ``group`` is a URL ``zookeeper://host:port/path`` of the group alone. Its members share ``partitions`` hash
+    partitions of the keys, each with its own checkpoint there. Raises ConfigError for an invalid URL or pattern.
+    """
+    from dblake.consume.zookeeper import ZookeeperCheckpoint, ZookeeperMembership
+
+    try:
+        server = ZookeeperUrl.parse(group)
+    except ValueError as error:
+        raise ConfigError(f"group: {error}", next_step="correct the URL") from None
+    settings = SubscriptionSettings(Selection(tables, columns or {}), start, schemas=schemas or {})
+
+    def open_partition(number: int) -> ZookeeperCheckpoint:
+        return ZookeeperCheckpoint(replace(server, root=f"{server.root}/partitions/{number}"), takes_over=True)
+
+    return GroupSubscription(
+        sources, settings, partitions, ZookeeperMembership(server), open_partition, stop or threading.Event()
+    )

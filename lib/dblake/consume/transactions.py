@@ -70,7 +70,7 @@ def _build(rows: pa.Table, starts: Sequence[int], builder: EventBuilder) -> Iter
         if starts[end] - starts[begin] < ROWS_AT_ONCE and end < len(starts) - 1:
             continue
         part = rows.slice(starts[begin], starts[end] - starts[begin])
-        events, batches = builder.build(part), part["batch"].to_pylist()
+        events, batches = builder.build(part), part["batch"].to_numpy().tolist()
         bounds = [(a - starts[begin], b - starts[begin])
                   for a, b in zip(starts[begin:end], starts[begin + 1 : end + 1], strict=True)]
         yield [(events[first:last], batches[last - 1]) for first, last in bounds]

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 S3_SCHEMES = ("s3", "s3a")
 _DEFAULT_REGION = "us-east-1"
-_MAX_ATTEMPTS = 8
+_MAX_ATTEMPTS = 6
 """Attempts of one request by Arrow; delta-rs and S3A retry for minutes by default."""
 _S3A = "spark.hadoop.fs.s3a"
 _CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -54,14 +54,13 @@ class Storage:
     endpoint: str | None = None
     region: str | None = None
     path_style: bool | None = None
-    ca_file: str | None = None
     access_key: Secret | None = None
     secret_key: Secret | None = None
     session_token: Secret | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         secrets = (_Known(value) if value is not None else None for value in self._credentials())
-        return Storage, (self.endpoint, self.region, self.path_style, self.ca_file, *secrets)
+        return Storage, (self.endpoint, self.region, self.path_style, *secrets)
 
     def delta_options(self) -> dict[str, str]:
         """Return the storage options of delta-rs. Reads the secrets."""
@@ -102,9 +101,7 @@ class Storage:
 
     def arrow_filesystem(self) -> fs.FileSystem:
         """Return Arrow's file system. Its paths begin with the bucket's name. Reads the secrets."""
-        return _arrow_filesystem(
-            self.endpoint, self._region(), self._uses_path_style(), self.ca_file, *self._credentials()
-        )
+        return _arrow_filesystem(self.endpoint, self._region(), self._uses_path_style(), *self._credentials())
 
     def _credentials(self) -> tuple[str | None, str | None, str | None]:
         access, secret, token = (
@@ -124,15 +121,14 @@ class Storage:
 
 @lru_cache(maxsize=8)
 def _arrow_filesystem(
-    endpoint: str | None, region: str, path_style: bool, ca_file: str | None, access: str | None, secret: str | None,
-    token: str | None,
+    endpoint: str | None, region: str, path_style: bool, access: str | None, secret: str | None, token: str | None
 ) -> fs.FileSystem:
     scheme, _, host = (endpoint or "https://").partition("://")
     return fs.S3FileSystem(
         access_key=access, secret_key=secret, session_token=token, region=region, scheme=scheme,
         endpoint_override=host.rstrip("/") or None, force_virtual_addressing=not path_style,
         # A small file is then one PUT, not a multi-part upload of three requests.
-        allow_delayed_open=True, tls_ca_file_path=ca_file,
+        allow_delayed_open=True,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
     )
 

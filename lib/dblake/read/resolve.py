@@ -23,7 +23,7 @@ from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_rows
-from dblake.lake.tables import has_table, open_table
+from dblake.lake.tables import find_table
 from dblake.read.event_log import EventLog, EventPlace, Wanted
 from dblake.read.points import Point, describe, end_of_transaction
 
@@ -132,9 +132,10 @@ def _is_recorded(paths: Paths, position: Position) -> bool:
 
 def _landed_until(paths: Paths, batch: int) -> tuple[Position | None, datetime | None]:
     """Return the newest position and commit time in landing's batches up to one; None where they are unknown."""
-    if not has_table(paths.landing):
+    landing = find_table(paths.landing)
+    if landing is None:
         return None, None
-    files = pa.table(open_table(paths.landing).get_add_actions(flatten=True))
+    files = pa.table(landing.get_add_actions(flatten=True))
     names = [f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")]
     if not set(names) <= set(files.column_names):
         return None, None

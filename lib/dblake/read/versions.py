@@ -19,8 +19,8 @@ from dblake.lake.files import file_path, filesystem
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
-from dblake.lake.tables import DeltaTable, has_table, open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.lake.tables import DeltaTable, find_table, open_table
+from dblake.redecode.changed_tables import read_changed_tables
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class StateVersions:
         None if there is none that can be read. ``is_newest``: no later row of the frontier is known.
         """
         path = self.path(table)
-        if not has_table(path) or not self.is_expected(table, frontier):
+        newest = find_table(path) if self.is_expected(table, frontier) else None
+        if newest is None:
             return None
-        newest = open_table(path)
         reached = self._reached(newest)
         # A rebuild for redecoded events may have gone further than the table's own batch.
         is_exact = is_newest or not newest.transaction_version(Application.redecode_built(self._paths.source))

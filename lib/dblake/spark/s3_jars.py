@@ -64,7 +64,7 @@ def _packages() -> list[str]:
 
 
 def _stamp() -> str:
-    return f"{' '.join(_packages())} {zlib.crc32(_SOURCE.read_bytes())}"
+    return f"{' '.join(_packages())} without {' '.join(_SPARK_HAS)}; log store {zlib.crc32(_SOURCE.read_bytes())}"
 
 
 def _is_complete(folder: Path) -> bool:

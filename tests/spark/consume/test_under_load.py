@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +40,22 @@ class Writer:
     def _run(self) -> None:
         connection = self._database.connect()
         connection.autocommit = False
-        with connection.cursor() as cursor:
+        with closing(connection), connection.cursor() as cursor:
             while not self._stop.wait(0.005):
                 choose = self._random.randrange
                 statement = _MOVE if choose(5) else _REPLACE
                 cursor.execute(statement.format(choose(1, 9), choose(ACCOUNTS), choose(ACCOUNTS), f"n{choose(99)}"))
                 connection.commit()
                 self.commits += 1
-        connection.close()
 
     @contextmanager
     def running(self) -> Iterator[Writer]:
         self._thread.start()
-        yield self
-        self._stop.set()
-        self._thread.join()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            self._thread.join()
 
 
 class _Killed(Exception):
@@ -130,6 +131,12 @@ class Follower:
 
     def follow(self, kill_after: int | None = None) -> None:
         """Apply what there is; die inside one transaction after so many, then start again."""
+        while not self._apply(kill_after):
+            self.kills += 1
+            kill_after = None
+
+    def _apply(self, kill_after: int | None) -> bool:
+        """Apply what there is; return False if the consumer died on the way."""
         consumer = SqliteConsumer(self._file)
         try:
             with self._shop.subscribe(checkpoint=consumer.checkpoint) as subscription:
@@ -137,10 +144,10 @@ class Follower:
                     consumer.apply(transaction, self._die if number == kill_after else lambda: None)
                     self._note(consumer)
         except _Killed:
-            self.kills += 1
-            self.follow()
+            return False
         finally:
             consumer.close()
+        return True
 
     def _note(self, consumer: SqliteConsumer) -> None:
         kind = consumer.controls[-1] if consumer.controls else ""
