@@ -124,7 +124,7 @@ def test_server_stops_at_once_thirty_times(backend: PostgresBackend, tmp_path: P
 def test_server_stops_at_once_under_load(backend: PostgresBackend, tmp_path: Path) -> None:
     """Writers keep capture behind, and a dump reads beside it."""
     lake, source, server = CaptureLake(tmp_path), backend.source("public.*"), backend.database.server
-    seconds, over = [], threading.Event()
+    seconds, over = list[float](), threading.Event()
 
     def write() -> None:
         while not over.is_set():

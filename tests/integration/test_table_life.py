@@ -59,7 +59,7 @@ def running(lake: CaptureLake, source: Source, **settings: Any) -> Iterator[Call
 
     def run() -> None:
         try:
-            defaults = {"heartbeat_seconds": 0.2, "new_tables": "dump"}
+            defaults: dict[str, Any] = {"heartbeat_seconds": 0.2, "new_tables": "dump"}
             lake.capture(source, until=Until(), stop=stop, **defaults | settings)
         except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             raised.append(error)
@@ -83,7 +83,8 @@ def running(lake: CaptureLake, source: Source, **settings: Any) -> Iterator[Call
 
 
 def capture(lake: CaptureLake, source: Source, **settings: Any) -> None:
-    lake.capture(source, **{"new_tables": "dump"} | settings)
+    defaults: dict[str, Any] = {"new_tables": "dump"}
+    lake.capture(source, **defaults | settings)
 
 
 def landed(lake: CaptureLake, table: str) -> int:

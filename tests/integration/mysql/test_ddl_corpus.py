@@ -129,7 +129,7 @@ def test_classification_covers_what_statements_change(
 ) -> None:
     server: MysqlServer = request.getfixturevalue(flavour)
     server.empty()
-    executed, missed, changed = 0, [], 0
+    executed, missed, changed = 0, list[tuple[str, str, Statement]](), 0
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION sql_mode = ''")
         for text in corpus(flavour, pairs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from psycopg2 import sql
@@ -42,5 +42,5 @@ class Finding:
     def check(self, cur: cursor) -> Check:
         """Return the check, its statement quoted for the connection of ``cur``."""
         fix = self.fix if isinstance(self.fix, str) else self.fix.as_string(cur)
-        affects = "source" if self.ok and not self.tables else self.affects
-        return Check(self.name, self.ok, self.detail, fix if self.detail else "", self.tables, affects)
+        check = Check(self.name, self.ok, self.detail, fix if self.detail else "")
+        return check if self.ok and not self.tables else replace(check, tables=self.tables, affects=self.affects)
