@@ -11,7 +11,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet, SourceError, Unsupported
+from dblake.core.errors import SourceError, TableUnreadable, Unsupported
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.source.mysql import catalog, chunks
@@ -337,7 +337,7 @@ def test_missing_or_unreadable_table_rejected(filled: MysqlChunkReader, mysql_se
     with pytest.raises(Unsupported, match=r"table public\.none is not in the database"):
         read(filled, table="public.none")
     mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.t FROM 'cap'@'%'")
-    with pytest.raises(PrerequisitesNotMet, match="the user lacks a privilege"):
+    with pytest.raises(TableUnreadable, match="the user lacks a privilege"):
         read(filled)
 
 

@@ -392,7 +392,7 @@ def test_preflight_job_from_empty_server_to_ready(mysql_server: MysqlServer, tmp
     assert script.stdout.startswith(f"CREATE USER {ROLE} IDENTIFIED BY '<the password of source.password>';\n")
     assert done.returncode == 0, done.stderr
     assert after.returncode == 0, after.stdout
-    assert {tuple(c) for c in json.loads(after.stdout)} == {("check", "ok", "detail", "fix")}
+    assert {tuple(c) for c in json.loads(after.stdout)} == {("check", "ok", "detail", "fix", "tables", "affects")}
     for run in (before, script, done, after):
         assert "se\\cret" not in run.stdout + run.stderr
     with pymysql.connect(host="127.0.0.1", port=mysql_server.port, user="cap", password=settings.password):
