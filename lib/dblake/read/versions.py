@@ -19,7 +19,8 @@ from dblake.lake.files import file_path, filesystem
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
-from dblake.lake.tables import DeltaTable, find_table, has_table, open_table
+from dblake.lake.tables import DeltaTable, find_table, open_table
+from dblake.redecode.changed_tables import read_changed_tables
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class StateVersions:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._redecoded: Mapping[str, Mapping[int, int]] = _changed_tables(paths)
+        self._redecoded: Mapping[str, Mapping[int, int]] = read_changed_tables(paths)
 
     def path(self, table: str) -> str:
         """Return the path of a table's state table."""
@@ -130,12 +131,3 @@ def _has_files(path: str, found: DeltaTable, newest: DeltaTable) -> bool:
 
 def _file_names(table: DeltaTable) -> set[str]:
     return set(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
-
-
-def _changed_tables(paths: Paths) -> Mapping[str, Mapping[int, int]]:
-    if not has_table(paths.redecoded):
-        return {}
-    # It imports Spark, which takes long and is rarely needed.
-    from dblake.redecode.ledger import read_changed_tables
-
-    return read_changed_tables(paths)
