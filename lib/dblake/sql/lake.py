@@ -100,7 +100,8 @@ class LakeTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows as a pandas data frame."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
@@ -134,7 +135,8 @@ class LakeQuery:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows as a pandas data frame."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
