@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
@@ -100,8 +100,7 @@ class LakeTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows as a pandas data frame."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
@@ -135,8 +134,7 @@ class LakeQuery:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows as a pandas data frame."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
@@ -151,7 +149,9 @@ class LakeQuery:
         return session.createDataFrame(self.to_arrow())
 
 
-def _to_polars(rows: pa.Table) -> Any:
+def _to_polars(rows: pa.Table) -> pl.DataFrame:
     import polars as pl
 
-    return pl.from_arrow(rows)
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame), "a table becomes a data frame"
+    return frame
