@@ -29,7 +29,6 @@ from dblake.read.event_log import EventLog, Wanted
 from dblake.read.points import end_of_transaction, parse_point
 from dblake.read.resolve import Resolved, resolve
 from dblake.read.table_reader import Basis, TableReader, TableReading
-from dblake.read.tail import read_tail
 from dblake.read.versions import StateVersions
 
 __all__ = ["EventsReading", "LakeReading", "TableReading", "open_reading", "open_reading_at"]
@@ -178,6 +177,9 @@ def _open_live(
 ) -> LakeReading:
     log = _open_log(paths)
     ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
+    # It imports Spark's types, which takes long.
+    from dblake.read.tail import read_tail
+
     tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])

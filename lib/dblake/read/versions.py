@@ -20,7 +20,7 @@ from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
 from dblake.lake.tables import DeltaTable, find_table, open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.redecode.changed_tables import read_changed_tables
 
 
 @dataclass(frozen=True)
