@@ -101,7 +101,8 @@ ONLY_THERE = {
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
         "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.consume.state_rows",
+        "dblake.read.versions",
         "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),
