@@ -86,9 +86,9 @@ def test_consumer_of_busy_database_equals_source(
             advance(shop, accept_gap=True)
             follower.follow(kill_after=choose.randrange(30))
             if number == 1:
+                advance(shop)
                 first = lose_events(shop)
                 follower.is_consistent = False
-                advance(shop)
                 follower.follow()
                 redecode(spark, shop.paths, first)
                 shop.fold()
@@ -119,6 +119,7 @@ def lose_events(shop: Shop) -> int:
     updates = "op = 'u' AND \"table\" = 'public.left'"
     rows = query_rows(shop.paths.events, f"SELECT max(batch) AS batch FROM t WHERE {updates}")
     batch = rows[0]["batch"]
+    assert rows, "there are updates"
     removed = DeltaTable(shop.paths.events).delete(f"{updates} AND batch = {batch}")
     assert removed["num_deleted_rows"], "nothing is lost"
     return int(batch)
