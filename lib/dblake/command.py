@@ -18,7 +18,7 @@ from pathlib import Path
 from dblake.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
 
-_WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "status", "subscribe")
+_WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "status", "subscribe", "verify")
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 

@@ -54,7 +54,8 @@ NEVER = [
     # Consumers run without Spark, database drivers of sources and a configuration file.
     (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
     (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
-    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
+    # `dblake.sql.lake` is the front of all readings, subscriptions among them.
+    ((*SHARED, *LEFT, *sorted({*RIGHT} - {"dblake.sql", *CONSUMERS})), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
     # Of a verification only its requests know of capture; the comparison reads tables.
     (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
@@ -75,9 +76,9 @@ DELTA_READERS = (
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
-    "dblake.redecode.ledger", "dblake.redecode.preconditions",
+    "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
-    "dblake.sql.query", "dblake.sql.views",
+    "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema, TableFeatures
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.lake.tables import create_table, find_table, has_table, open_table
@@ -24,6 +24,10 @@ from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
+
+if TYPE_CHECKING:
+    # Most callers need no Spark, which takes long to import.
+    from pyspark.sql import SparkSession
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
