@@ -46,7 +46,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 def example(words: str) -> str:
     (found,) = [text for text in EXAMPLES if words in text]
-    return found
+    return str(found)
 
 
 def run(shop: Shop, words: str, **names: Any) -> dict[str, Any]:
