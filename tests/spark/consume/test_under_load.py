@@ -63,8 +63,9 @@ class _Killed(Exception):
     """The consumer died before it committed a transaction."""
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.timeout(1200)
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [2, 20])
 def test_consumer_of_busy_database_equals_source(
     spark: SparkSession, database: Database, tmp_path: Path, rounds: int
 ) -> None:
