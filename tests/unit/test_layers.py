@@ -54,7 +54,8 @@ NEVER = [
     # Consumers run without Spark, database drivers of sources and a configuration file.
     (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
     (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
-    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
+    # `dblake.sql.lake` is the front of all readings, subscriptions among them.
+    ((*SHARED, *LEFT, *sorted({*RIGHT} - {"dblake.sql", *CONSUMERS})), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
     # Of a verification only its requests know of capture; the comparison reads tables.
     (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
