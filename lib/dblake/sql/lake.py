@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
@@ -166,7 +166,9 @@ class LakeQuery:
         return session.createDataFrame(self.to_arrow())
 
 
-def _to_polars(rows: pa.Table) -> Any:
+def _to_polars(rows: pa.Table) -> pl.DataFrame:
     import polars as pl
 
-    return pl.from_arrow(rows)
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame), "a table becomes a data frame"
+    return frame
