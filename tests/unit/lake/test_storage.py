@@ -119,6 +119,8 @@ def test_kind_of_location(path: str, local: bool, s3: bool) -> None:
         ("java.nio.file.AccessDeniedException: s3a://b: AccessDenied", StorageDenied, "denied access"),
         ("400 Bad Request <Error><Code>ExpiredToken</Code>", StorageUnavailable, "have expired"),
         ("S3Exception: SlowDown (Service: S3, Status Code: 503)", StorageUnavailable, "throttling"),
+        ("AWS Error NO_SUCH_BUCKET during PutObject operation", StorageDenied, "bucket of the warehouse"),
+        ("AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush", StorageUnavailable, "throttling"),
         ("<Code>SignatureDoesNotMatch</Code>", StorageDenied, "rejected the credentials"),
     ],
 )
