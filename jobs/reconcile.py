@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -14,11 +14,12 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once, reconcile_until
-from dblake.redecode.ledger import RedecodeRun
-from dblake.redecode.run import redecode
-from dblake.spark.session import spark_session
+from dblake.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from dblake.redecode.ledger import RedecodeRun
 
 _PIPE_WIDTH_CHARACTERS = 160
 _MAX_DIFFERENCES = 50
@@ -34,26 +35,39 @@ _MAX_DIFFERENCES = 50
 def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> None:
     """Turn landed batches into ordered events, one per change and per dumped row that no change supersedes."""
     paths = Paths(config.warehouse, config.source.name)
-    # A JVM takes longer to start than a small micro-batch takes, and most of those need none.
-    spark = partial(spark_session, "dblake reconcile")
-    size = config.reconcile.max_bytes_per_trigger
     if first is not None:
         if mode != "once":
             raise UsageError("--from cannot run continuously", next_step="omit --continuous")
-        runs = redecode(spark(), paths, first, max_bytes_per_trigger=size)
-        _print_runs(runs, as_json)
+        _redecode(config, paths, first, as_json)
         return
     if as_json:
         raise UsageError("--json requires --from BATCH", next_step="add --from BATCH or omit --json")
-    if mode == "once":
-        batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
-    else:
-        with stop_requested() as stop:
-            batch = reconcile_until(
-                stop, spark, paths, every=config.reconcile.trigger_seconds,
-                max_bytes_per_trigger=size,
-            )
+    if mode == "once" and (batch := reconciled_batch(paths)) is not None:
+        click.echo(f"nothing to do: events reach batch {batch}")
+        return
+    from dblake.reconcile.stream import reconcile_once, reconcile_until
+    from dblake.spark.session import session_of
+
+    spark, size = session_of("dblake reconcile"), config.reconcile.max_bytes_per_trigger
+    with show_progress():
+        if mode == "once":
+            batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
+        else:
+            with stop_requested() as stop:
+                batch = reconcile_until(
+                    stop, spark, paths, every=config.reconcile.trigger_seconds, max_bytes_per_trigger=size,
+                )
     click.echo(f"events reach batch {batch}")
+
+
+def _redecode(config: Config, paths: Paths, first: int, as_json: bool) -> None:
+    from dblake.redecode.run import redecode
+    from dblake.spark.session import spark_session
+
+    with show_progress():
+        spark = spark_session("dblake reconcile")
+        runs = redecode(spark, paths, first, max_bytes_per_trigger=config.reconcile.max_bytes_per_trigger)
+    _print_runs(runs, as_json)
 
 
 def _print_runs(runs: Sequence[RedecodeRun], as_json: bool) -> None:

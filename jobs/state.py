@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from dblake.config import Config
-from dblake.core.errors import StateError
 from dblake.lake.layout import Paths
-from dblake.spark.session import spark_session
-from dblake.state.run import TableResult, run_continuously, run_state
+from dblake.state.pending import folded_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from dblake.state.run import TableResult
 
 
 @click.command("state")
@@ -23,28 +27,30 @@ from jobs.cli.frame import job_options, run_job, stop_requested
 def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
     paths = Paths(config.warehouse, config.source.name)
-    spark = spark_session("dblake state")
-    fold = partial(run_state, spark, paths, parallel=config.state.parallel,
+    if mode == "once" and (batch := folded_batch(paths)) is not None:
+        click.echo(f"nothing to do: state has reached batch {batch}")
+        return
+    from dblake.spark.session import session_of
+    from dblake.state.run import require_success, run_continuously, run_state
+
+    fold = partial(run_state, session_of("dblake state"), paths, parallel=config.state.parallel,
                    batches_per_step=config.state.batches_per_step)
-    if mode == "once":
-        results = fold()
-        for result in results:
-            if result.error is None:
-                click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
-        _raise_failures(results)
-    else:
-        with stop_requested() as stop:
-            pause = config.state.interval_seconds if interval is None else interval
-            run_continuously(stop, paths, partial(fold, stop=stop), pause)
+    with show_progress():
+        if mode == "once":
+            results = fold()
+            print_tables(results)
+            require_success(results)
+        else:
+            with stop_requested() as stop:
+                pause = config.state.interval_seconds if interval is None else interval
+                run_continuously(stop, paths, partial(fold, stop=stop), pause)
 
 
-def _raise_failures(results: list[TableResult]) -> None:
-    errors = [r.error for r in results if r.error]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise StateError(f"{len(errors)} of {len(results)} tables are behind: {'; '.join(e.what for e in errors)}",
-                         next_step=errors[0].next_step)
+def print_tables(results: Sequence[TableResult]) -> None:
+    """Print a line for each table that took its events."""
+    for result in results:
+        if result.error is None:
+            click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
 
 
 if __name__ == "__main__":

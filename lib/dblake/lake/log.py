@@ -61,6 +61,11 @@ class Application:
         return f"maintain/{source}"
 
     @staticmethod
+    def maintenance(source: str) -> str:
+        """Identify, in schemas, the newest run of maintenance; the version is the time when it ended, in seconds."""
+        return f"maintained/{source}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"
@@ -79,6 +84,11 @@ class Application:
 def newest_batch(path: str, application: str) -> int:
     """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
     return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
+
+
+def newest_version(path: str) -> int | None:
+    """Return a table's newest version, by which a caller sees cheaply if it changed; None without a table."""
+    return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else None
 
 
 def record_batch(path: str, application: str, batch: int) -> None:

@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, TimestampType
 
-COUNTS = ("same", "different", "only_old", "only_new")
+from dblake.redecode.ledger import COUNTS
+
 _OLD, _NEW = "old", "new"
 
 

@@ -32,7 +32,7 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
-from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
+from dblake.reconcile.stream import decoder_error, size_in_bytes
 from dblake.redecode.compare import count_differences
 from dblake.redecode.decoder import fingerprint_decoder
 from dblake.redecode.ledger import (
@@ -40,11 +40,12 @@ from dblake.redecode.ledger import (
     newest_compared_run,
     newest_finished_run,
     read_run,
-    record_comparison,
     record_finished_run,
 )
 from dblake.redecode.preconditions import require_landing
+from dblake.redecode.recording import record_comparison
 from dblake.spark.conflicts import retry_on_conflict
+from dblake.spark.session import as_session
 
 logger = logging.getLogger(__name__)
 

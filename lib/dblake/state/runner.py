@@ -12,10 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+
+from dblake.spark.session import Session, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -132,12 +136,9 @@ class SparkRunner:
             yield from_bytes(result)
 
 
-def choose_runner(spark: SparkSession, parallel: int) -> Runner:
-    """Return the runner for a session: threads if its executors are this machine."""
-    master = spark.sparkContext.master or ""
-    if master == "local" or master.startswith("local["):
-        return LocalRunner(parallel)
-    return SparkRunner(spark)
+def choose_runner(session: Session, parallel: int) -> Runner:
+    """Return the runner for a session: threads, without starting Spark, if its executors are this machine."""
+    return LocalRunner(parallel) if is_local(session) else SparkRunner(session())
 
 
 def to_bytes(rows: pa.Table) -> bytes:
