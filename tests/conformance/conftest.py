@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            kind = parameters.get("backend", parameters.get("outcome"))
+            kind = parameters.get("backend", parameters.get("keeping_backend", parameters.get("outcome")))
             if kind in _PARITY_KINDS and not item.get_closest_marker("parity"):
                 item.add_marker(pytest.mark.slow)
 
@@ -65,12 +65,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.fixture
-def keeping_backend(backend: Backend) -> Backend:
-    """Return an empty database that retains its log for its reader; skip tests on other servers."""
-    if not backend.keeps_log_for_reader:
-        pytest.skip("this server retains its log by age alone and has no exclusive reader")
-    return backend
+@pytest.fixture(params=["memory", "postgres", "wal2json"])
+def keeping_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Yield an empty database of the kinds that retain their log for a reader: it has a slot."""
+    with empty_backend(request) as backend:
+        yield backend
 
 
 @pytest.fixture

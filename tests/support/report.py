@@ -16,6 +16,8 @@ import pytest
 from tests.support.debian import Unavailable
 
 _OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
+_DEEP = (("spark",), ("integration",))
+"""The folders that take minutes: each folder in them gets a line."""
 _versions: dict[str, set[str]] = {}
 
 
@@ -116,6 +118,6 @@ class ByArea:
 
 
 def area_of(nodeid: str) -> str:
-    """Return the first folder below tests/ that contains a test; ``tests`` for a test without one."""
+    """Return a test's folder below tests/, as deep as its package or server; ``tests`` for a test without one."""
     folders = PurePosixPath(nodeid.split("::", maxsplit=1)[0]).parent.parts
-    return folders[1] if len(folders) > 1 else "tests"
+    return "/".join(folders[1:3]) if folders[1:2] in _DEEP else "".join(folders[1:2]) or "tests"

@@ -87,6 +87,10 @@ CHANGES = {change.name: change for change in (
 )}
 
 
+KINDS = {"database": "postgres", "wal2json_database": "postgres", "mariadb": "mysql", "mysql": "mysql"}
+"""The kind of each fixture's server, in whose statements a change is declared."""
+
+
 class Reshaped:
     """A database of either kind (``postgres``, ``mysql``) with a table that changes its schema."""
 

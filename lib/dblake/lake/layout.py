@@ -59,7 +59,7 @@ class Paths:
         return f"{self.root}/redecoded"
 
     @property
-    def again(self) -> str:
+    def redecode_tables(self) -> str:
         """The folder of a redecode run's staged tables; deleted when the run is done."""
         return f"{self.root}/again"
 

@@ -38,7 +38,7 @@ from dblake.landing.columns import (
 from dblake.reconcile.landing_files import LandingFile
 from dblake.reconcile.windows import ChunkName, WatermarkRow
 
-_FACTS = [f.name for f in fields(WatermarkRow)]
+_WATERMARK_COLUMNS = [f.name for f in fields(WatermarkRow)]
 _COUNTED = [BATCH, LEASE_EPOCH, INCARNATION, KIND, TABLE, CHUNK_ID]
 _CONTROL = pa.array([LOW, HIGH, SCHEMA])
 
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(slots=True)
 class Survey:
-    """``epochs`` has the lease epoch of each batch found, ``incarnations`` its incarnation.
+    """``epochs`` has the lease epoch of each batch present, ``incarnations`` its incarnation.
 
     ``chunk_rows`` counts the rows of each chunk that landed, ``log_rows`` those that become log events.
     ``truncates`` are the positions at which each table was truncated, ``parts`` the row groups with rows that become
@@ -85,31 +85,31 @@ class Survey:
 
 def survey(files: Iterable[LandingFile], first: int, last: int) -> Survey:
     """Survey the batches from ``first`` to ``last`` in these files."""
-    found = Survey()
+    summary = Survey()
     for file in files:
         with _opened(file.path) as parquet:
             with_events, with_chunks = list[int](), list[int]()
             for group, rows in _groups(parquet, first, last):
-                log_rows, chunk_rows = _count(found, rows)
+                log_rows, chunk_rows = _count(summary, rows)
                 with_events += [group] if log_rows or chunk_rows else []
                 with_chunks += [group] if chunk_rows else []
-                _add_control_rows(found, parquet, group, rows, first, last)
-            found.parts += [_part(file.path, parquet, with_events)] if with_events else []
-            found.chunk_parts += [_part(file.path, parquet, with_chunks)] if with_chunks else []
-    found.watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
-    return found
+                _add_control_rows(summary, parquet, group, rows, first, last)
+            summary.parts += [_part(file.path, parquet, with_events)] if with_events else []
+            summary.chunk_parts += [_part(file.path, parquet, with_chunks)] if with_chunks else []
+    summary.watermarks.sort(key=lambda w: (w.batch, w.incarnation, w.lsn, w.seq))
+    return summary
 
 
 def chunk_parts(
     files: Iterable[LandingFile], first: int, last: int, chunk_ids: Sequence[str]
 ) -> tuple[Counter[ChunkName], list[Part]]:
     """Count the rows of some chunks in the batches from ``first`` to ``last``; return also where they are."""
-    wanted, counts, parts = pa.array(chunk_ids, pa.string()), Counter[ChunkName](), []
+    names, counts, parts = pa.array(chunk_ids, pa.string()), Counter[ChunkName](), []
     for file in files:
         with _opened(file.path) as parquet:
             groups = []
             for group, rows in _groups(parquet, first, last):
-                of_chunks = _of_kind(rows.filter(pc.is_in(rows[CHUNK_ID], wanted)), CHUNK)
+                of_chunks = _of_kind(rows.filter(pc.is_in(rows[CHUNK_ID], names)), CHUNK)
                 if of_chunks.num_rows:
                     counts.update(_chunk_counts(of_chunks))
                     groups.append(group)
@@ -129,16 +129,16 @@ def file_parts(paths: Iterable[str]) -> list[Part]:
 
 def joined(*parts: Iterable[Part]) -> list[Part]:
     """Join lists of parts so that no row group is read twice; files keep the order in which they come first."""
-    found: dict[str, Part] = {}
+    by_path: dict[str, Part] = {}
     for part in (part for some in parts for part in some):
-        known = found.get(part.path)
-        if known is None:
-            found[part.path] = part
-        elif new := set(part.groups) - set(known.groups):
-            groups = tuple(sorted({*known.groups, *new}))
-            size = known.size + part.size * len(new) // len(part.groups)
-            found[part.path] = Part(part.path, groups, size)
-    return list(found.values())
+        previous = by_path.get(part.path)
+        if previous is None:
+            by_path[part.path] = part
+        elif new := set(part.groups) - set(previous.groups):
+            groups = tuple(sorted({*previous.groups, *new}))
+            size = previous.size + part.size * len(new) // len(part.groups)
+            by_path[part.path] = Part(part.path, groups, size)
+    return list(by_path.values())
 
 
 def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
@@ -149,11 +149,11 @@ def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
     single = [
         Part(part.path, (group,), part.size // len(part.groups)) for part in parts for group in part.groups
     ]
-    total, before = sum(part.size for part in single), 0
+    total, offset = sum(part.size for part in single), 0
     tasks: list[list[Part]] = [[] for _ in range(count)]
     for part in single:
-        task = tasks[min(count - 1, count * (2 * before + part.size) // max(2 * total, 1))]
-        before += part.size
+        task = tasks[min(count - 1, count * (2 * offset + part.size) // max(2 * total, 1))]
+        offset += part.size
         if task and task[-1].path == part.path:
             previous = task.pop()
             task.append(Part(part.path, previous.groups + part.groups, previous.size + part.size))
@@ -163,8 +163,8 @@ def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
 
 
 def _opened(path: str) -> pq.ParquetFile:
-    found, inside = filesystem(path)
-    return pq.ParquetFile(inside, filesystem=found)
+    system, inside = filesystem(path)
+    return pq.ParquetFile(inside, filesystem=system)
 
 
 def _groups(parquet: pq.ParquetFile, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
@@ -185,8 +185,9 @@ def _may_hold_batches(group: Any, first: int, last: int) -> bool:
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema == BATCH:
-            known = column.statistics
-            return known is None or not known.has_min_max or (known.min <= last and known.max >= first)
+            statistics = column.statistics
+            has_bounds = statistics is not None and statistics.has_min_max
+            return not has_bounds or (statistics.min <= last and statistics.max >= first)
     return True
 
 
@@ -198,16 +199,16 @@ def _of_kind(rows: pa.Table, *kinds: str) -> pa.Table:
     return rows.filter(pc.is_in(rows[KIND], pa.array(kinds, pa.string())))
 
 
-def _count(found: Survey, rows: pa.Table) -> tuple[int, int]:
+def _count(summary: Survey, rows: pa.Table) -> tuple[int, int]:
     """Count the rows of batches and chunks; return how many log and chunk rows there are."""
     # A batch has one of each.
     for row in rows.group_by(BATCH).aggregate([(LEASE_EPOCH, "max"), (INCARNATION, "max")]).to_pylist():
-        found.epochs[row[BATCH]] = row[f"{LEASE_EPOCH}_max"]
-        found.incarnations[row[BATCH]] = row[f"{INCARNATION}_max"]
+        summary.epochs[row[BATCH]] = row[f"{LEASE_EPOCH}_max"]
+        summary.incarnations[row[BATCH]] = row[f"{INCARNATION}_max"]
     log_rows = pc.sum(pc.is_in(rows[KIND], pa.array([ROW, TRUNCATE]))).as_py() or 0
-    found.log_rows += log_rows
+    summary.log_rows += log_rows
     chunk_counts = _chunk_counts(_of_kind(rows, CHUNK))
-    found.chunk_rows.update(chunk_counts)
+    summary.chunk_rows.update(chunk_counts)
     return log_rows, chunk_counts.total()
 
 
@@ -219,26 +220,27 @@ def _chunk_counts(rows: pa.Table) -> Counter[ChunkName]:
 
 
 def _add_control_rows(
-    found: Survey, parquet: pq.ParquetFile, group: int, rows: pa.Table, first: int, last: int
+    summary: Survey, parquet: pq.ParquetFile, group: int, rows: pa.Table, first: int, last: int
 ) -> None:
     """Read the watermarks, schemas and truncates of a row group; payloads only if it holds watermarks or schemas."""
     kinds = set(pc.unique(rows[KIND]).to_pylist())
     if TRUNCATE in kinds:
-        places = parquet.read_row_group(group, columns=[BATCH, KIND, TABLE, INCARNATION, LSN, SEQ], use_threads=False)
-        for row in _of_kind(places.filter(_between(places[BATCH], first, last)), TRUNCATE).to_pylist():
+        columns = [BATCH, KIND, TABLE, INCARNATION, LSN, SEQ]
+        truncates = parquet.read_row_group(group, columns=columns, use_threads=False)
+        for row in _of_kind(truncates.filter(_between(truncates[BATCH], first, last)), TRUNCATE).to_pylist():
             at = Position(row[INCARNATION], row[LSN], row[SEQ])
-            found.truncates.setdefault(row[TABLE], []).append(at)
+            summary.truncates.setdefault(row[TABLE], []).append(at)
     if not kinds & {LOW, HIGH, SCHEMA}:
         return
     # Payloads last: of most files only a few rows are taken.
-    whole = parquet.read_row_group(group, columns=_FACTS, use_threads=False)
-    wanted = pc.and_(pc.is_in(whole[KIND], _CONTROL), _between(whole[BATCH], first, last))
-    for row in whole.filter(wanted).to_pylist():
+    whole = parquet.read_row_group(group, columns=_WATERMARK_COLUMNS, use_threads=False)
+    is_control = pc.and_(pc.is_in(whole[KIND], _CONTROL), _between(whole[BATCH], first, last))
+    for row in whole.filter(is_control).to_pylist():
         if row[KIND] == SCHEMA:
             schema = TableSchema.from_json(row["payload"])
-            found.schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row[LSN], row[SEQ]))
+            summary.schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row[LSN], row[SEQ]))
         else:
-            found.watermarks.append(WatermarkRow(**row))
+            summary.watermarks.append(WatermarkRow(**row))
 
 
 def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> Part:

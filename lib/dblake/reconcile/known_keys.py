@@ -71,8 +71,8 @@ class KnownKeys:
         Truncates that state has folded in are left out: it has no live row from before them.
         """
         dumped = {ending.row.table: schemas.get(ending.end.schema_id) for ending in ended}
-        found = self._find_states(schema for schema in dumped.values() if schema)
-        states = {state.schema.table: state for state in found}
+        folded = self._find_states(schema for schema in dumped.values() if schema)
+        states = {state.schema.table: state for state in folded}
         spark = self._runner.spark
         bounds = F.broadcast(spark.createDataFrame(_bounds(ended, states)))
         # An earlier row of one table may come once for each of its dumps that end here, which changes nothing.
@@ -95,8 +95,8 @@ def find_states(paths: Paths, schemas: Iterable[TableSchema]) -> list[FoldedStat
     """Return those tables' states that have the keys of the events that the events table holds now."""
     # Before the tables are opened, so that they are at least as far.
     frontier = read_frontier(paths)
-    found = (_find_state(paths, schema, frontier) for schema in schemas)
-    return [state for state in found if state]
+    states = (_find_state(paths, schema, frontier) for schema in schemas)
+    return [state for state in states if state]
 
 
 def _find_state(paths: Paths, schema: TableSchema, frontier: Frontier) -> FoldedState | None:
@@ -148,8 +148,8 @@ def _may_count(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> Co
 
 
 def _positions(truncates: DataFrame) -> dict[str, list[Position]]:
-    found: dict[str, list[Position]] = {}
+    positions: dict[str, list[Position]] = {}
     rows: Iterable[tuple[str, int, int, int]] = truncates.collect()
     for table, *at in rows:
-        found.setdefault(table, []).append(Position(*at))
-    return found
+        positions.setdefault(table, []).append(Position(*at))
+    return positions

@@ -44,40 +44,41 @@ class Reconciled:
 
 
 class MicroBatch:
-    """New landing batches, ``first`` to ``last``, with what their survey found; ``events`` is where tasks write."""
+    """New landing batches, ``first`` to ``last``, with their survey; ``events`` is where tasks write."""
 
     def __init__(
-        self, found: Survey, first: int, last: int, schemas: Mapping[str, TableSchema], landing: LandingFiles,
+        self, summary: Survey, first: int, last: int, schemas: Mapping[str, TableSchema], landing: LandingFiles,
         events: str, runner: Runner, known_keys: KnownKeys,
     ) -> None:
-        self._found, self._first, self._last, self._schemas = found, first, last, schemas
+        self._summary, self._first, self._last, self._schemas = summary, first, last, schemas
         self._landing, self._events, self._runner, self._known_keys = landing, events, runner, known_keys
 
     def reconcile(self) -> Reconciled:
         """Write the events of these batches. Raises WindowInvariantViolated for a window that contradicts itself."""
-        closing = [ending for ending in parse_endings(self._found.watermarks) if ending.window]  # steps 2, 4
+        closing = [ending for ending in parse_endings(self._summary.watermarks) if ending.window]  # steps 2, 4
         plan = Plan(self._first, self._last, self._schemas, closing_windows(closing))
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
         if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
             plan = self._evicting(chunks, in_window, plan)                                   # step 6: remove e.key
         if ended := [ending for ending in closing if ending.end.began]:
             written += self._phantoms(chunks, plan, ended)
-        written += self._runner.write(joined(chunks, self._found.parts), plan, self._events)  # step 7: append
+        written += self._runner.write(joined(chunks, self._summary.parts), plan, self._events)  # step 7: append
         files = [file for result in written for file in result.files]
         return Reconciled(files, sum((result.written for result in written), Counter()))
 
     def _chunks(self, closing: Sequence[Ending]) -> list[Part]:
         """Find landing's chunk rows of the windows that close; raise if a window has other rows than it read."""
-        counts: Counter[ChunkName] = Counter(self._found.chunk_rows)
-        before = [ending for ending in closing if ending.end.first_batch < self._first]
+        counts: Counter[ChunkName] = Counter(self._summary.chunk_rows)
+        earlier = [ending for ending in closing if ending.end.first_batch < self._first]
         parts: list[Part] = []
-        if before:
-            first = min(ending.end.first_batch for ending in before)
+        if earlier:
+            first = min(ending.end.first_batch for ending in earlier)
             files = self._landing.files(first, self._first - 1)
-            found, parts = chunk_parts(files, first, self._first - 1, [ending.row.chunk_id for ending in before])
-            counts.update(found)
+            chunk_ids = [ending.row.chunk_id for ending in earlier]
+            earlier_counts, parts = chunk_parts(files, first, self._first - 1, chunk_ids)
+            counts.update(earlier_counts)
         require_row_counts(closing, counts)
-        return joined(parts, self._found.chunk_parts)
+        return joined(parts, self._summary.chunk_parts)
 
     def _keys_in_windows(self, plan: Plan) -> DataFrame | None:
         """Return the keys of log events in the windows, as IN_WINDOW, from any batch; None if there are none."""
@@ -103,11 +104,11 @@ class MicroBatch:
             in_window.unpersist()
 
     def _phantoms(self, chunks: Sequence[Part], plan: Plan, ended: Sequence[Ending]) -> list[TaskResult]:
-        """Write the events that delete what was known before the dumps that end here and they did not return."""
+        """Write the events that delete keys that precede the dumps that end here and that the dumps did not return."""
         tables = {ending.row.table for ending in ended}
         windows = {number for number, closing in enumerate(plan.windows) if closing.window.table in tables}
         known, truncates = self._known_keys.of_tables(ended, plan.schemas)
-        log = self._runner.frame(self._found.parts, KNOWN, partial(log_keys, plan=plan, tables=tables))
+        log = self._runner.frame(self._summary.parts, KNOWN, partial(log_keys, plan=plan, tables=tables))
         returned = self._runner.frame(chunks, KNOWN, partial(returned_keys, plan=plan, windows=windows))
         known = reduce(DataFrame.unionByName, [rows for rows in (known, log, returned) if rows is not None])
         ends = self._runner.spark.createDataFrame(dump_ends(ended, self._with_new(truncates)))
@@ -122,5 +123,5 @@ class MicroBatch:
             candidates.unpersist()
 
     def _with_new(self, truncates: Mapping[str, Sequence[Position]]) -> dict[str, list[Position]]:
-        new = self._found.truncates
+        new = self._summary.truncates
         return {table: [*truncates.get(table, ()), *new.get(table, ())] for table in {*truncates, *new}}

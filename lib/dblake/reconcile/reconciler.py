@@ -55,10 +55,10 @@ class Reconciler:
         for table in (self._schemas, self._events, self._ledger):
             table.create()
         # State holds what was decoded before, so it knows nothing of events that are decoded again.
-        found = no_states if earlier else partial(find_states, paths)
-        self._known_keys = KnownKeys(self._runner, self._events, found)
+        find = no_states if earlier else partial(find_states, paths)
+        self._known_keys = KnownKeys(self._runner, self._events, find)
         self._run = self._newest_run()
-        self._known: dict[str, TableSchema] = {}
+        self._known_schemas: dict[str, TableSchema] = {}
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
     def done(self) -> int:
@@ -70,16 +70,16 @@ class Reconciler:
         done = self.done()
         behind = self._schemas.done()
         if behind < done:
-            found = self._survey(behind + 1, done)
+            summary = self._survey(behind + 1, done)
             with commit_lock(self._schemas.path):
-                self._append_schemas(found, behind, done)
+                self._append_schemas(summary, behind, done)
         behind = self._ledger.done()
         if behind < done:
-            found = self._survey(behind + 1, done)
+            summary = self._survey(behind + 1, done)
             with commit_lock(self._ledger.path):
-                self._append_ledger(found, self._counted(behind + 1, done), behind, done)
+                self._append_ledger(summary, self._counted(behind + 1, done), behind, done)
         for row in self._schemas.query():
-            self._known[row["schema_id"]] = parse_schema(row)
+            self._known_schemas[row["schema_id"]] = parse_schema(row)
 
     def reconcile(self, last: int) -> int:
         """Take all batches after those done up to ``last``; return the number of events.
@@ -90,8 +90,8 @@ class Reconciler:
         if last <= done:
             return 0
         self.landing.refresh()
-        found = self._survey(done + 1, last)
-        missing = set(range(done + 1, last + 1)) - found.epochs.keys()
+        summary = self._survey(done + 1, last)
+        missing = set(range(done + 1, last + 1)) - summary.epochs.keys()
         if missing:
             raise LandingGap(
                 f"landing lacks {ranges(missing)}; events reach batch {done}",
@@ -99,17 +99,18 @@ class Reconciler:
                           "dump all again",
             )
         with commit_lock(self._paths.schemas):
-            self._append_schemas(found, done, last)
+            self._append_schemas(summary, done, last)
         failpoint("reconcile.schemas_appended")
         batch = MicroBatch(
-            found, done + 1, last, self._known, self.landing, self._paths.events, self._runner, self._known_keys
+            summary, done + 1, last, self._known_schemas, self.landing, self._paths.events, self._runner,
+            self._known_keys,
         )
         written = batch.reconcile()
         failpoint("reconcile.events_written")
         self._commit(written, done, last)
         failpoint("reconcile.events_appended")
         with commit_lock(self._paths.windows):
-            self._append_ledger(found, _by_chunk(written.written), done, last)
+            self._append_ledger(summary, _by_chunk(written.written), done, last)
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
         return sum(file.rows for file in written.files)
@@ -117,9 +118,9 @@ class Reconciler:
     def _table(
         self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None
     ) -> AppendTable:
-        before = (getattr(earlier[0], name), earlier[1]) if earlier else None
+        before_redecode = (getattr(earlier[0], name), earlier[1]) if earlier else None
         application = Application.reconcile(self._paths.source)
-        return AppendTable(getattr(self._paths, name), application, columns, prune_by, before)
+        return AppendTable(getattr(self._paths, name), application, columns, prune_by, before_redecode)
 
     def _newest_run(self) -> int:
         return newest_batch(self._paths.events, Application.redecode(self._paths.source))
@@ -127,13 +128,13 @@ class Reconciler:
     def _survey(self, first: int, last: int) -> Survey:
         return survey(self.landing.files(first, last), first, last)
 
-    def _append_schemas(self, found: Survey, done: int, last: int) -> None:
-        self._known |= {row.schema.schema_id: row.schema for row in found.schemas}
+    def _append_schemas(self, summary: Survey, done: int, last: int) -> None:
+        self._known_schemas |= {row.schema.schema_id: row.schema for row in summary.schemas}
         # Schemas are ahead of events if a run died between the two.
         new = max(done, self._schemas.done())
         self._schemas.append_rows([
             schema_row(row.schema, Position(row.incarnation, row.lsn, row.seq), row.batch)
-            for row in found.schemas if row.batch > new
+            for row in summary.schemas if row.batch > new
         ], last)
 
     def _commit(self, written: Reconciled, done: int, last: int) -> None:
@@ -144,12 +145,12 @@ class Reconciler:
         """
         with commit_lock(self._paths.events):
             table = DeltaTable(self._paths.events)
-            now = table.transaction_version(Application.reconcile(self._paths.source)) or 0
+            current = table.transaction_version(Application.reconcile(self._paths.source)) or 0
             if (table.transaction_version(Application.redecode(self._paths.source)) or 0) != self._run:
                 raise _superseded()
-            if now != done:
+            if current != done:
                 raise TableUnavailable(
-                    f"another reconcile of this source has appended events up to batch {now}",
+                    f"another reconcile of this source has appended events up to batch {current}",
                     next_step="run one at a time; this one may be started again",
                 )
             try:
@@ -159,13 +160,13 @@ class Reconciler:
                     raise _superseded() from None
                 raise
 
-    def _append_ledger(self, found: Survey, written: Written, done: int, last: int) -> None:
-        ended = parse_endings(found.watermarks)
-        orphans = self._orphans(found, ended, done)
-        gaps = gap_rows(self._epoch_and_incarnation(done)[1], found)
-        if found.epochs:
-            newest = max(found.epochs)
-            self._last = newest, (found.epochs[newest], found.incarnations[newest])
+    def _append_ledger(self, summary: Survey, written: Written, done: int, last: int) -> None:
+        ended = parse_endings(summary.watermarks)
+        orphans = self._orphans(summary, ended, done)
+        gaps = gap_rows(self._epoch_and_incarnation(done)[1], summary)
+        if summary.epochs:
+            newest = max(summary.epochs)
+            self._last = newest, (summary.epochs[newest], summary.incarnations[newest])
         self._ledger.append_rows(ledger_rows(ended, written, orphans) + gaps, last)
 
     def _counted(self, first: int, last: int) -> Written:
@@ -175,12 +176,12 @@ class Reconciler:
             counted[row["chunk_id"], row["batch"], row["op"]] += 1
         return _by_chunk(counted)
 
-    def _orphans(self, found: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
+    def _orphans(self, summary: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
         """Return low watermarks whose lease epoch ended in these batches without a high one, each with that batch."""
-        if not found.epochs:
+        if not summary.epochs:
             return {}
-        before, newest = self._epoch_and_incarnation(done)[0], max(found.epochs.values())
-        lows = list(found.watermarks)
+        before, newest = self._epoch_and_incarnation(done)[0], max(summary.epochs.values())
+        lows = list(summary.watermarks)
         answered = {ending.row.chunk for ending in ended}
         if before is not None and before < newest:
             # Those of yet earlier epochs were recorded when this one began.
@@ -190,7 +191,7 @@ class Reconciler:
             answered |= {(row["chunk_id"], row["table"], before) for row in recorded}
         orphans = {}
         for low in lows_without_high(lows, answered):
-            later = [batch for batch, epoch in found.epochs.items() if epoch > low.lease_epoch]
+            later = [batch for batch, epoch in summary.epochs.items() if epoch > low.lease_epoch]
             if later:
                 orphans[low] = min(later)
         return orphans
@@ -198,8 +199,8 @@ class Reconciler:
     def _epoch_and_incarnation(self, batch: int) -> tuple[int | None, int | None]:
         """Lease epoch and incarnation of the batch before these; None if there is none."""
         if self._last is None or self._last[0] != batch:
-            found = self._survey(batch, batch)
-            self._last = batch, (found.epochs.get(batch), found.incarnations.get(batch))
+            summary = self._survey(batch, batch)
+            self._last = batch, (summary.epochs.get(batch), summary.incarnations.get(batch))
         return self._last[1]
 
 

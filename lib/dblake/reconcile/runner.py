@@ -100,9 +100,9 @@ def _attempt(parts: Sequence[Part], plan: Plan, table: str) -> TaskResult | Dbla
 
 
 def _results(results: Iterable[TaskResult | DblakeError]) -> list[TaskResult]:
-    found = []
+    successful = []
     for result in results:
         if isinstance(result, DblakeError):
             raise result
-        found.append(result)
-    return found
+        successful.append(result)
+    return successful

@@ -118,8 +118,8 @@ def _as_image(column: pa.MapArray) -> pa.MapArray:
 def landed_rows(parts: Iterable[Part], columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
     """Read row groups of landing, so many rows at a time that a batch stays small."""
     for part in parts:
-        found, inside = filesystem(part.path)
-        with pq.ParquetFile(inside, filesystem=found, read_dictionary=_repeated_of(columns)) as parquet:
+        system, inside = filesystem(part.path)
+        with pq.ParquetFile(inside, filesystem=system, read_dictionary=_repeated_of(columns)) as parquet:
             for group in part.groups:
                 of_group = parquet.metadata.row_group(group)
                 width = of_group.total_byte_size // max(of_group.num_rows, 1) + 1
@@ -133,8 +133,8 @@ def _repeated_of(columns: Sequence[str]) -> list[str]:
 
 def log_rows(rows: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """Select the log rows of the batches from ``first`` to ``last``."""
-    wanted = pc.and_(pc.is_in(rows.column(KIND), _LOG_KINDS), _between(rows, first, last))
-    return _where(rows, wanted)
+    is_log = pc.and_(pc.is_in(rows.column(KIND), _LOG_KINDS), _between(rows, first, last))
+    return _where(rows, is_log)
 
 
 def chunk_rows(rows: pa.RecordBatch, plan: Plan) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -182,10 +182,10 @@ def decode_log(rows: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
 def decode_chunk(rows: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Decode chunk rows as DECODED: all that is not the row's own, or its payload's, is null."""
-    known = {KIND: pa.repeat(CHUNK, rows.num_rows)}
-    known |= {name: rows.column(name) for name in (BATCH, "seq", TABLE, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)}
+    values = {KIND: pa.repeat(CHUNK, rows.num_rows)}
+    values |= {name: rows.column(name) for name in (BATCH, "seq", TABLE, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)}
     columns = [
-        known[f.name].cast(f.type) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT
+        values[f.name].cast(f.type) if f.name in values else pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT
     ]
     return decode(pa.RecordBatch.from_arrays(columns, schema=DECODER_INPUT), plan.schemas)
 
@@ -264,5 +264,5 @@ def _between(rows: pa.RecordBatch, first: int, last: int) -> pa.BooleanArray:
     return pc.and_(pc.greater_equal(batch, first), pc.less_equal(batch, last))
 
 
-def _where(rows: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.RecordBatch:
-    return rows if pc.all(wanted).as_py() else rows.filter(wanted)
+def _where(rows: pa.RecordBatch, condition: pa.BooleanArray) -> pa.RecordBatch:
+    return rows if pc.all(condition).as_py() else rows.filter(condition)

@@ -135,14 +135,14 @@ class Redecode:
                 failpoint(f"redecode.{name}_swapped")
         appended = _reject_pending_appends(self._paths)
         failpoint("redecode.appends_rejected")
-        _delete_folder(self._spark, self._paths.again)
+        _delete_folder(self._spark, self._paths.redecode_tables)
         failpoint("redecode.staged_deleted")
         record_finished_run(self._paths, run.number)
         logger.info("replaced the events of batches %d to %d", run.first, run.last)
         return appended
 
     def _staged_paths(self, run: RedecodeRun) -> StagedPaths:
-        folder = f"{self._paths.again}/{run.number}-{run.first}-{run.decoder}"
+        folder = f"{self._paths.redecode_tables}/{run.number}-{run.first}-{run.decoder}"
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
     def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from dblake.core.source import Source
 from tests.model.dblog import Event
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
-from tests.support.reshaped import Reshaped, T, reshaped
+from tests.support.reshaped import KINDS, Reshaped, T, reshaped
 
 ROOT = {
     "postgres": (
@@ -30,7 +32,7 @@ PLAIN = ("CREATE TABLE public.t (id int PRIMARY KEY, v varchar(9))", "INSERT INT
 FILL = "INSERT INTO public.t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 11, 'c'), (4, 12, 'd')"
 
 
-@pytest.fixture(params=["database", "mariadb", "mysql"])
+@pytest.fixture(params=["database", "mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
     with reshaped(request.getfixturevalue(request.param)) as world:
         yield world
@@ -92,16 +94,20 @@ IN_WINDOW = ("dropped", "emptied")
 """The changes inside an open window that the short suite keeps."""
 
 
-@pytest.mark.parametrize(("name", "live"), [
-    *(pytest.param(name, False, id=f"{name}-between") for name in WITHOUT_EVENTS),
-    *(pytest.param(name, True, id=f"{name}-live", marks=[] if name in IN_WINDOW else pytest.mark.slow)
-      for name in WITHOUT_EVENTS),
-])
+def partition_cases() -> Iterator[ParameterSet]:
+    """Yield each change on each server that knows it, between captures and inside an open window."""
+    servers = ("database", "mariadb", "mysql")
+    for server, (name, statements), live in product(servers, WITHOUT_EVENTS.items(), (False, True)):
+        if KINDS[server] in statements:
+            is_slow = server == "mysql" or (live and name not in IN_WINDOW)
+            case = f"{name}-{'live' if live else 'between'}-{server}"
+            yield pytest.param(server, name, live, id=case, marks=pytest.mark.slow if is_slow else [])
+
+
+@pytest.mark.parametrize(("world", "name", "live"), partition_cases(), indirect=["world"])
 def test_partition_change_converges_after_redump(
     world: Reshaped, lake: CaptureLake, partitioned: Source, name: str, live: bool
 ) -> None:
-    if world.kind not in WITHOUT_EVENTS[name]:
-        pytest.skip(f"not on {world.kind}")
     statements = WITHOUT_EVENTS[name][world.kind]
     if live:
         # The partition changes while the chunk's window is open: rows of the chunk no longer exist.
@@ -124,7 +130,9 @@ def test_added_empty_partition_causes_no_redump(world: Reshaped, lake: CaptureLa
     assert [dump["state"] for dump in lake.dumps()] == ["done"]
 
 
-@pytest.mark.parametrize("where", ["low", "read", "high"])
+@pytest.mark.parametrize("where", [
+    pytest.param("low", marks=pytest.mark.slow), "read", pytest.param("high", marks=pytest.mark.slow),
+])
 def test_truncate_and_insert_in_window_win_over_chunk(world: Reshaped, lake: CaptureLake, where: str) -> None:
     world.run(*PLAIN)
     source = world.backend.source("public.t")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from _pytest.mark import ParameterSet
 from psycopg2.extensions import cursor
 
 from dblake.capture.stale_detector import SavedFingerprint, stale_reason
@@ -20,10 +21,19 @@ from dblake.source.postgres import fingerprints
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
-from tests.support.reshaped import CHANGES, INSERT, UPDATE, Change, Reshaped, T, find_misplaced, reshaped, t
+from tests.support.reshaped import CHANGES, INSERT, KINDS, UPDATE, Change, Reshaped, T, find_misplaced, reshaped, t
 
 
-@pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb", "mysql"])
+def cases(*short: str, servers: Iterable[str] = KINDS) -> list[ParameterSet]:
+    """Return each change on each of the ``servers`` that know it; those not in ``short`` are slow."""
+    return [
+        pytest.param(server, name, id=f"{name}-{server}", marks=[] if server in short else pytest.mark.slow)
+        for server in servers for name, change in CHANGES.items() if KINDS[server] in change.on
+    ]
+
+
+@pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb",
+                        pytest.param("mysql", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
     plugin: Literal["pgoutput", "wal2json"] = "wal2json" if request.param == "wal2json_database" else "pgoutput"
     with reshaped(request.getfixturevalue(request.param), plugin) as world:
@@ -41,13 +51,6 @@ def lake(tmp_path: Path) -> CaptureLake:
     return CaptureLake(tmp_path)
 
 
-def change_on(world: Reshaped, name: str) -> Change:
-    change = CHANGES[name]
-    if world.kind not in change.on:
-        pytest.skip(f"not on {world.kind}")
-    return change
-
-
 def require_same(world: Reshaped, lake: CaptureLake, table: str) -> None:
     """Assert that state equals the source in every column, and that no event has a value under another column."""
     there = world.sorted_rows(table)
@@ -60,9 +63,9 @@ def dumps(lake: CaptureLake) -> list[tuple[str, str]]:
     return [(dump["table"], dump["state"]) for dump in lake.dumps()]
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("world", "name"), cases("database", "mariadb"), indirect=["world"])
 def test_change_between_captures_converges(world: Reshaped, lake: CaptureLake, name: str) -> None:
-    change = change_on(world, name)
+    change = CHANGES[name]
     source = world.create()
     lake.dump(T)
     lake.capture(source)
@@ -76,14 +79,20 @@ def test_change_between_captures_converges(world: Reshaped, lake: CaptureLake, n
     assert read_stale_tables(lake.store) == []
 
 
-@pytest.mark.parametrize("where", [
-    pytest.param("low", marks=pytest.mark.slow), "read", pytest.param("high", marks=pytest.mark.slow),
-])
-@pytest.mark.parametrize("name", CHANGES)
-def test_change_in_chunk_window_converges(world: Reshaped, lake: CaptureLake, name: str, where: str) -> None:
-    change = change_on(world, name)
-    if world.plugin == "wal2json" and where != "read":
-        pytest.skip("chunks are the same with pgoutput; only the log differs")
+@pytest.mark.parametrize(("world", "name"), cases("database"), indirect=["world"])
+def test_change_in_chunk_read_converges(world: Reshaped, lake: CaptureLake, name: str) -> None:
+    change_in_window(world, lake, CHANGES[name], "read")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["low", "high"])
+@pytest.mark.parametrize(("world", "name"), cases(servers=("database", "mariadb", "mysql")), indirect=["world"])
+def test_change_beside_chunk_read_converges(world: Reshaped, lake: CaptureLake, name: str, where: str) -> None:
+    """Chunks are the same with wal2json: only the log differs."""
+    change_in_window(world, lake, CHANGES[name], where)
+
+
+def change_in_window(world: Reshaped, lake: CaptureLake, change: Change, where: str) -> None:
     source = world.create()
     lake.dump(T)
     lake.capture(source, chunk_size=2, steps={(where, T): lambda: world.change(change)})

@@ -128,7 +128,7 @@ def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: P
     built = DeltaTable(paths.state("public", "t")).version()
     run_state(spark, paths)
     assert DeltaTable(paths.state("public", "t")).version() == built
-    assert not Path(paths.again).exists()
+    assert not Path(paths.redecode_tables).exists()
     (second,) = redecode(spark, paths, 1)
     assert second.tables == [] and {line.of for line in second.lines} == {"events", "schemas", "windows"}
     # Reconcile and state continue with new batches.
@@ -171,7 +171,7 @@ def test_redecode_killed_at_failpoint_is_completed_by_next_run(
     assert events(spark, paths) == (EXPECTED_EVENTS if swapped else before)
     (run,) = redecode(spark, paths, 3)
     assert (run.tables, events(spark, paths)) == (["public.t"], EXPECTED_EVENTS)
-    assert not Path(paths.again).exists()
+    assert not Path(paths.redecode_tables).exists()
 
 
 def test_interrupted_redecode_finishes_before_another_range(

@@ -41,10 +41,10 @@ def run(folder: pytest.Pytester, *options: str) -> list[str]:
     ("nodeid", "name"),
     [
         ("tests/unit/mysql/test_x.py::test_y[a/b]", "unit"), ("tests/e2e/test_x.py::test_y", "e2e"),
-        ("tests/test_x.py::test_y", "tests"),
+        ("tests/test_x.py::test_y", "tests"), ("tests/spark/state/test_x.py::test_y", "spark/state"),
     ],
 )
-def test_area_nodeid_gives_first_folder(nodeid: str, name: str) -> None:
+def test_area_nodeid_gives_folder(nodeid: str, name: str) -> None:
     assert report.area_of(nodeid) == name
 
 
