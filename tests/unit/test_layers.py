@@ -22,7 +22,7 @@ CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
     "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.sql", "dblake.maintenance",
-    "dblake.quality", "dblake.spark",
+    "dblake.quality", "dblake.spark", "dblake.cycle",
 )
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
@@ -52,17 +52,18 @@ NEVER = [
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.state",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    ((*RIGHT[:-1], "dblake.status"), ("dblake.cycle",)),
 ]
 
 # Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
-    "dblake.quality.selection",
+    "dblake.quality.pending", "dblake.quality.selection",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
     "dblake.sql.query", "dblake.sql.views",
-    "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",
+    "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "pipelines.status",
     "trials.airflow.trial",

@@ -18,7 +18,8 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
@@ -123,9 +124,23 @@ def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
         startup.set_java_options()
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
-    with defer_signals():
+    with defer_signals(), _discarded_stdout():
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     return dict(SparkConf().getAll()) | settings
+
+
+@contextmanager
+def _discarded_stdout() -> Iterator[None]:
+    """Start children without our stdout, which is for results: Delta prints progress of VACUUM there."""
+    sys.stdout.flush()
+    ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
+        os.close(nowhere)
 
 
 def _jar_options() -> list[str]:
