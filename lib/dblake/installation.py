@@ -48,4 +48,6 @@ def write_archive(target: Path) -> None:
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name_inside in sorted(sources):
             archive.write(file, name_inside)
+        # A folder without it is a package on a disk, but not in an archive.
+        archive.writestr("jobs/__init__.py", "")
     partial.replace(target)

@@ -126,7 +126,7 @@ def supervise(parts: Sequence[Part], stop: threading.Event, write_line: Callable
 
 
 def is_restarted(code: int) -> bool:
-    """Return True for an exit code that a restart may clear: 75, a signal, and 0, which was not asked for."""
+    """Return True for an exit code that a restart may clear: 75, a signal, and 0, because a part must not end."""
     return code in (ExitCode.DONE, ExitCode.TRY_AGAIN) or code < 0 or code > 128
 
 

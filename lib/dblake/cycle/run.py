@@ -38,7 +38,7 @@ _FINISH_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _WAIT_SECONDS = 1.0
 _UPKEEP_SECONDS = 30.0
-"""How often the second thread finds out what is due."""
+"""How often the second thread reads what is due."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Whether reconcile has anything to do, by the Delta logs alone: no Spark, and a fraction of a second.
 
 Place: before ``stream``, which does the work. Guarantee: the answer is "no" only if schemas, events and ledger record
-the newest batch of landing, each in the commit that completed it; whatever else is the case, ``stream`` finds out.
+the newest batch of landing, each in the commit that completed it; in every other case ``stream`` decides.
 """
 
 from __future__ import annotations

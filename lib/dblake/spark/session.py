@@ -119,9 +119,10 @@ def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
         # Spark's Python workers start with an empty module path.
         os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
         master = settings.get(_MASTER) or _configured_master()
-        options = shlex.join([*_jar_options(), *_code_options(master)])
-        os.environ[_SUBMIT_ARGS] = f"{options} {os.environ.get(_SUBMIT_ARGS, 'pyspark-shell')}"
-        startup.set_java_options()
+        given = os.environ.get(_SUBMIT_ARGS, "pyspark-shell")
+        options = shlex.join([*_jar_options(master, given), *_code_options(master)])
+        os.environ[_SUBMIT_ARGS] = f"{options} {given}"
+        startup.set_java_options(delta_jars())
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
     with defer_signals(), _discarded_stdout():
@@ -143,12 +144,20 @@ def _discarded_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _jar_options() -> list[str]:
+def delta_jars() -> list[str]:
+    """Return the paths of Delta's jars, which set-up resolved; none in an environment without that set-up."""
+    return sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
+
+
+def _jar_options(master: str, given: str) -> list[str]:
     """Return spark-submit's options for Delta's jars: those that set-up resolved, else Ivy resolves them now."""
-    jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
-    if jars:
-        return ["--jars", ",".join(jars)]
-    return ["--packages", delta_package()]
+    jars = delta_jars()
+    if not jars:
+        return ["--packages", delta_package()]
+    if _is_local_master(master) and "driver-class-path" not in given and "extraClassPath" not in given:
+        # On one machine no other process needs them, and only classes of the class path can be archived.
+        return ["--driver-class-path", os.pathsep.join(jars)]
+    return ["--jars", ",".join(jars)]
 
 
 def delta_package() -> str:

@@ -133,7 +133,10 @@ def test_pause_after_long_run_is_short_again() -> None:
     assert one.schedule_restart() == 1
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, True), (75, True), (-9, True), (137, True), (64, False), (1, False)])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(0, True), (75, True), (-9, True), (137, True), (64, False), (65, False), (70, False), (78, False), (1, False)],
+)
 def test_restart_by_exit_code(code: int, expected: bool) -> None:
     assert is_restarted(code) is expected
 
