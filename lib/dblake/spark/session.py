@@ -114,15 +114,15 @@ def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._gateway is None and _GATEWAY not in os.environ:
-        os.environ["SPARK_CONF_DIR"] = str(application_home() / "conf")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Spark's Python workers start with an empty module path.
         os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
         master = settings.get(_MASTER) or _configured_master()
         given = os.environ.get(_SUBMIT_ARGS, "pyspark-shell")
-        options = shlex.join([*_jar_options(master, given), *_code_options(master)])
+        settings_file = ["--properties-file", str(application_home() / "conf" / "spark-defaults.conf")]
+        options = shlex.join([*settings_file, *_jar_options(master, given), *_code_options(master)])
         os.environ[_SUBMIT_ARGS] = f"{options} {given}"
-        startup.set_java_options(delta_jars())
+        startup.set_java_options(delta_jars(), application_home() / "conf" / "log4j2.properties")
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
     with defer_signals(), _discarded_stdout():

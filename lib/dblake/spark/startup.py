@@ -26,9 +26,13 @@ _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the JVM that only assembles the command line of the next one."""
 
 
-def set_java_options(jars: Sequence[str]) -> None:
+def set_java_options(jars: Sequence[str], log_settings: Path) -> None:
     """Add options to the environment from which ``spark-submit`` takes those of its JVMs."""
     _add("SPARK_LAUNCHER_OPTS", _LAUNCHER)
+    # Spark puts its folder of settings first on the class path, where Java's archives allow no folder with files, and
+    # only the folder they were written with: one that does not exist is always the same.
+    os.environ["SPARK_CONF_DIR"] = "/nonexistent"
+    _add("SPARK_SUBMIT_OPTS", f'"-Dlog4j2.configurationFile={log_settings.as_uri()}"')
     if target := os.environ.get(_ARCHIVE_TO):
         _add("SPARK_SUBMIT_OPTS", f"-XX:ArchiveClassesAtExit={target} {_QUIET}")
     elif (archive := archive_path(jars)).is_file() and " " not in str(archive):
