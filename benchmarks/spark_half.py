@@ -15,6 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.capture_job import ENVIRONMENT
+from benchmarks.process import run
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -70,9 +73,9 @@ class Part:
 
 def parts() -> list[Part]:
     """Return all parts, in the order in which they are measured."""
-    from benchmarks import reconcile, state
+    from benchmarks import first_load, reconcile, state
 
-    return [*reconcile.PARTS, *state.PARTS]
+    return [*first_load.PARTS, *reconcile.PARTS, *state.PARTS]
 
 
 def median_seconds(costs: Sequence[Cost]) -> float:
@@ -92,12 +95,21 @@ def cost_of(job: Callable[[], object]) -> Cost:
     return Cost(time.perf_counter() - began, tree_cpu_seconds() - cpu)
 
 
-def adopt_orphans() -> None:
+def run_with_children(command: Sequence[str]) -> None:
+    """Run a job of ours; wait also for the JVM that it leaves behind, so that its CPU time counts."""
+    _adopt_orphans()
+    before = _children()
+    run(command, ENVIRONMENT)
+    for process in _children() - before:
+        os.waitpid(process, 0)
+
+
+def _adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends (``PR_SET_CHILD_SUBREAPER``)."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def children() -> set[int]:
+def _children() -> set[int]:
     """Return the processes whose parent is this one."""
     listed = Path(f"/proc/{os.getpid()}/task").iterdir()
     return {int(child) for task in listed for child in (task / "children").read_text("ascii").split()}

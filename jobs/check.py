@@ -48,7 +48,7 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
 
     own = read_suites(config.quality.suites) if config.quality.suites else []
     with show_progress():
-        spark = spark_session("dblake check")
+        spark = spark_session("dblake check", config.warehouse)
         # Spark's own report of a suite's fault may show row values.
         silence_spark(spark)
         report = run_check(spark, paths, own, everything=everything, tables=tables)

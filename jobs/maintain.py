@@ -27,7 +27,7 @@ def maintain(config: Config, as_json: bool) -> None:
     paths = Paths(config.warehouse, config.source.name)
     with show_progress():
         results = run_maintenance(
-            session_of("dblake maintain"), paths, config.maintain, parallel=config.state.parallel
+            session_of("dblake maintain", config.warehouse), paths, config.maintain, parallel=config.state.parallel
         )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))

@@ -31,7 +31,7 @@ from pipelines.preflight import check_source, init_source, plan_source
 def preflight(
     config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
 ) -> int:
-    """Check all prerequisites of the source; exit 78 if one is not met.
+    """Check all prerequisites of the source and of a warehouse on S3; exit 78 if one is not met.
 
     --init creates only what is missing, so it may be repeated. It never recreates a lost slot.
     """

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dblake.config import Config
-from dblake.core.errors import UsageError
+from dblake.core.errors import CopyDiffers, UsageError
 from dblake.lake.layout import Paths
 from dblake.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
@@ -31,24 +31,27 @@ _MAX_DIFFERENCES = 50
 @click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
 @click.option("--from", "first", type=click.IntRange(min=1), metavar="BATCH",
               help="Decode landing again from this batch, show the differences and replace the old events.")
+@click.option("--compare", is_flag=True,
+              help="With --from: show the differences only and replace nothing; exit 65 if there are any.")
 @click.option("--json", "as_json", is_flag=True, help="With --from: print the differences as JSON.")
-def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> None:
+def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_json: bool) -> None:
     """Turn landed batches into ordered events, one per change and per dumped row that no change supersedes."""
     paths = Paths(config.warehouse, config.source.name)
     if first is not None:
         if mode != "once":
             raise UsageError("--from cannot run continuously", next_step="omit --continuous")
-        _redecode(config, paths, first, as_json)
+        _redecode(config, paths, first, compare, as_json)
         return
-    if as_json:
-        raise UsageError("--json requires --from BATCH", next_step="add --from BATCH or omit --json")
+    if as_json or compare:
+        option = "--json" if as_json else "--compare"
+        raise UsageError(f"{option} requires --from BATCH", next_step=f"add --from BATCH or omit {option}")
     if mode == "once" and (batch := reconciled_batch(paths)) is not None:
         click.echo(f"nothing to do: events reach batch {batch}")
         return
     from dblake.reconcile.stream import reconcile_once, reconcile_until
     from dblake.spark.session import session_of
 
-    spark, size = session_of("dblake reconcile"), config.reconcile.max_bytes_per_trigger
+    spark, size = session_of("dblake reconcile", config.warehouse), config.reconcile.max_bytes_per_trigger
     with show_progress():
         if mode == "once":
             batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
@@ -60,25 +63,49 @@ def reconcile(config: Config, mode: str, first: int | None, as_json: bool) -> No
     click.echo(f"events reach batch {batch}")
 
 
-def _redecode(config: Config, paths: Paths, first: int, as_json: bool) -> None:
-    from dblake.redecode.run import redecode
+def _redecode(config: Config, paths: Paths, first: int, compare: bool, as_json: bool) -> None:
+    from dblake.redecode.run import compare_redecoded, redecode
     from dblake.spark.session import spark_session
 
+    size = config.reconcile.max_bytes_per_trigger
     with show_progress():
-        spark = spark_session("dblake reconcile")
-        runs = redecode(spark, paths, first, max_bytes_per_trigger=config.reconcile.max_bytes_per_trigger)
-    _print_runs(runs, as_json)
+        spark = spark_session("dblake reconcile", config.warehouse)
+        if not compare:
+            runs = redecode(spark, paths, first, max_bytes_per_trigger=size)
+        else:
+            compared = compare_redecoded(spark, paths, first, max_bytes_per_trigger=size)
+    if compare:
+        _compare(compared, as_json)
+    else:
+        _print_runs(runs, as_json)
+
+
+def _compare(run: RedecodeRun, as_json: bool) -> None:
+    """Print a comparison. Raises CopyDiffers if something differs."""
+    if as_json:
+        click.echo(json.dumps([run.as_json()], indent=2))
+    else:
+        _print_table(run)
+    if any(line.differs for line in run.lines):
+        raise CopyDiffers(
+            f"batches {run.first} to {run.last} decode to other rows than the tables have; nothing was replaced",
+            next_step=f"run reconcile --from {run.first} to replace them",
+        )
 
 
 def _print_runs(runs: Sequence[RedecodeRun], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([run.as_json() for run in runs], indent=2))
         return
-    console = Console()
     for run in runs:
-        (console if console.is_terminal else Console(width=_PIPE_WIDTH_CHARACTERS)).print(_difference_table(run))
+        _print_table(run)
         if run.tables:
             click.echo(f"the next run of state rebuilds: {', '.join(run.tables)}")
+
+
+def _print_table(run: RedecodeRun) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=_PIPE_WIDTH_CHARACTERS)).print(_difference_table(run))
 
 
 def _difference_table(run: RedecodeRun) -> Table:

@@ -37,7 +37,7 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     due = {"check_seconds": check, "maintain_seconds": maintain}
     changes = {key: None if choice == "never" else 0.0 for key, choice in due.items() if choice != "due"}
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
-    cycle = Cycle(config, session_of("dblake run"))
+    cycle = Cycle(config, session_of("dblake run", config.warehouse))
     with show_progress():
         if mode == "continuous":
             with stop_requested() as stop:

@@ -28,9 +28,9 @@ def sql(config: Config, statement: str | None, at: str | None, form: str | None)
     """Run a Spark SQL query; without STATEMENT, open a prompt.
 
     Tables are schema.table, schema.table_live, schema.table_history, and dblake.events, dblake.schemas,
-    dblake.windows, dblake.frontier.
+    dblake.windows, dblake.frontier, dblake.verifications.
     """
-    spark = spark_session("dblake sql")
+    spark = spark_session("dblake sql", config.warehouse)
     silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)
     point = read_frontier_at(paths, at) if at else None

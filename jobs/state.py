@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import click
 from dblake.config import Config
 from dblake.lake.layout import Paths
 from dblake.state.pending import folded_batch
+from dblake.verification.run import compare_landed
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.progress import show_progress
 
@@ -28,22 +29,30 @@ def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
     paths = Paths(config.warehouse, config.source.name)
     if mode == "once" and (batch := folded_batch(paths)) is not None:
+        compare_landed(paths)
         click.echo(f"nothing to do: state has reached batch {batch}")
         return
     from dblake.spark.session import session_of
     from dblake.state.run import require_success, run_continuously, run_state
 
-    fold = partial(run_state, session_of("dblake state"), paths, parallel=config.state.parallel,
+    fold = partial(run_state, session_of("dblake state", config.warehouse), paths, parallel=config.state.parallel,
                    batches_per_step=config.state.batches_per_step)
     with show_progress():
         if mode == "once":
             results = fold()
             print_tables(results)
+            compare_landed(paths)
             require_success(results)
         else:
             with stop_requested() as stop:
                 pause = config.state.interval_seconds if interval is None else interval
-                run_continuously(stop, paths, partial(fold, stop=stop), pause)
+                run_continuously(stop, paths, partial(_fold_and_compare, partial(fold, stop=stop), paths), pause)
+
+
+def _fold_and_compare(fold: Callable[[], list[TableResult]], paths: Paths) -> list[TableResult]:
+    results = fold()
+    compare_landed(paths)
+    return results
 
 
 def print_tables(results: Sequence[TableResult]) -> None:

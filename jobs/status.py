@@ -39,6 +39,8 @@ def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool
         console.print(_dump_table(document))
     if document["check"]:
         console.print(_describe_check(document["check"]), soft_wrap=True)
+    if document["verifications"]:
+        console.print(_verification_table(document))
     for problem in document["problems"]:
         table = f" {problem['table']}:" if problem["table"] else ":"
         detail = escape(f"{table} {problem['detail']}. Next: {problem['next']}")
@@ -77,6 +79,14 @@ def _dump_table(document: dict[str, Any]) -> Table:
         table.add_row(dump["id"], dump["table"], dump["state"], _format_number(dump["chunks"]),
                       _format_number(dump["rows"]), _format_number(dump["rows_expected"]),
                       _format_number(dump["rows_per_second"]), _format_number(dump["seconds_left"]))
+    return table
+
+
+def _verification_table(document: dict[str, Any]) -> Table:
+    table = Table("table", "verified at", "coverage", "differences")
+    for entry in document["verifications"]:
+        coverage = f"{entry['coverage']:.1%}{' of a sample' if entry['sampled'] else ''}"
+        table.add_row(escape(entry["table"]), entry["verified_at"], coverage, _format_number(entry["differences"]))
     return table
 
 

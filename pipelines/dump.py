@@ -5,7 +5,6 @@ Capture carries the requests out. Only ``start`` connects to the database, to re
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,12 +14,12 @@ from dblake.capture import dump_queue
 from dblake.capture.dump_keys import parse_keys
 from dblake.capture.dump_task import Control, DumpState, Key
 from dblake.capture.progress import ProgressStore, open_progress
+from dblake.capture.selection import canonical_name, resolve_tables
 from dblake.capture.stale_tables import set_dump
 from dblake.capture.throttle import Throttle, read_throttle
 from dblake.capture.throttle import set_throttle as save_throttle
 from dblake.config import Config
 from dblake.core.errors import ConfigError, PrerequisitesNotMet, Unsupported, UsageError
-from dblake.core.names import qualified, split_qualified
 from dblake.core.schema import TableSchema
 from dblake.mask.rules import key_is_masked, rules_of
 
@@ -43,7 +42,7 @@ class Queued:
 
 def start_all(config: Config, *, priority: int | None = None) -> Queued:
     """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none."""
-    captured = _read_captured(config)
+    captured = read_captured(config)
     keyed = tuple(name for name, schema in captured.items() if schema.primary_key)
     if not keyed:
         raise Unsupported(
@@ -63,14 +62,8 @@ def start_tables(
     Given keys get priority 10 by default, whole tables 0. Raises Unsupported for a table that is not captured or has
     no primary key.
     """
-    captured = _read_captured(config)
-    names = tuple(dict.fromkeys(_resolve_table(captured, table) for table in tables))
-    keyless = [name for name in names if not captured[name].primary_key]
-    if keyless:
-        raise Unsupported(
-            f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; until then only its changes are captured",
-        )
+    captured = read_captured(config)
+    names = resolve_tables(captured, tables)
     requested: list[Key] | None = None
     if keys:
         if len(names) != 1:
@@ -87,28 +80,33 @@ def start_tables(
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 
-    Raises ConfigError if there is no such dump or no dump of such a table.
+    A verification is selected by its id only. Raises ConfigError if there is no such dump or no dump of such a table.
     """
-    store = _open_store(config)
-    entries = dump_queue.dump_status(store)
+    store = open_store(config)
+    entries = _read_entries(store, dump_id)
     if dump_id is not None and all(entry["id"] != dump_id for entry in entries):
         raise ConfigError(f"there is no dump {dump_id}", next_step="list the dumps with dump status")
-    name = None if table is None else _canonical(table)
+    name = None if table is None else canonical_name(table)
     if name is not None and all(entry["table"] != name for entry in entries):
         raise ConfigError(f"there is no dump of table {name}", next_step="list the dumps with dump status")
     selected = [
-        request for request in dump_queue.read_requests(store)
-        if dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
+        request for request in dump_queue.read_requests(store) if (dump_id or not request.verify)
+        and dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
     ]
     for request in selected:
         dump_queue.set_control(store, request, control)
     ids = {(request.id, request.table) for request in selected}
-    return [entry for entry in dump_queue.dump_status(store) if (entry["id"], entry["table"]) in ids]
+    return [entry for entry in _read_entries(store, dump_id) if (entry["id"], entry["table"]) in ids]
+
+
+def _read_entries(store: ProgressStore, dump_id: str | None) -> list[Entry]:
+    verifications = dump_queue.dump_status(store, verifications=True) if dump_id else []
+    return dump_queue.dump_status(store) + verifications
 
 
 def set_throttle(config: Config, changes: Throttle) -> Throttle:
     """Set the given limits, leave the others, and return the limits in force from the next chunk on."""
-    store = _open_store(config)
+    store = open_store(config)
     throttle = replace(read_throttle(store), **_given(asdict(changes)))
     save_throttle(store, throttle)
     configured = config.dump.model_dump(include=set(asdict(throttle)))
@@ -117,12 +115,12 @@ def set_throttle(config: Config, changes: Throttle) -> Throttle:
 
 def reset_throttle(config: Config) -> None:
     """Return to the configuration's limits."""
-    save_throttle(_open_store(config), Throttle())
+    save_throttle(open_store(config), Throttle())
 
 
 def read_dumps(config: Config) -> list[Entry]:
     """Return every dump, one entry per table."""
-    return dump_queue.dump_status(_open_store(config))
+    return dump_queue.dump_status(open_store(config))
 
 
 def estimate_rows(config: Config, queued: Queued) -> int | None:
@@ -136,7 +134,7 @@ def estimate_rows(config: Config, queued: Queued) -> int | None:
 
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
-    store = _open_store(config)
+    store = open_store(config)
     while True:
         entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
         show(entries)
@@ -149,40 +147,24 @@ def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) 
 
 
 def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
-    store = _open_store(config)
+    store = open_store(config)
     dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority)
     if keys is None:
         set_dump(store, tables, dump_id)
     return dump_id
 
 
-def _open_store(config: Config) -> ProgressStore:
+def open_store(config: Config) -> ProgressStore:
+    """Open the configured progress store."""
     return open_progress(config.progress, config.source.name)
 
 
-def _read_captured(config: Config) -> dict[str, TableSchema]:
+def read_captured(config: Config) -> dict[str, TableSchema]:
+    """Return the schemas of all captured tables, by name."""
     # Imported here: database drivers and Arrow take longer to load than the other subcommands take to run.
     from pipelines.sources import open_source
 
     return {schema.table: schema for schema in open_source(config).tables()}
-
-
-def _resolve_table(captured: Mapping[str, TableSchema], table: str) -> str:
-    name = _canonical(table)
-    if name in captured:
-        return name
-    near = difflib.get_close_matches(name, captured, n=3)
-    raise Unsupported(
-        f"table {table} is not captured",
-        next_step=f"did you mean {' or '.join(near)}?" if near else "write schema.table, as source.tables has it",
-    )
-
-
-def _canonical(table: str) -> str:
-    try:
-        return qualified(*split_qualified(table))
-    except ValueError:
-        return table
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dblake.config import Config, PasswordReference
 from dblake.core.source import Check, InitPlan
+from dblake.lake.preflight import check_storage
 from dblake.source.mysql import init as mysql
 from dblake.source.postgres import init as postgres
 from pipelines.sources import mysql_settings, open_source, postgres_settings
 
 
 def check_source(config: Config) -> list[Check]:
-    """Return every prerequisite of the configured source, met or not."""
-    return open_source(config).preflight()
+    """Return every prerequisite of the configured source and warehouse, met or not."""
+    return [*open_source(config).preflight(), *check_storage(config.warehouse)]
 
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:

@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dblake.capture.dump_queue import dump_status, queue_dump
+from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.config import Config
-from dblake.core.errors import ConfigError, SourceError, StateError
+from dblake.core.errors import ConfigError, CopyDiffers, SourceError, StateError
 from dblake.core.names import split_qualified
 from dblake.core.processes import end_with_parent, stop_process
 from dblake.core.schema import TableSchema
@@ -39,6 +39,7 @@ from dblake.spark.sql_literals import delta, identifier
 from dblake.sql.query import query
 from dblake.state.digest import digest_sql
 from dblake.state.run import run_state
+from dblake.verification.requests import Verification
 from pipelines.sources import postgres_settings
 
 _MARKER = "made-by-dblake-quickstart"
@@ -98,10 +99,12 @@ class Quickstart:
                 self._watch_dump(store, capture, folder)
                 self._announce("4. Reconcile and state, while capture and pgbench run")
                 self._advance()
-            self._announce("5. Stop pgbench and capture the rest of the log")
+                self._announce("5. Verify state against the database row by row, while capture and pgbench run")
+                self._verify(store, {t.table: len(t.primary_key) for t in tables})
+            self._announce("6. Stop pgbench and capture the rest of the log")
             self._run_job("capture", "--until-caught-up")
             self._advance()
-            self._announce("6. Verify: database and Spark each count and hash every table")
+            self._announce("7. Verify once more, at rest: database and Spark each count and hash every table")
             tables = list(PostgresSource(settings).tables())
             return self._compare(digests(settings, tables), tables)
 
@@ -257,6 +260,18 @@ class Quickstart:
             f"   up to landing batch {batch}: {events:,} events; reconcile {reconciled - started:.1f} s, "
             f"state {time.monotonic() - reconciled:.1f} s"
         )
+
+    def _verify(self, store: ProgressStore, tables: dict[str, int]) -> None:
+        """Verify tables, given with the number of their key columns, while all jobs run; raise if a row differs."""
+        verification = Verification(self._paths, store, queue_verification(store, list(tables)), tables)
+        while not verification.advance():
+            time.sleep(1)
+            self._advance()
+        for result in verification.results():
+            self.console.print(f"   {result['table']}: {result['rows_compared']:,} rows equal, "
+                               f"{result['rows_skipped']:,} changed since they were read")
+        if remaining := verification.remaining():
+            raise CopyDiffers(f"{remaining} rows of state differ from the source")
 
     def _compare(self, source: dict[str, tuple[int, int]], tables: list[TableSchema]) -> list[Comparison]:
         comparisons = []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from deltalake import DeltaTable
-
 from dblake.capture.dump_queue import dump_status
 from dblake.capture.dump_task import DumpState
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.landing.table import Landing
 from dblake.status.report import SourceReport, build_status
 from pipelines.sources import open_source
@@ -22,11 +21,12 @@ def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
-    return build_status(paths, store, source, late_seconds=config.status.late_seconds)
+    return build_status(paths, store, source, late_seconds=config.status.late_seconds,
+                        max_verification_age_seconds=config.verify.max_age_seconds)
 
 
 def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:
-    reached = Landing(paths.landing, paths.source).reached if DeltaTable.is_deltatable(paths.landing) else None
+    reached = Landing(paths.landing, paths.source).reached if has_table(paths.landing) else None
     tables = sorted({dump["table"] for dump in dump_status(store) if not DumpState(dump["state"]).is_final})
     try:
         source = open_source(config)

@@ -13,18 +13,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",
+    "tests.support.s3",
+    "tests.support.kafka", "tests.support.sql_places",
 ]
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """Return the session's Spark session, with the settings of the jobs."""
+    """Return the session's Spark session, with the settings of the jobs, and those of a warehouse on S3.
+
+    A test on S3 calls ``require_storage`` with its warehouse, as a job does for a session that runs already.
+    """
+    from dblake.lake.storage import Location, Storage
     from dblake.spark.session import spark_session
     from tests.support.report import note_version
 
     local = tmp_path_factory.mktemp("spark")
     session = spark_session(
-        "tests", **{"spark.master": "local[2]", "spark.local.dir": str(local)}
+        "tests", Location("s3://none/lake", Storage()), **{"spark.master": "local[2]", "spark.local.dir": str(local)}
     )
     for package in ("pyspark", "delta-spark"):
         note_version(package, metadata.version(package))

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dblake.config import Config
+from dblake.config.outputs import OUTPUT_TYPES, OutputConfig, PartitionConfig
 from dblake.mask.rules import Rule
 
 _HEAD = """# Configuration
@@ -31,20 +32,35 @@ _TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "`true`,
 
 def build_page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_HEAD, *_section_lines("", Config)]) + "\n"
+    return "\n".join([_HEAD, *_section_lines("", Config), *_output_lines()]) + "\n"
+
+
+def _output_lines() -> Iterator[str]:
+    """Yield the keys that all outputs share, then those of each type."""
+    yield from _table_lines("outputs.NAME", OutputConfig, OutputConfig.model_fields)
+    yield from _table_lines("outputs.NAME.partition", PartitionConfig, PartitionConfig.model_fields)
+    for model in OUTPUT_TYPES.values():
+        own = {name: field for name, field in model.model_fields.items() if name not in OutputConfig.model_fields}
+        kind = own.get("type")
+        heading = f"type: {kind.description}" if kind else "class"
+        yield from _table_lines("outputs.NAME", model, own, f" ({heading})")
 
 
 def _section_lines(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     nested = {name: inner for name, field in model.model_fields.items() if (inner := _section_of(field.annotation))}
     own = {name: field for name, field in model.model_fields.items() if name not in nested}
     if own:
-        yield f"\n## {prefix or 'Top level'}\n\n{(model.__doc__ or '').strip()}\n"
-        yield "| key | type | default | description |\n| --- | --- | --- | --- |"
-        for name, field in own.items():
-            key = f"{prefix}{'.' if prefix else ''}{name}"
-            yield f"| `{key}` | {_type_name(field.annotation)} | {_default(field)} | {_description(field)} |"
+        yield from _table_lines(prefix, model, own)
     for name, inner in nested.items():
         yield from _section_lines(f"{prefix}{'.' if prefix else ''}{name}", inner)
+
+
+def _table_lines(prefix: str, model: type[BaseModel], own: dict[str, FieldInfo], note: str = "") -> Iterator[str]:
+    yield f"\n## {prefix or 'Top level'}{note}\n\n{(model.__doc__ or '').strip()}\n"
+    yield "| key | type | default | description |\n| --- | --- | --- | --- |"
+    for name, field in own.items():
+        key = f"{prefix}{'.' if prefix else ''}{field.alias or name}"
+        yield f"| `{key}` | {_type_name(field.annotation)} | {_default(field)} | {_description(field)} |"
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
@@ -60,6 +76,13 @@ def _type_name(annotation: Any) -> str:
         return f"{' or '.join(map(_type_name, rest))}, or `null`"
     if origin in (Union, UnionType):
         return " or ".join(map(_type_name, parts))
+    if origin is dict and parts[1] is Any:
+        return "map"
+    if origin is dict and _section_of(parts[1]) is None and get_origin(parts[1]) is not None and \
+            get_origin(parts[1]) not in (tuple, dict):
+        return "map to the settings of an output"
+    if _section_of(annotation):
+        return "section"
     if origin in (tuple, list):
         return f"list of {_type_name(parts[0])}"
     if origin is dict:

@@ -40,7 +40,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
-from dblake.core.transient import transient_reason
+from dblake.core.transient import storage_fault, transient_reason
 
 _INTERRUPTED = 130
 _STOP_SECONDS = 60.0
@@ -197,6 +197,11 @@ def _report_ending(job: str, error: BaseException) -> int:
     if isinstance(error, DblakeError):
         _print_error(job, str(error))
         return error.exit_code
+    fault = storage_fault(error)
+    if fault:
+        denied = fault.as_error()
+        _print_error(job, str(denied))
+        return denied.exit_code
     reason = transient_reason(error)
     if reason:
         _print_error(job, f"{reason} ({type(error).__name__} {_origin(error)}). Next: remove the cause and run again")

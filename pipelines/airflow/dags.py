@@ -1,5 +1,7 @@
 """Build DAGs from configuration files: per source one that runs the jobs and one that starts a dump on demand.
 
+With ``airflow.verify_schedule`` another one verifies all tables.
+
 A file in Airflow's DAG folder needs three lines (docs/airflow.md)::
 
     import sys; sys.path += ["/opt/dblake", "/opt/dblake/lib"]
@@ -45,6 +47,8 @@ def dags_from(*files: str | Path, default_args: Mapping[str, Any] | None = None)
             **(default_args or {}),
         }
         dags += [_build_pipeline(conf, source, settings, arguments), _build_dump(conf, source, arguments)]
+        if settings.verify_schedule:
+            dags.append(_build_verify(conf, source, settings.verify_schedule, arguments))
     return {dag.dag_id: dag for dag in dags}
 
 
@@ -65,6 +69,15 @@ def _build_pipeline(conf: Path, source: str, settings: AirflowConfig, arguments:
             else:
                 tasks.append(JobOperator(task_id=job, bash_command=command))
         chain(*tasks)
+    return dag
+
+
+def _build_verify(conf: Path, source: str, schedule: str, arguments: dict[str, Any]) -> DAG:
+    with DAG(
+        f"{_dag_id(source)}_verify", schedule=schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
+        default_args=arguments, tags=["dblake"], description=f"Source {source}: compare state with the source",
+    ) as dag:
+        JobOperator(task_id="verify", bash_command=command_line(conf, "verify", "--wait"))
     return dag
 
 

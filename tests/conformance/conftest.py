@@ -22,11 +22,6 @@ KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
 _PARITY_KINDS = {"wal2json", "mariadb", "mysql"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of this suite."""
-    config.addinivalue_line("markers", "parity: in the short suite on every kind of source (tests/conformance)")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of wal2json, MariaDB and MySQL as slow unless they are marked ``parity``."""

@@ -324,7 +324,8 @@ OWN_TYPES = (
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
 def test_keys_of_every_type_page_and_match_log(backend: PostgresBackend, lake: CaptureLake, size: int) -> None:
     schemas = [
         TableSchema(f"public.k{number}", (Column("k", type_, False, 1), Column("v", "text")))

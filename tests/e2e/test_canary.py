@@ -127,7 +127,7 @@ def on_mariadb(server: MysqlServer, folder: Path) -> Iterator[Bench]:
         yield Bench(folder, {"type": "mariadb"}, proxy, server.run)
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     prepare: dict[str, Callable[[Any, Path], AbstractContextManager[Bench]]]
     prepare = {"postgres": on_postgres, "mariadb": on_mariadb}

@@ -63,7 +63,7 @@ def test_oracle_returns_remaining_rows() -> None:
 # One through Spark, whose jobs are killed too; one through the specification in plain Python, which takes no time.
 @pytest.mark.parametrize(("kind", "jobs"), [
     pytest.param("postgres", ("reconcile", "state"), marks=pytest.mark.slow, id="postgres with Spark"),
-    pytest.param("mariadb", (), id="mariadb"),
+    pytest.param("mariadb", (), marks=pytest.mark.slow, id="mariadb"),
 ])
 @pytest.mark.timeout(900)
 def test_every_step_lands_once_while_jobs_are_killed(

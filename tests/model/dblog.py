@@ -147,15 +147,18 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
 
 
 def phantoms(high: High, events: list[Event]) -> list[Event]:
-    """Return deletes for the keys that a whole-table dump did not return and no event mentions since it began.
+    """Return deletes for the keys that a dump should have returned and no event mentions since it began.
+
+    A dump of the whole table should have returned all keys, one that removes given keys those.
 
     A key is excluded if its newest event was invisible to the dump's first chunk although it precedes the dump: the row
     exists. Events of an earlier incarnation count as visible: their transactions have ended, and their numbers may be
     another server's.
     """
-    began = high.end.began
+    began = high.end.dump_start
     if began is None:
         return []
+    only = high.end.removes.keys if high.end.removes else None
     visible = Snapshot.parse(began.snapshot) if began.snapshot else None
     newest: dict[Key, Event] = {}
     for event in sorted(events, key=lambda e: e.position):
@@ -166,7 +169,7 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
                 newest[event.key] = event
     gone = sorted(
         key for key, event in newest.items()
-        if event.op != "d" and event.position < began.position
+        if event.op != "d" and event.position < began.position and (only is None or key in only)
         and (visible is None or event.txid is None or event.position.incarnation < began.incarnation
              or visible.sees(event.txid))
     )

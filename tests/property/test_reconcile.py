@@ -67,11 +67,12 @@ def reconcile_with_model(world: World) -> Outcome:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seeds", [
-    pytest.param([*range(100), *PHANTOM_GUARD_SEEDS], id="short"),
-    pytest.param(range(SEED, SEED + HISTORIES), id="long", marks=pytest.mark.slow),
+@pytest.mark.parametrize(("seeds", "max_bytes"), [
+    pytest.param([*range(100), *PHANTOM_GUARD_SEEDS], "1g", id="short-one micro-batch"),
+    pytest.param([*range(30), *PHANTOM_GUARD_SEEDS], "1k", id="short-one landing batch at a time"),
+    pytest.param(range(SEED, SEED + HISTORIES), "1g", id="long-one micro-batch", marks=pytest.mark.slow),
+    pytest.param(range(SEED, SEED + HISTORIES), "1k", id="long-one landing batch at a time", marks=pytest.mark.slow),
 ])
-@pytest.mark.parametrize("max_bytes", ["1g", "1k"], ids=["one micro-batch", "one landing batch at a time"])
 def test_reconcile_random_histories_match_model(
     spark: SparkSession, tmp_path: Path, max_bytes: str, seeds: Sequence[int]
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import dump_status, queue_dump
@@ -24,6 +23,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import Source
 from dblake.decode.batch import decode
 from dblake.lake.layout import Paths
+from dblake.lake.tables import open_table
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
 from tests.model.dblog import ChunkRow, Event, High, LedgerRow, Low, fold, reconcile
@@ -34,8 +34,9 @@ from tests.support.steps import Stepped, Steps
 class CaptureLake:
     """The warehouse, progress folder and lease of one source, at the paths that the capture job uses."""
 
-    def __init__(self, folder: Path, source: str = "shop") -> None:
-        self.paths = Paths(str(folder / "warehouse"), source)
+    def __init__(self, folder: Path, source: str = "shop", warehouse: str | None = None) -> None:
+        """Place the warehouse in the folder unless another is given."""
+        self.paths = Paths(warehouse or str(folder / "warehouse"), source)
         self.progress = folder / "progress"
         self._source = source
         self.store: ProgressStore = FileProgress(self.progress / source)
@@ -81,7 +82,7 @@ class CaptureLake:
 
     def landing(self) -> pa.Table:
         """Return the whole landing table, ordered by batch."""
-        return DeltaTable(self.paths.landing).to_pyarrow_table().sort_by("batch")
+        return open_table(self.paths.landing).to_pyarrow_table().sort_by("batch")
 
     def decoded(self) -> list[dict[str, Any]]:
         """Return landing's rows, truncates and chunk rows decoded and ordered by position; key and images are dicts."""

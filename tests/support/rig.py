@@ -21,6 +21,8 @@ import pytest
 from deltalake import DeltaTable
 
 from dblake.core.schema import Column, TableSchema
+from dblake.lake.storage import Location
+from dblake.lake.tables import open_table
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.model.dblog import Event
 from tests.support.backends import PostgresBackend
@@ -29,6 +31,7 @@ from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend, mysql_backend
 from tests.support.oracle import KEYS, ObservedEvent, Step, Writers, find_wrong_steps, remaining_rows
 from tests.support.postgres import fresh_database
+from tests.support.s3 import S3_KEYS, storage_section
 
 HOME = Path(__file__).parents[2]
 T = "public.t"
@@ -43,10 +46,12 @@ class Rig:
     """The database, its configuration and its jobs. ``written`` records every change since the initial rows."""
 
     def __init__(
-        self, backend: PostgresBackend | MysqlBackend, folder: Path, also: Sequence[str] = (), /, **capture: float
+        self, backend: PostgresBackend | MysqlBackend, folder: Path, also: Sequence[str] = (), /, *,
+        warehouse: Location | None = None, **capture: float,
     ) -> None:
         """``also`` are statements to run before the log is first opened; ``capture`` overrides capture settings."""
-        self.backend, self.lake, self._folder = backend, CaptureLake(folder), folder
+        self.backend, self.lake, self._folder = backend, CaptureLake(folder, warehouse=warehouse), folder
+        self._warehouse = warehouse
         self.written: dict[str, list[Step]] = {str(key): [] for key in range(1, KEYS + 1)}
         backend.create(TableSchema(T, (
             Column("id", "integer", False, 1), Column("n", "integer", False), Column("v", "text"),
@@ -60,7 +65,7 @@ class Rig:
         self._capture = {"commits_per_second": 20.0, "heartbeat_seconds": 1.0, **capture}
         self.configure()
         self.environment = os.environ | {
-            "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password, **_JVM,
+            "PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": backend.settings.password, **S3_KEYS, **_JVM,
         }
         if not backend.keeps_log_for_reader:
             # The log begins where capture first opens it.
@@ -71,12 +76,14 @@ class Rig:
         """Return the path of the configuration file."""
         return self._folder / "shop.yaml"
 
-    def configure(self, *, port: int = 0, warehouse: str = "./warehouse", **dump: float) -> None:
+    def configure(self, *, port: int = 0, warehouse: str = "", **dump: float) -> None:
         """Write the configuration for processes started from now on; ``port`` replaces the server's, for a proxy."""
         settings = self.backend.settings
         assert settings is not None
+        storage = self._warehouse.storage if self._warehouse else None
         self.conf.write_text(json.dumps({
-            "warehouse": warehouse, "progress": "file:./progress",
+            "warehouse": warehouse or self._warehouse or "./warehouse", "progress": "file:./progress",
+            **({"storage": storage_section(storage)} if storage else {}),
             "source": {
                 "name": "shop", "host": settings.host, "port": port or settings.port, "user": settings.user,
                 "password": "${env:SHOP_PASSWORD}", "tls": "disable", "tables": ["public.*"],
@@ -135,9 +142,9 @@ class Rig:
 
     def verify_tables(self) -> int:
         """Verify the tables that Spark wrote, events and state, likewise. Return the number of events."""
-        events = read_observed_events(DeltaTable(self.lake.paths.events))
+        events = read_observed_events(open_table(self.lake.paths.events))
         self._verify(events)
-        rows = DeltaTable(self.lake.paths.state("public", "t")).to_pyarrow_table(columns=["id", "n", "v", "_deleted"])
+        rows = open_table(self.lake.paths.state("public", "t")).to_pyarrow_table(columns=["id", "n", "v", "_deleted"])
         state = sorted((str(row["id"]), str(row["n"]), row["v"]) for row in rows.to_pylist() if not row["_deleted"])
         source = sorted((row["id"], row["n"], row["v"]) for row in self.backend.rows(T))
         assert state == source, f"state differs from the source: {sorted(set(state) ^ set(source))[:20]}"
@@ -206,23 +213,23 @@ def _own_settings(backend: PostgresBackend | MysqlBackend) -> dict[str, object]:
 
 @contextmanager
 def rig_at(
-    server: EmbeddedPostgres | MysqlServer, folder: Path, also: Sequence[str] = (), /, **capture: float
+    server: EmbeddedPostgres | MysqlServer, folder: Path, also: Sequence[str] = (), /, **options: Any
 ) -> Iterator[Rig]:
     """Yield a rig in a fresh database of a server, or on an emptied server."""
     if isinstance(server, EmbeddedPostgres):
         with fresh_database(server) as database:
             postgres = PostgresBackend(database)
-            yield Rig(postgres, folder, also, **capture)
+            yield Rig(postgres, folder, also, **options)
             postgres.close()
     else:
         with mysql_backend(server) as mysql:
-            yield Rig(mysql, folder, also, **capture)
+            yield Rig(mysql, folder, also, **options)
 
 
 @contextmanager
 def rig_on(
-    kind: str, request: pytest.FixtureRequest, folder: Path, also: Sequence[str] = (), /, **capture: float
+    kind: str, request: pytest.FixtureRequest, folder: Path, also: Sequence[str] = (), /, **options: Any
 ) -> Iterator[Rig]:
     """Yield a rig on the session's server of that kind, the name of a fixture."""
-    with rig_at(request.getfixturevalue(kind), folder, also, **capture) as rig:
+    with rig_at(request.getfixturevalue(kind), folder, also, **options) as rig:
         yield rig

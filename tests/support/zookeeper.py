@@ -8,11 +8,9 @@ fetches the server.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from kazoo.client import KazooClient
 
 from dblake.source.postgres.ports import free_port
 from tests.support import debian
+from tests.support.java import find_java
 from tests.support.report import note_version
 
 # All jars, but only one logging backend: ZooKeeper accepts no second one.
@@ -60,7 +59,7 @@ class ZookeeperServer:
         jars = [str(jar) for jar in files if not jar.is_symlink() and _JAR.fullmatch(jar.stem)]
         factory = "NettyServerCnxnFactory" if self._tls else "NIOServerCnxnFactory"
         command = [
-            _java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.{factory}",
             "-Dzookeeper.forceSync=no", "-cp", ":".join(jars),
             "org.apache.zookeeper.server.ZooKeeperServerMain", str(self._folder / "zoo.cfg"),
@@ -114,12 +113,6 @@ class ZookeeperServer:
         twin = self.client(client_id=client.client_id)
         twin.stop()
         twin.close()
-
-
-def _java() -> str:
-    """Return the Java of spark-submit.sh, which exports JAVA_HOME if Java is part of the environment."""
-    homes = [os.environ.get("JAVA_HOME"), f"{sys.prefix}/java"]
-    return next((java for home in homes if home and Path(java := f"{home}/bin/java").exists()), "java")
 
 
 @pytest.fixture(scope="session")

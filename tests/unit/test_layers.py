@@ -21,9 +21,12 @@ MODULES = {
 CONFIG = ("dblake.config",)
 LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
 RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.sql", "dblake.maintenance",
-    "dblake.quality", "dblake.spark", "dblake.cycle",
+    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
+    "dblake.maintenance", "dblake.quality", "dblake.spark", "dblake.cycle",
 )
+VERIFYING = ("dblake.verification",)
+COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
+CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -34,7 +37,9 @@ NEVER = [
     (("pipelines",), ("jobs", "trials", "tools")),
     (("jobs",), ("trials", "tools")),
     # What both halves share imports neither half, no configuration and no Spark.
-    (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *CONFIG, *RIGHT, *JVM, *DRIVERS)),
+    (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *VERIFYING, *CONFIG, *RIGHT, *JVM,
+              *DRIVERS)),
+    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
     (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
     (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
@@ -44,43 +49,64 @@ NEVER = [
     # Between a source and capture: neither knows of it.
     (("dblake.source", "dblake.capture"), ("dblake.mask",)),
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
-    (LEFT, (*RIGHT, *JVM, "dblake.status")),
+    (LEFT, (*RIGHT, *JVM, "dblake.status", *VERIFYING)),
     (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
+    # Consumers run without Spark, database drivers of sources and a configuration file.
+    (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
+    (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
+    ((*SHARED, *LEFT, *RIGHT), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
+    # Of a verification only its requests know of capture; the comparison reads tables.
+    (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
+    (COMPARING, ("dblake.capture",)),
     # Along the path: no step imports a later one.
     (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
     (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
     (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
-    (("dblake.state",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
+    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
     ((*RIGHT[:-1], "dblake.status"), ("dblake.cycle",)),
 ]
 
-# Delta tables are read and written by what packages share about them, by each package's runner and table, and here.
+# Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
-    "dblake.quality.pending", "dblake.quality.selection",
+    "dblake.changes.span", "dblake.quality.pending", "dblake.quality.selection",
+    "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
+    "dblake.read.versions",
+    "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
     "dblake.sql.query", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
+    "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
+    "dblake.verification.state_rows", "dblake.verification.touched",
     "pipelines.status",
-    "trials.airflow.trial",
 )
 
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
-    "psycopg2": ("dblake.source.postgres",),
-    "pymysql": ("dblake.source.mysql",),
+    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres"),
+    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql"),
     "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.capture.zookeeper",),
-    "deltalake": (
+    "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
+    "confluent_kafka": ("dblake.outputs.kafka",),
+    "fastavro": ("dblake.outputs.formats.avro",),
+    "urllib3": ("dblake.outputs",),
+    "dblake.lake.tables": (
         "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
         *DELTA_READERS,
     ),
+    # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
+    "deltalake": (
+        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "trials.airflow.trial",
+    ),
     "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*RIGHT, "pipelines.quickstart", "jobs"),
+    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
     "delta": RIGHT,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
@@ -88,7 +114,7 @@ ONLY_THERE = {
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
-    "prometheus_client": ("dblake.status.metrics",),
+    "prometheus_client": ("dblake.status.metrics", "dblake.outputs.metrics"),
     "pythonjsonlogger": ("jobs.cli.frame",),
 }
 
@@ -180,6 +206,9 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.redecode.run", "dblake.state.restate", False),
         ("dblake.state.merge", "dblake.source.postgres", False),
         ("dblake.state.merge", "psycopg2", False),
+        ("dblake.outputs.sql.output", "psycopg2", False),
+        ("dblake.outputs.sql.postgres", "psycopg2", True),
+        ("dblake.consume.subscription", "dblake.outputs.kafka", False),
         ("dblake.state.restate", "dblake.redecode.ledger", True),
         ("dblake.sql.views", "dblake.state.shape", True),
         ("dblake.quality.user_suite", "great_expectations.core", False),
@@ -189,6 +218,10 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.maintenance.run", "dblake.status.lag", False),
         ("dblake.status.lag", "pyspark.sql", False),
         ("dblake.status.report", "dblake.config", False),
+        ("dblake.verification.run", "dblake.capture.dump_queue", False),
+        ("dblake.verification.requests", "dblake.capture.dump_queue", True),
+        ("dblake.verification.compare", "dblake.state.fold", True),
+        ("dblake.capture.dumps", "dblake.verification.ledger", False),
         ("pipelines.capture", "airflow.sdk", False),
         ("pipelines.capture", "click", False),
         ("pipelines.capture", "deltalake", False),
@@ -199,10 +232,12 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.status.metrics", "deltalake", False),
         ("dblake.lake.log", "deltalake", True),
         ("dblake.landing.table", "deltalake", True),
-        ("dblake.maintenance.run", "deltalake", True),
-        ("dblake.reconcile.stream", "deltalake", True),
+        ("dblake.maintenance.run", "deltalake", False),
+        ("dblake.maintenance.run", "dblake.lake.tables.open_table", True),
+        ("dblake.reconcile.stream", "dblake.lake.tables", True),
+        ("dblake.reconcile.windows", "dblake.lake.tables", False),
         ("dblake.state.table", "deltalake.exceptions", True),
-        ("dblake.status.lag", "deltalake", True),
+        ("dblake.status.lag", "dblake.lake.tables", True),
         ("pipelines.airflow.dags", "airflow.sdk", True),
         ("jobs.state", "trials.airflow.trial", False),
     ],
@@ -225,8 +260,59 @@ def test_imports_form_no_cycle() -> None:
     assert cycles({module: imports(file) for module, file in MODULES.items()}) == []
 
 
-def test_delta_readers_all_import_deltalake() -> None:
-    assert [m for m in DELTA_READERS if not any(below(n, ("deltalake",)) for n in imports(MODULES[m]))] == []
+def test_delta_readers_all_open_tables() -> None:
+    opening = ("dblake.lake.tables", "deltalake")
+    assert [m for m in DELTA_READERS if not any(below(n, opening) for n in imports(MODULES[m]))] == []
+
+
+LAKE_OPENERS = ("dblake.lake.tables",)
+STORAGE_KNOWERS = (
+    "dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture", "dblake.outputs",
+)
+
+
+def bypasses(module: str, tree: ast.AST) -> list[str]:
+    """Return where a module opens a table without its storage, distinguishes stores, or formats a path of the lake."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and not below(module, LAKE_OPENERS):
+            function = node.func
+            owner = function.value if isinstance(function, ast.Attribute) else function
+            opens = not isinstance(function, ast.Attribute) or function.attr in ("create", "is_deltatable")
+            if isinstance(owner, ast.Name) and owner.id == "DeltaTable" and opens:
+                found.append(f"{module}:{node.lineno}: opens a table")
+        if isinstance(node, ast.Constant) and node.value == "://" and not below(module, STORAGE_KNOWERS):
+            found.append(f"{module}:{node.lineno}: distinguishes stores")
+        if isinstance(node, ast.JoinedStr) and is_path_of_lake(node):
+            found.append(f"{module}:{node.lineno}: formats a path")
+    return found
+
+
+def is_path_of_lake(text: ast.JoinedStr) -> bool:
+    """Return True for an f-string that begins with an attribute of ``paths`` followed by a slash."""
+    parts = text.values
+    if len(parts) < 2 or not isinstance(parts[0], ast.FormattedValue) or not isinstance(parts[1], ast.Constant):
+        return False
+    owner = parts[0].value.value if isinstance(parts[0].value, ast.Attribute) else None
+    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+    return name in ("paths", "_paths") and str(parts[1].value).startswith("/")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "DeltaTable(path)", "DeltaTable.is_deltatable(path)", "DeltaTable.create(path, schema)", "'://' in path",
+        "f'{paths.events}/x'", "f'{self._paths.again}/{n}'",
+    ],
+)
+def test_storage_rules_reject_known_bypasses(code: str) -> None:
+    assert len(bypasses("dblake.state.run", ast.parse(code))) == 1
+
+
+def test_modules_reach_lake_through_its_storage() -> None:
+    library = {m: file for m, file in MODULES.items() if below(m, ("dblake", "pipelines", "jobs"))}
+    trees = {module: ast.parse(file.read_text("utf-8")) for module, file in library.items()}
+    assert [line for module, tree in trees.items() for line in bypasses(module, tree)] == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dblake.capture.windows import OpenChunk
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA
+from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA, VERIFY_CHUNK
 
 
 class Closed(Exception):
@@ -47,7 +47,7 @@ class BatchBuilder:
         self._changed = threading.Condition()
         self._closed = False
         self._schemas: set[str] = set()
-        self._template_key: tuple[str, str, str, int] | None = None
+        self._template_key: tuple[str, str, str, str, int] | None = None
         self._template = CAPTURED.empty_table()
         self._log_position = Position(resume.incarnation, 0)
         self.number = first
@@ -116,7 +116,8 @@ class BatchBuilder:
     ) -> pa.Table:
         """Return one delivery as CAPTURED rows; deliveries of a table share their constant columns."""
         count = len(payload)
-        template_key = (chunk.table, schema_id, format_, self._log_position.incarnation)
+        kind = VERIFY_CHUNK if chunk.verify else CHUNK
+        template_key = (kind, chunk.table, schema_id, format_, self._log_position.incarnation)
         if self._template_key != template_key or self._template.num_rows < count:
             self._template_key, self._template = template_key, _chunk_template(*template_key, count)
         columns = dict(zip(CAPTURED.names, self._template.slice(0, count).columns, strict=True))
@@ -154,12 +155,14 @@ class BatchBuilder:
             self._changed.notify_all()
 
 
-def _chunk_template(table: str, schema_id: str, format_: str, incarnation: int, count: int) -> pa.Table:
+def _chunk_template(
+    kind: str, table: str, schema_id: str, format_: str, incarnation: int, count: int
+) -> pa.Table:
     """Return ``count`` CAPTURED rows of a chunk without payload and chunk id, numbered from 0."""
     values: dict[str, pa.Array] = {
         "incarnation": pa.repeat(pa.scalar(incarnation, pa.int64()), count),
         "seq": pa.array(np.arange(count, dtype=np.int64) * 2),
-        "kind": pa.repeat(CHUNK, count),
+        "kind": pa.repeat(kind, count),
         "table": pa.repeat(table, count),
         "schema_id": pa.repeat(schema_id, count),
         "last_in_txn": pa.repeat(False, count),

@@ -23,19 +23,38 @@ _KEPT = timedelta(days=30)
 
 
 def queue_dump(
-    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0
+    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0,
+    removes: bool = False,
 ) -> str:
     """Queue a dump of ``tables`` in this order, or only of the rows with ``keys``; return its id, which sorts by time.
 
-    Deletes the progress of dumps that finished long ago.
+    With ``removes`` those of the ``keys`` that no longer exist are deleted. Deletes the progress of dumps that finished
+    long ago.
     """
+    return _queue(store, tables, keys, None, priority=priority, removes=removes)
+
+
+def queue_verification(
+    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, sample: float = 1.0,
+    verification_id: str | None = None, priority: int = 0,
+) -> str:
+    """Queue the reading of tables, or of rows with ``keys``, to be compared with state; return its id.
+
+    ``sample`` is the share of each table's key ranges to read.
+    """
+    return _queue(store, tables, keys, verification_id, priority=priority, verify=True, sample=sample)
+
+
+def _queue(
+    store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None, given_id: str | None, **options: Any
+) -> str:
     now = datetime.now(UTC)
     _delete_finished(store, before=_id_prefix(now - _KEPT))
-    dump_id = f"{_id_prefix(now)}-{secrets.token_hex(2)}"
+    dump_id = given_id or f"{_id_prefix(now)}-{secrets.token_hex(2)}"
     # Progress is the last key read, so no key may occur twice.
     unique = None if keys is None else tuple(dict.fromkeys(keys))
     for number, table in enumerate(tables, start=1):
-        _write_request(store, DumpRequest(dump_id, table, number, time_text(now), unique, priority=priority))
+        _write_request(store, DumpRequest(dump_id, table, number, time_text(now), unique, **options))
     return dump_id
 
 
@@ -87,8 +106,11 @@ def save_progress(store: ProgressStore, task: DumpTask) -> DumpTask:
     return task
 
 
-def dump_status(store: ProgressStore) -> list[dict[str, Any]]:
-    """Return every stored dump, one entry per table, oldest first. Scripts rely on the entries' keys."""
+def dump_status(store: ProgressStore, *, verifications: bool = False) -> list[dict[str, Any]]:
+    """Return every stored dump, one entry per table, oldest first. Scripts rely on the entries' keys.
+
+    With ``verifications`` return the progress of verifications instead.
+    """
     entries = {}
     for path in store.list(_PROGRESS):
         if document := store.read(path):
@@ -104,7 +126,7 @@ def dump_status(store: ProgressStore) -> list[dict[str, Any]]:
             "id": p.id, "table": p.table, "state": p.state.value, "chunks": p.chunks, "rows": p.rows,
             "started_at": p.started_at, "finished_at": p.finished_at, "error": p.error,
         }
-        for _, p in sorted(entries.values(), key=lambda entry: entry[0])
+        for _, p in sorted(entries.values(), key=lambda entry: entry[0]) if p.verify is verifications
     ]
 
 
@@ -138,7 +160,9 @@ def _write_request(store: ProgressStore, request: DumpRequest) -> None:
 def _progress_of(store: ProgressStore, request: DumpRequest) -> DumpProgress:
     path = _path(_PROGRESS, request.id, request.table)
     document = store.read(path)
-    return DumpProgress.from_document(path, document) if document else DumpProgress(request.id, request.table)
+    if document:
+        return DumpProgress.from_document(path, document)
+    return DumpProgress(request.id, request.table, verify=request.verify)
 
 
 def _path(kind: str, dump_id: str, table: str) -> str:

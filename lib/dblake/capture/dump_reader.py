@@ -32,6 +32,8 @@ _RANGES_PER_READER = 4
 """A table is split into so many more ranges than there are readers, so that all readers finish at about one time."""
 _MIN_CHUNKS_PER_RANGE = 4
 """A smaller range is not worth the chunk that ends it."""
+_SAMPLED_RANGES = 256
+"""A table is split into up to so many ranges to choose some of them."""
 _FIRST_CHUNK_ROWS = 1000
 """The size of a table's first chunk: the width of its rows is not known yet."""
 _MAX_CHUNK_BYTES = 16 << 20
@@ -89,9 +91,11 @@ class DumpReader:
         self._connection = None
 
     def _split_points(self, part: RangeReader, limit: int) -> list[Key]:
-        if self._settings.readers == 1 or part.task.keys is not None:
+        if part.task.keys is not None or (self._settings.readers == 1 and not part.task.is_sampled):
             return []
         parts, rows = self._settings.readers * _RANGES_PER_READER, limit * _MIN_CHUNKS_PER_RANGE
+        if part.task.is_sampled:
+            parts, rows = _SAMPLED_RANGES, limit
         return list(self._retry(lambda reader: reader.split_points(part.task.table, parts, rows)))
 
     def _read_next(self, part: RangeReader, limit: int) -> None:
@@ -114,7 +118,7 @@ class DumpReader:
     ) -> tuple[OpenChunk, int, Key | None]:
         """Write the low watermark, read the rows, write the high one; return the chunk, its rows and its last key."""
         number = self._context.schedule.next_number(part)
-        chunk = OpenChunk(part.task.id, part.task.table, number, part.closes)
+        chunk = _open_chunk(part, number)
         after, upto = (part.after, part.upto) if keys is None else (None, None)
         request = ChunkRequest(part.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
         delivery = _Delivery(self._context.batches, chunk, reader)
@@ -147,6 +151,14 @@ class DumpReader:
                 raise
 
         return retrying(self._context.capture.settings.reconnect_seconds, self._context.closed)(once)
+
+
+def _open_chunk(part: RangeReader, number: int) -> OpenChunk:
+    request = part.task.request
+    return OpenChunk(
+        request.id, request.table, number, part.closes, request.keys if request.removes else None,
+        verify=request.verify, sampled=part.task.is_sampled,
+    )
 
 
 class _Delivery:

@@ -7,6 +7,7 @@ Where the documents are stored is ``dump_queue``'s business; reading the rows is
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -52,7 +53,9 @@ class Control(StrEnum):
 class DumpRequest:
     """One table of one dump. ``number`` orders the tables of a dump; ``keys`` is None for the whole table.
 
-    A higher ``priority`` is read first, and preempts a table that is being read between two chunks.
+    A higher ``priority`` is read first, and preempts a table that is being read between two chunks. With ``verify`` the
+    rows land to be compared, not as data, and only about the share ``sample`` of the table's key ranges is read. With
+    ``removes`` those of the ``keys`` that no longer exist are deleted.
     """
 
     id: str
@@ -62,10 +65,14 @@ class DumpRequest:
     keys: tuple[Key, ...] | None = None
     control: Control = Control.RUN
     priority: int = 0
+    verify: bool = False
+    sample: float = 1.0
+    removes: bool = False
 
     def to_document(self) -> Document:
-        """Return the request as a progress document."""
-        return asdict(self)
+        """Return the request as a progress document; options that are not set are left out."""
+        defaults = {"verify": False, "sample": 1.0, "removes": False}
+        return {name: value for name, value in asdict(self).items() if defaults.get(name, ...) != value}
 
     @classmethod
     def from_document(cls, path: str, document: Document) -> DumpRequest:
@@ -92,7 +99,7 @@ class KeyRange:
 class DumpProgress:
     """The progress of one table's dump. Counts chunks and rows whose windows have landed; no ranges: not started.
 
-    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601.
+    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601. ``verify`` is the request's.
     """
 
     id: str
@@ -105,11 +112,14 @@ class DumpProgress:
     started_at: str | None = None
     finished_at: str | None = None
     error: str | None = None
+    verify: bool = False
 
     def to_document(self) -> Document:
         """Return the progress as a document."""
         document = asdict(self)
         document[_RANGES] = document.pop("ranges")
+        if not self.verify:
+            del document["verify"]
         return document
 
     @classmethod
@@ -147,6 +157,21 @@ class DumpTask:
         return self.request.keys
 
     @property
+    def is_whole_dump(self) -> bool:
+        """True for a dump of the whole table; False for given keys, and for a verification."""
+        return self.keys is None and not self.request.verify
+
+    @property
+    def has_last_chunk(self) -> bool:
+        """True if an empty chunk follows all others: what was not returned until then does not exist."""
+        return self.keys is None or self.request.verify or self.request.removes
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if some key ranges of the table are not read."""
+        return self.request.sample < 1.0
+
+    @property
     def priority(self) -> int:
         """The request's priority; higher is read first."""
         return self.request.priority
@@ -171,9 +196,17 @@ class DumpTask:
         return self._with(state=DumpState.RUNNING, started_at=self.progress.started_at or now_text())
 
     def split_at(self, keys: Sequence[Key]) -> DumpTask:
-        """Return the task with one range up to each of ``keys``, in key order, and one up to the table's end."""
-        ranges = tuple(KeyRange(after, upto) for after, upto in zip((None, *keys), (*keys, None), strict=True))
-        return self._with(ranges=ranges)
+        """Return the task with one range up to each of ``keys``, in key order, and one up to the table's end.
+
+        A sampled task reads a random choice of them; the others are done.
+        """
+        bounds = list(zip((None, *keys), (*keys, None), strict=True))
+        count = max(round(len(bounds) * self.request.sample), 1)
+        chosen = set(random.sample(range(len(bounds)), min(count, len(bounds))))
+        return self._with(ranges=tuple(
+            KeyRange(after, upto) if number in chosen else KeyRange(done=True)
+            for number, (after, upto) in enumerate(bounds)
+        ))
 
     def add_chunk(self, number: int, rows: int, after: Key | None, *, done: bool, began: DumpStart) -> DumpTask:
         """Return the task with one more landed chunk of range ``number``, which resumes after a key or is done."""

@@ -14,6 +14,7 @@ from dblake.capture.batch import BatchBuilder, schema_row
 from dblake.capture.context import CaptureContext
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.stale_detector import StaleTableDetector
+from dblake.capture.stale_tables import clear_completed, read_stale_tables
 from dblake.capture.windows import OpenChunk, Windows
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, LogPiece
@@ -45,7 +46,7 @@ class LogIngest:
             # In the log's order: a schema before the low or after the high watermark is not in the window.
             while schemas and schemas[0][0] < mark.position:
                 self._on_schema(*schemas.popleft()[1:])
-            row, closed = self._windows.on_watermark(mark, self._batches.number)
+            row, closed = self._windows.on_watermark(mark, self._batches.number, self._why_stale)
             if row is not None:
                 rows.append(row)
             if closed:
@@ -60,6 +61,20 @@ class LogIngest:
     def _on_schema(self, table: str, schema_id: str) -> None:
         self._schema_ids[table] = schema_id
         self._windows.on_schema(table, schema_id)
+
+    def _why_stale(self, chunk: OpenChunk) -> str | None:
+        """Return why state cannot equal a chunk: rows of its table changed without row events, and are not dumped yet.
+
+        Scans the catalog first where the log does not show such a change.
+        """
+        has_new_schema = chunk.read and self._schema_ids.get(chunk.table) != chunk.read.schema.schema_id
+        if has_new_schema or not self._capture.source.schema_changes_in_log:
+            retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
+            if retry(self._detector.scan_catalog):
+                self._dumps.on_dump_queued()
+        clear_completed(self._capture.store)
+        stale = (each.why for each in read_stale_tables(self._capture.store) if each.table == chunk.table)
+        return next((f"its rows changed without row events: {why}" for why in stale), None)
 
     def _schema_rows_from_chunk(self, chunk: OpenChunk, high: Position) -> list[pa.Table]:
         """Return the schema row of a chunk whose schema the log has not shown; it may never show the table again."""

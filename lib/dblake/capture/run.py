@@ -75,7 +75,7 @@ class Capture:
         source, store = self._context.source, self._context.store
         self._context.retrying(START_SECONDS)(source.recreate_slot)
         tables = source.tables()
-        queued = {task.table for task in pending_tasks(store) if task.keys is None and not task.ranges}
+        queued = {task.table for task in pending_tasks(store) if task.is_whole_dump and not task.ranges}
         missing = [table.table for table in tables if table.primary_key and table.table not in queued]
         if missing:
             queue_dump(store, missing)

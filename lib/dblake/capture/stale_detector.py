@@ -160,7 +160,7 @@ class StaleTableDetector:
     def _queue_dump(self, table: str) -> str:
         """Return the id of a queued dump of the whole table that has not started, queueing one if there is none."""
         for task in pending_tasks(self._store):
-            if task.table == table and task.keys is None and task.progress.state is DumpState.QUEUED:
+            if task.table == table and task.is_whole_dump and task.progress.state is DumpState.QUEUED:
                 return task.id
         return queue_dump(self._store, [table])
 

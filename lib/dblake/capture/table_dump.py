@@ -84,8 +84,8 @@ class TableDump:
 
     @property
     def is_closed(self) -> bool:
-        """True once the last chunk of a whole table has landed too; a dump of given keys has none."""
-        return self.has_landed and (self.task.keys is not None or any(part.closes for part in self.ranges))
+        """True once the last chunk has landed too, if the dump has one."""
+        return self.has_landed and (not self.task.has_last_chunk or any(part.closes for part in self.ranges))
 
     def reset_ranges(self) -> None:
         """Build the ranges from the task's progress."""

@@ -8,29 +8,35 @@ Deciding which log events a window holds is left to reconcile.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import pyarrow as pa
 
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, ChunkRead, WatermarkSeen
-from dblake.landing.columns import CAPTURED, HEARTBEAT, HIGH, JSON, LOW
-from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
+from dblake.landing.columns import CAPTURED, HEARTBEAT, HIGH, JSON, LOW, VERIFY_HIGH, VERIFY_LOW
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart, Removal
 
 
 @dataclass(slots=True)
 class OpenChunk:
     """A chunk between its low watermark and the landing of its high one. ``chunk_id`` is its low watermark's value.
 
-    ``closes`` is set for the chunk that ends a whole table's dump: where the dump began. ``log_schema`` is the table's
-    last schema in the log since the low watermark, if there is one. ``discarded`` is why the chunk does not count.
+    ``closes`` is set for the chunk that ends a table's dump: where the dump began; ``removes`` are the keys of a dump
+    that deletes those of them that no longer exist. ``log_schema`` is the table's last schema in the log since the low
+    watermark, if there is one. ``discarded`` is why the chunk does not count. With ``verify`` its rows are compared
+    with state, and are no data; ``sampled`` if they are those of some key ranges only.
     """
 
     dump_id: str
     table: str
     number: int
     closes: DumpStart | None = None
+    removes: tuple[tuple[str, ...], ...] | None = None
+    verify: bool = False
+    sampled: bool = False
     chunk_id: str = field(default_factory=lambda: str(uuid4()))
     high_value: str = field(default_factory=lambda: str(uuid4()))
     read: ChunkRead | None = None
@@ -70,10 +76,13 @@ class Windows:
                 if chunk.low is not None and chunk.table == table:
                     chunk.log_schema = schema_id
 
-    def on_watermark(self, mark: WatermarkSeen, batch: int) -> tuple[pa.Table | None, OpenChunk | None]:
+    def on_watermark(
+        self, mark: WatermarkSeen, batch: int, why_stale: Callable[[OpenChunk], str | None] = lambda _: None
+    ) -> tuple[pa.Table | None, OpenChunk | None]:
         """Return the CAPTURED row of a watermark in the log, and the chunk that it closes.
 
-        Both are None for a watermark of no open chunk; only a high watermark closes a chunk.
+        Both are None for a watermark of no open chunk; only a high watermark closes a chunk. ``why_stale`` returns, for
+        a chunk read to verify the copy, why the copy is known to differ from it.
         """
         if mark.reader == HEARTBEAT_ROW:
             return _row(mark, HEARTBEAT, None, None), None
@@ -83,13 +92,15 @@ class Windows:
         if low is not None:
             low.low = mark.position
             low.add_batch(batch)
-            return _row(mark, LOW, low, None), None
+            return _row(mark, VERIFY_LOW if low.verify else LOW, low, None), None
         if high is None:
             return None, None
         high.add_batch(batch)
         end = _chunk_end(high)
         high.discarded = end.reason
-        return _row(mark, HIGH, high, end), high
+        if high.verify and not high.discarded:
+            end = replace(end, repeat=why_stale(high))
+        return _row(mark, VERIFY_HIGH if high.verify else HIGH, high, end), high
 
 
 def _chunk_end(chunk: OpenChunk) -> ChunkEnd:
@@ -111,7 +122,9 @@ def _chunk_end(chunk: OpenChunk) -> ChunkEnd:
         snapshot=read.snapshot if read else None,
         status=DISCARDED if reason else CLOSED,
         reason=reason,
-        began=chunk.closes,
+        began=chunk.closes if chunk.removes is None else None,
+        removes=Removal(chunk.closes, chunk.removes) if chunk.closes and chunk.removes is not None else None,
+        sampled=chunk.sampled,
     )
 
 

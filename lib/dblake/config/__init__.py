@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dblake.config.load import load_airflow, load_config
 from dblake.config.models import AirflowConfig, CaptureConfig, Config, DumpConfig, MaintainConfig
+from dblake.config.outputs import CustomOutput, OutputConfig
 from dblake.config.references import PasswordReference
 
 __all__ = [
-    "AirflowConfig", "CaptureConfig", "Config", "DumpConfig", "MaintainConfig", "PasswordReference", "load_airflow",
-    "load_config",
+    "AirflowConfig", "CaptureConfig", "Config", "CustomOutput", "DumpConfig", "MaintainConfig", "OutputConfig",
+    "PasswordReference", "load_airflow", "load_config",
 ]

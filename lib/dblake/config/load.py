@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dblake.config.file import ConfigFile
 from dblake.config.models import AirflowConfig, Config
+from dblake.config.outputs import OUTPUT_TYPES
 from dblake.config.source import SOURCE_NAME
 from dblake.core.errors import ConfigError
 
@@ -54,12 +55,16 @@ def _validate(model: type[_Model], file: ConfigFile) -> _Model:
 
 
 def _describe_fault(file: ConfigFile, error: Any) -> str:
-    parts = [str(part) for part in error["loc"]]
+    parts, section = [str(part) for part in error["loc"]], None
+    if parts[0] == "outputs" and len(parts) > 2:
+        # After an output's name, pydantic inserts its type.
+        section = OUTPUT_TYPES.get(parts.pop(2))
     where = file.where(".".join(parts))
     if error["type"] == "missing":
         return f"{where} is missing"
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(parts[-1], _section_keys(parts[:-1]), n=1)
+        keys = _field_keys(section) if section and len(parts) == 3 else _section_keys(parts[:-1])
+        near = difflib.get_close_matches(parts[-1], keys, n=1)
         return f"{where} is not a key" + (f", did you mean {near[0]}?" if near else "")
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"
 
@@ -68,8 +73,12 @@ def _section_keys(section: list[str]) -> list[str]:
     """Return the keys of a section; none if the path does not lead to a section."""
     model: type[BaseModel] = Config
     for part in section:
-        annotation = model.model_fields[part].annotation
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return []
         model = annotation
-    return list(model.model_fields)
+    return _field_keys(model)
+
+
+def _field_keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -13,15 +13,16 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dblake.config.file import ConfigFile
 from dblake.config.mask import MaskConfig
+from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
+from dblake.config.storage import StorageConfig, resolve_warehouse
 from dblake.core import defaults
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
-_UNSAFE_STORES = ("s3", "s3a", "s3n")
-"""Stores where Spark's Delta log store checks for a commit before it writes one: safe for a single driver only."""
-_URL_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
+_SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class CaptureConfig(Section):
@@ -123,11 +124,15 @@ class AirflowConfig(Section):
     """When Airflow runs the jobs and how often it retries; see docs/airflow.md."""
 
     schedule: str | None = Field(
-        "*/15 * * * *", pattern=r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$",
+        "*/15 * * * *", pattern=_SCHEDULE,
         description="Cron, @hourly and the like, or @continuous for one run after another; null: triggered runs only.",
     )
     capture: Literal["bounded", "supervised"] = Field(
         "bounded", description="bounded: each run captures until caught up; supervised: capture runs outside Airflow."
+    )
+    verify_schedule: str | None = Field(
+        None, pattern=_SCHEDULE,
+        description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",
     )
     retries: int = Field(3, ge=0, description="Retries of a job that ended with 75 or was killed.")
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each retry.")
@@ -141,6 +146,22 @@ class StatusConfig(Section):
         description="Lag after which `status` reports a stage as `late`, in seconds; set it above the interval "
                     "between two runs.",
     )
+
+
+class VerifyConfig(Section):
+    """Comparing state with the source: `verify`."""
+
+    max_age: str | None = Field(
+        None, pattern=r"^[1-9][0-9]*[smhd]$",
+        description="Age after which `status` reports a table's newest verification: a number and s, m, h or d, such "
+                    "as 24h; null: never.",
+    )
+    sample: float = Field(1.0, gt=0, le=1, description="Share of each table's key ranges that `verify` reads.")
+
+    @property
+    def max_age_seconds(self) -> float | None:
+        """``max_age`` in seconds."""
+        return None if self.max_age is None else float(self.max_age[:-1]) * _SECONDS[self.max_age[-1]]
 
 
 class QualityConfig(Section):
@@ -159,7 +180,11 @@ class QualityConfig(Section):
 class Config(Section):
     """The configuration of one source's pipeline."""
 
-    warehouse: str = Field(min_length=1, description="A path or URL that delta-rs and Spark both reach.")
+    # Before the warehouse, which is resolved with it.
+    storage: StorageConfig = StorageConfig()
+    warehouse: str = Field(
+        min_length=1, description="A path, `s3://bucket/prefix`, or another URL that delta-rs and Spark both reach."
+    )
     progress: str = Field(
         min_length=1,
         description="Where capture keeps dump requests and its lease: file:PATH, or zookeeper://host:2181/path "
@@ -176,20 +201,23 @@ class Config(Section):
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     quality: QualityConfig = QualityConfig()
+    verify: VerifyConfig = VerifyConfig()
+    outputs: dict[str, AnyOutput] = Field(
+        default_factory=dict, description="Where `subscribe` delivers changes: a name of your choice → its settings."
+    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _validate_output_names(cls, given: dict[str, AnyOutput]) -> dict[str, AnyOutput]:
+        for name in given:
+            if not re.fullmatch(OUTPUT_NAME, name):
+                raise ValueError(f"{name}: a name has a to z, 0 to 9, _ and -, and begins with a letter")
+        return given
 
     @field_validator("warehouse")
     @classmethod
     def _resolve_warehouse(cls, given: str, info: ValidationInfo) -> str:
-        file = ConfigFile.of(info.context)
-        scheme, _, rest = given.partition(":")
-        if scheme in _UNSAFE_STORES and rest.startswith("//"):
-            raise ValueError(
-                "S3 is not supported: commits of Spark and capture may overwrite one another there, and rows would be "
-                "lost; Azure, GCS and HDFS are supported"
-            )
-        if rest and not rest.startswith("//") and _URL_SCHEME.fullmatch(scheme):
-            raise ValueError("must be a path, or a URL with // after its colon")
-        return given if "://" in given else file.beside(given)
+        return resolve_warehouse(given, info.data.get("storage", StorageConfig()), ConfigFile.of(info.context))
 
     @field_validator("progress")
     @classmethod

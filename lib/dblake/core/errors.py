@@ -16,13 +16,22 @@
     │   └── Fenced                   75  another capture holds the lease or has written since
     ├── ProgressUnavailable          75  the progress directory or ZooKeeper failed for a reason that may pass
     ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
+    ├── StorageUnavailable           75  object storage failed for a reason that may pass
+    │   └── StorageDenied            78  object storage rejects what dblake needs: bucket, permission, If-None-Match
     ├── ReconcileError               70  landing violates a guarantee of capture
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
     │   └── WindowInvariantViolated  70  a chunk window contradicts itself
+    ├── PointOutOfRange              78  events and state do not reach back, or forward, to a point in time
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
-    └── ChecksFailed                 65  a data quality check failed
+    ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
+    │   ├── PointUnreadable          78  events do not hold the point where a subscription must begin
+    │   ├── StateNotReady            75  state has not reached what a bootstrap needs
+    │   ├── OutputUnavailable        75  the target of an output failed for a reason that may pass
+    │   └── EventRejected            65  a target can never take one event
+    ├── ChecksFailed                 65  a data quality check failed
+    └── CopyDiffers                  65  a verification found rows of state that differ from the source
 
 A message states the cause and where it occurred (source, table, chunk, position); the next step is an action. Neither
 holds row values, SQL text or connection strings.
@@ -32,6 +41,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import ClassVar
+
+from dblake.core.position import Position
 
 
 class ExitCode(IntEnum):
@@ -149,6 +160,18 @@ class TableUnavailable(DblakeError):
     exit_code = ExitCode.TRY_AGAIN
 
 
+class StorageUnavailable(DblakeError):
+    """Object storage failed for a reason that may pass: throttled, timed out, unreachable."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class StorageDenied(StorageUnavailable):
+    """Object storage rejects what dblake needs: the bucket, credentials, permissions, or conditional writes."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class ReconcileError(DblakeError):
     """Landing violates a guarantee of capture: a bug, or a table edited by hand."""
 
@@ -169,6 +192,12 @@ class WindowInvariantViolated(ReconcileError):
     """A chunk window contradicts itself: high watermark before low watermark, or rows missing."""
 
 
+class PointOutOfRange(DblakeError):
+    """Events and state do not cover a point in time."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class StateError(DblakeError):
     """A state table cannot hold the events that belong to it."""
 
@@ -179,7 +208,45 @@ class IncompatibleSchemaChange(StateError):
     """A table changed its key or a type so that one state table cannot hold old and new rows."""
 
 
+class ConsumeError(DblakeError):
+    """A subscription or an output cannot go on as it is set up."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class PointUnreadable(ConsumeError):
+    """Events do not hold the point where a subscription must begin; the message has the earliest and latest one."""
+
+
+class StateNotReady(ConsumeError):
+    """State has not reached what a bootstrap needs; it may after the next run of ``state``."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class OutputUnavailable(ConsumeError):
+    """The target of an output failed for a reason that may pass."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class EventRejected(ConsumeError):
+    """A target can never take one event, named by its table and position; it becomes a dead letter."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+    def __init__(self, what: str, *, table: str, position: Position, next_step: str = "") -> None:
+        super().__init__(what, next_step=next_step)
+        self.table, self.position = table, position
+
+
 class ChecksFailed(DblakeError):
     """A data quality check failed; a retry without a change of the data fails again."""
+
+    exit_code = ExitCode.WRONG_DATA
+
+
+class CopyDiffers(DblakeError):
+    """A verification found rows of state that differ from the source; they do until they are dumped again."""
 
     exit_code = ExitCode.WRONG_DATA

@@ -14,13 +14,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 STOP_SECONDS = 10.0
 """How long a process may take to end after each signal."""
 
 
 def stop_process(
-    process: subprocess.Popen[bytes], grace_seconds: float = STOP_SECONDS, *,
+    process: subprocess.Popen[Any], grace_seconds: float = STOP_SECONDS, *,
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL), group: bool = False,
 ) -> bool:
     """Send the signals in turn, up to ``grace_seconds`` apart, until the process ends; return False if it does not.

@@ -1,10 +1,14 @@
-"""Recognize errors of the operating system, storage and Spark that a retry may clear, by the words of their messages.
+"""Recognize errors of the operating system, storage and Spark by the words of their messages, and what clears them.
 
 This is the one place that matches such messages: neither delta-rs nor Spark gives these errors types of their own. The
 reason returned holds nothing of the message, which may quote paths and values.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dblake.core.errors import StorageDenied, StorageUnavailable
 
 _FOREIGN_PACKAGES = ("py4j", "pyspark", "deltalake", "_internal")
 _UNREACHABLE = "the warehouse's storage or a Spark host is unreachable"
@@ -25,13 +29,69 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StorageFault:
+    """Why object storage rejected or failed a request; ``is_permanent`` if a retry without a change fails again."""
+
+    reason: str
+    next_step: str
+    is_permanent: bool = True
+
+    def as_error(self) -> StorageUnavailable:
+        """Return it as an error."""
+        kind = StorageDenied if self.is_permanent else StorageUnavailable
+        return kind(self.reason, next_step=self.next_step)
+
+
+_NO_BUCKET = StorageFault(
+    "the bucket of the warehouse does not exist", "create the bucket, or correct `warehouse` or `storage.endpoint`"
+)
+_REJECTED = StorageFault(
+    "object storage rejected the credentials", "correct `storage.access_key` and `storage.secret_key`"
+)
+_EXPIRED = StorageFault(
+    "the credentials of object storage have expired", "renew them; the next run reads them again", is_permanent=False
+)
+_NONE_FOUND = StorageFault(
+    "no credentials for object storage were found",
+    "set `storage.access_key` and `storage.secret_key`, or give this machine a role",
+)
+_DENIED = StorageFault(
+    "object storage denied access",
+    "run preflight, which names what is missing; docs/object-storage.md lists all permissions",
+)
+_CLOCK = StorageFault("object storage rejected this machine's clock", "set the clock")
+_BUSY = StorageFault(
+    "object storage is throttling or unavailable", "run again later; nothing was done twice", is_permanent=False
+)
+_STORAGE_FAULTS = {
+    "nosuchbucket": _NO_BUCKET, "bucket does not exist": _NO_BUCKET,
+    "expiredtoken": _EXPIRED, "token has expired": _EXPIRED, "credentials have expired": _EXPIRED,
+    "invalidaccesskeyid": _REJECTED, "signaturedoesnotmatch": _REJECTED, "invalidtoken": _REJECTED,
+    "requesttimetooskewed": _CLOCK,
+    "unable to load credentials": _NONE_FOUND, "the credential provider was not enabled": _NONE_FOUND,
+    "no credentials in the property bag": _NONE_FOUND, "169.254.169.254": _NONE_FOUND,
+    "accessdenied": _DENIED, "access denied": _DENIED, "access_denied": _DENIED, "necessary privileges": _DENIED,
+    "403 forbidden": _DENIED,
+    "slowdown": _BUSY, "slow_down": _BUSY, "503 service unavailable": _BUSY, "status code: 503": _BUSY,
+    "internalerror": _BUSY, "500 internal server error": _BUSY, "status code: 500": _BUSY, "429 too many": _BUSY,
+}
+
+
+def storage_fault(error: BaseException) -> StorageFault | None:
+    """Return what object storage answered, given an error of one of its three clients; None for any other error."""
+    return next((fault for words, fault in _STORAGE_FAULTS.items() if words in _foreign_text(error)), None)
+
+
 def transient_reason(error: BaseException) -> str | None:
     """Return why a retry may succeed; None for an error that is not known to be transient.
 
     Only OSError and the exceptions of Spark, Py4J and delta-rs qualify.
     """
-    foreign = type(error).__module__.partition(".")[0] in _FOREIGN_PACKAGES
-    if not foreign and not isinstance(error, OSError):
-        return None
-    text = str(error).lower()
-    return next((reason for words, reason in _REASONS.items() if words in text), None)
+    return next((reason for words, reason in _REASONS.items() if words in _foreign_text(error)), None)
+
+
+def _foreign_text(error: BaseException) -> str:
+    """Return the text of an error that is not ours, in lower case; nothing for one of ours."""
+    is_foreign = type(error).__module__.partition(".")[0] in _FOREIGN_PACKAGES
+    return str(error).lower() if is_foreign or isinstance(error, OSError) else ""

@@ -28,6 +28,7 @@ from dblake.reconcile.pending import reconciled_batch
 from dblake.spark.session import Session, is_running
 from dblake.state.pending import folded_batch
 from dblake.state.run import TableResult, require_success, run_state
+from dblake.verification.run import compare_landed
 
 if TYPE_CHECKING:
     from dblake.quality.run import Report
@@ -85,8 +86,9 @@ class Cycle:
         result.steps.append("reconcile")
 
     def fold(self, result: CycleResult, stop: threading.Event | None = None) -> None:
-        """Fold new events into state, if there are any. Raises StateError for tables that stay behind."""
+        """Fold new events into state, and compare it with what ``verify`` reads; raise StateError as ``run_state``."""
         if folded_batch(self._paths) is not None:
+            compare_landed(self._paths)
             return
         settings = self._config.state
         result.tables = run_state(
@@ -94,6 +96,7 @@ class Cycle:
             stop=stop,
         )
         result.steps.append("state")
+        compare_landed(self._paths)
         require_success(result.tables)
 
     def check(self, result: CycleResult, *, retry: bool) -> None:

@@ -11,11 +11,11 @@ import json
 import re
 import time
 
-from deltalake import DeltaTable
 from pyarrow import fs
 
 from dblake.lake.files import filesystem
 from dblake.lake.locks import commit_lock
+from dblake.lake.tables import open_table
 
 _CHECKPOINT_COMMITS = 100
 _KEPT_COMMITS = 1000
@@ -31,10 +31,10 @@ def clean_log(path: str, *, keep_hours: float, keep_from: int | None = None) -> 
     checkpoint go, and the newest 1,000 commits stay.
     """
     system, folder = _log_folder(path)
-    newest = DeltaTable(path).version()
+    newest = open_table(path).version()
     if newest - max(_checkpoints(system, folder), default=0) >= _CHECKPOINT_COMMITS:
         with commit_lock(path):
-            DeltaTable(path).create_checkpoint()
+            open_table(path).create_checkpoint()
     limit = newest - _KEPT_COMMITS if keep_from is None else min(newest - _KEPT_COMMITS, keep_from)
     before = (time.time() - 3600 * keep_hours) * 1000
     old = [

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from dblake.core.position import Position
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import query_rows
+from dblake.lake.tables import find_table, storage_options
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
 FRONTIER = pa.schema(
@@ -74,6 +76,9 @@ def append_frontier(paths: Paths, frontier: Frontier) -> None:
         "at": datetime.now(UTC), "batch": frontier.batch, "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq,
         "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
     }
-    with commit_lock(paths.frontier):
-        target = DeltaTable(paths.frontier) if DeltaTable.is_deltatable(paths.frontier) else paths.frontier
-        write_deltalake(target, pa.Table.from_pylist([row], schema=FRONTIER), mode="append")
+    with commit_lock(paths.frontier), confirmed_commit(paths.frontier) as metadata:
+        write_deltalake(
+            find_table(paths.frontier) or paths.frontier, pa.Table.from_pylist([row], schema=FRONTIER),
+            mode="append", storage_options=storage_options(paths.frontier),
+            commit_properties=CommitProperties(metadata),
+        )

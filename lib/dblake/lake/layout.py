@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dblake.core.names import folder
+from dblake.lake.storage import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,61 +18,71 @@ class Paths:
     @property
     def root(self) -> str:
         """The source's folder."""
-        return f"{self.warehouse.rstrip('/')}/{self.source}"
+        return join(self.warehouse, self.source)
 
     @property
     def landing(self) -> str:
         """The landing table: what the source sent, undecoded."""
-        return f"{self.root}/landing"
+        return join(self.root, "landing")
 
     @property
     def schemas(self) -> str:
         """The schemas table: every version of every table's schema."""
-        return f"{self.root}/schemas"
+        return join(self.root, "schemas")
 
     @property
     def events(self) -> str:
         """The events table: ordered, deduplicated changes."""
-        return f"{self.root}/events"
+        return join(self.root, "events")
 
     @property
     def windows(self) -> str:
         """The window ledger: how each chunk window ended."""
-        return f"{self.root}/windows"
+        return join(self.root, "windows")
+
+    @property
+    def verifications(self) -> str:
+        """The verification ledger: how each chunk read to verify the copy compared with state."""
+        return f"{self.root}/verifications"
 
     @property
     def frontier(self) -> str:
         """The frontier table: which version of each state table holds which position."""
-        return f"{self.root}/frontier"
+        return join(self.root, "frontier")
 
     @property
     def states(self) -> str:
         """The folder of all state tables."""
-        return f"{self.root}/state"
+        return join(self.root, "state")
 
     def state(self, schema: str, table: str) -> str:
         """Return the path of one table's state table, which has one row per key."""
-        return f"{self.states}/{folder(schema)}/{folder(table)}"
+        return join(self.states, folder(schema), folder(table))
 
     @property
     def redecoded(self) -> str:
         """The redecode ledger: what each redecode run has changed."""
-        return f"{self.root}/redecoded"
+        return join(self.root, "redecoded")
 
     @property
     def redecode_tables(self) -> str:
         """The folder of a redecode run's staged tables; deleted when the run is done."""
-        return f"{self.root}/again"
+        return join(self.root, "again")
+
+    @property
+    def dead_letters(self) -> str:
+        """Events that an output could never take, by position."""
+        return f"{self.root}/dead_letters"
 
     @property
     def check_results(self) -> str:
         """The results of every run of ``check``."""
-        return f"{self.root}/quality/results"
+        return join(self.root, "quality", "results")
 
     @property
     def check_pages(self) -> str:
         """The report pages of the newest run of ``check``."""
-        return f"{self.root}/quality/docs"
+        return join(self.root, "quality", "docs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,14 @@ class StagedPaths(Paths):
     @property
     def schemas(self) -> str:
         """The staged schemas table."""
-        return f"{self.folder}/schemas"
+        return join(self.folder, "schemas")
 
     @property
     def events(self) -> str:
         """The staged events table."""
-        return f"{self.folder}/events"
+        return join(self.folder, "events")
 
     @property
     def windows(self) -> str:
         """The staged window ledger."""
-        return f"{self.folder}/windows"
+        return join(self.folder, "windows")

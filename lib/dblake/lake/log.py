@@ -18,7 +18,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.core.errors import TableUnavailable
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.locks import commit_lock
+from dblake.lake.tables import find_table, open_table
 
 
 class DataFile(Protocol):
@@ -66,6 +68,11 @@ class Application:
         return f"maintained/{source}"
 
     @staticmethod
+    def verification(source: str) -> str:
+        """Identify, in the verification ledger, the batch up to which landed chunks are compared."""
+        return f"verify/{source}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"
@@ -83,12 +90,14 @@ class Application:
 
 def newest_batch(path: str, application: str) -> int:
     """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
-    return (DeltaTable(path).transaction_version(application) or 0) if DeltaTable.is_deltatable(path) else 0
+    table = find_table(path)
+    return (table.transaction_version(application) or 0) if table else 0
 
 
 def newest_version(path: str) -> int | None:
     """Return a table's newest version, by which a caller sees cheaply if it changed; None without a table."""
-    return DeltaTable(path).version() if DeltaTable.is_deltatable(path) else None
+    table = find_table(path)
+    return table.version() if table else None
 
 
 def record_batch(path: str, application: str, batch: int) -> None:
@@ -106,15 +115,16 @@ def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) 
     Does nothing if the application has reached the batch already: the recorded version never decreases. The caller
     holds the table's commit lock. Raises TableUnavailable if another writer commits at the same time.
     """
-    properties = CommitProperties(app_transactions=[Transaction(application, batch)])
-    table = DeltaTable(path)
+    table = open_table(path)
     if (table.transaction_version(application) or 0) >= batch:
         return
     try:
-        if rows is None:
-            table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
-        else:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+        with confirmed_commit(path) as metadata:
+            properties = CommitProperties(metadata, app_transactions=[Transaction(application, batch)])
+            if rows is None:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+            else:
+                write_deltalake(table, rows, mode="append", commit_properties=properties)
     except CommitFailedError as error:
         raise TableUnavailable(
             f"another job of this source committed to {os.path.basename(path)} at the same time",
@@ -122,31 +132,36 @@ def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) 
         ) from error
 
 
-def commit_files(table: DeltaTable, application: str, batch: int, files: Iterable[DataFile]) -> None:
+def commit_files(path: str, table: DeltaTable, application: str, batch: int, files: Iterable[DataFile]) -> None:
     """Add files that lie in the table's folder in one commit that carries ``application`` and ``batch``.
 
-    Raises TableUnavailable if the application's version, or the table's schema, was changed after ``table`` was read:
-    then none of the files is visible. The caller has checked that ``batch`` is newer, and holds the commit lock.
+    ``table`` is the table at ``path`` as it was read. Raises TableUnavailable if the application's version, or the
+    table's schema, was changed after it was read: then none of the files is visible. The caller has checked that
+    ``batch`` is newer, and holds the commit lock.
     """
     now = int(time.time() * 1000)
     added: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {}, now, True, file.statistics) for file in files
     ]
-    properties = CommitProperties(app_transactions=[Transaction(application, batch)])
     try:
-        table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
+        with confirmed_commit(path) as metadata:
+            properties = CommitProperties(metadata, app_transactions=[Transaction(application, batch)])
+            table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
     except CommitFailedError as error:
         raise TableUnavailable(
-            f"another job of this source committed to {os.path.basename(table.table_uri.rstrip('/'))} at the same time",
+            f"another job of this source committed to {os.path.basename(path)} at the same time",
             next_step="run this again",
         ) from error
 
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
-    if not DeltaTable.is_deltatable(path):
-        return []
-    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    result = QueryBuilder().register("t", DeltaTable(path)).execute(statement).read_all()
-    rows: list[dict[str, Any]] = pa.table(result).to_pylist()
+    table = find_table(path)
+    rows: list[dict[str, Any]] = query_arrow(table, statement).to_pylist() if table else []
     return rows
+
+
+def query_arrow(table: DeltaTable, statement: str) -> pa.Table:
+    """Return the result of a SELECT over one open table, which the statement calls ``t``."""
+    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
+    return pa.table(QueryBuilder().register("t", table).execute(statement).read_all())

@@ -18,13 +18,15 @@ chunk      copy                  one line of COPY text, newline included
 chunk      mysql_rows            one result row of the text protocol, without its packet header
 schema     json                  ``TableSchema.to_json``, at the position from which it holds
 low, high  json                  ``landing.control``: the watermarks of a chunk
+verify_…   as without prefix     ``verify_low``, ``verify_chunk``, ``verify_high``: a chunk to be compared with state
 heartbeat  (null)                empty: only the row's position is used
 ========== ===================== ================================================================================
 
 Rows of masked tables (``mask``) are ``pgoutput`` and ``copy`` whatever the source, with a relation number of 0.
 
 ``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
-their own: their ``lsn`` is null, and their ``seq`` is the row's number in the chunk times two.
+their own: their ``lsn`` is null, and their ``seq`` is the row's number in the chunk times two. So is that of
+``verify_chunk`` rows.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ FORMAT, PAYLOAD, LANDED_AT = "format", "payload", "landed_at"
 
 ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
 LOW, CHUNK, HIGH, HEARTBEAT = "low", "chunk", "high", "heartbeat"
+VERIFY_LOW, VERIFY_CHUNK, VERIFY_HIGH = "verify_low", "verify_chunk", "verify_high"
+"""Chunks that ``verification`` compares with state. They become no events: reconcile reads none of these kinds. The
+names sort after all others, so that readers find them by the statistics of landing's files."""
 MESSAGE = "message"
 """Reserved: no log reader writes rows of this kind."""
 

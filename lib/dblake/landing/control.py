@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow, Snapshot
@@ -42,6 +43,19 @@ class DumpStart:
         return DumpStart(first.incarnation, first.lsn, first.seq, snapshot)
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The keys of a dump of given keys, in key order of their columns, and its beginning: absent ones are deleted."""
+
+    began: DumpStart
+    keys: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_document(cls, doc: dict[str, Any]) -> Removal:
+        """Return the value of a parsed payload."""
+        return cls(DumpStart(**doc["began"]), tuple(tuple(key) for key in doc["keys"]))
+
+
 def _age(snapshot: str) -> tuple[int, int]:
     parsed = Snapshot.parse(snapshot)
     return parsed.xmax, -len(parsed.xip)
@@ -54,7 +68,11 @@ class ChunkEnd:
     ``snapshot`` is PostgreSQL's text form, or None where the position alone decides. ``first_batch`` is the batch of
     the chunk's first row in landing (its low watermark or its first rows). ``rows`` counts the rows that the chunk
     read. The last chunk of a whole table is empty and read after all others have landed: its ``began`` is set, and
-    every existing key was returned since then.
+    every existing key was returned since then. That of a dump of given keys is read only if the dump removes those that
+    no longer exist: it has ``removes`` instead, the keys and where the dump began.
+
+    Of chunks read to verify the copy, the last one has ``began`` for given keys, too; ``repeat`` is why a chunk cannot
+    be compared, and ``sampled`` is true if some of the table's key ranges are not read.
     """
 
     dump_id: str
@@ -68,6 +86,9 @@ class ChunkEnd:
     status: str = CLOSED
     reason: str | None = None
     began: DumpStart | None = None
+    removes: Removal | None = None
+    repeat: str | None = None
+    sampled: bool = False
 
     def to_json(self) -> bytes:
         """Return one canonical line."""
@@ -77,7 +98,16 @@ class ChunkEnd:
     def from_json(cls, payload: bytes) -> ChunkEnd:
         """Return the payload that ``to_json`` wrote."""
         doc = json.loads(payload)
-        return cls(**doc | {"began": DumpStart(**doc["began"]) if doc["began"] else None})
+        began, removes = doc["began"], doc.get("removes")
+        return cls(**doc | {
+            "began": DumpStart(**began) if began else None,
+            "removes": Removal.from_document(removes) if removes else None,
+        })
+
+    @property
+    def dump_start(self) -> DumpStart | None:
+        """Where the dump that ends with this chunk began, if it deletes keys that it did not return."""
+        return self.removes.began if self.removes else self.began
 
     def window(self, *, chunk_id: str, table: str, lease_epoch: int, high: Position) -> ChunkWindow:
         """Return the window that this row closes. Raises ValueError if the high watermark precedes the low one."""

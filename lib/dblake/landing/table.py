@@ -8,7 +8,8 @@ Delta rejects the second.
 from __future__ import annotations
 
 import json
-import os
+import logging
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,8 +28,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.core.transient import storage_fault
+from dblake.lake.commits import COMMIT_ID, new_commit_id
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
+from dblake.lake.storage import is_local
+from dblake.lake.tables import create_table, open_table
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,
@@ -45,8 +50,12 @@ from dblake.landing.columns import (
     TXID,
 )
 
+logger = logging.getLogger(__name__)
+
 _ONE_FILE_BYTES = 1 << 40
-_HISTORY_COMMITS = 50
+_HISTORY_COMMITS = 5
+_RETRY_SECONDS = (0.5, 2.0, 8.0)
+"""Pauses before object storage is tried again."""
 # Readers prune files by these columns; statistics of payloads would cost time and space for no use.
 _PRUNED_BY = (BATCH, LEASE_EPOCH, INCARNATION, LSN, SEQ, KIND, TABLE, TXID, COMMITTED_AT, CHUNK_ID)
 # Nearly unique values: a dictionary would cost time, and space in the file.
@@ -103,12 +112,17 @@ class Landing:
         """
         self._path = path
         self._application = Application.capture(source)
+        self._commit_id: str | None = None
         try:
             self._table = self._open()
             self.reached = self._read_reached()
         except (DeltaError, OSError) as error:
             what = f"the landing table of source {source} cannot be opened or created under the warehouse"
             reason = _reason(error)
+            fault = storage_fault(error)
+            if fault:
+                kind = LandingError if fault.is_permanent else LandingUnavailable
+                raise kind(f"{what}: {fault.reason}", next_step=fault.next_step) from error
             if isinstance(error, OSError) and reason not in _PERMANENT:
                 raise LandingUnavailable(
                     f"{what}: {reason}",
@@ -120,21 +134,22 @@ class Landing:
 
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self._path)
+            return open_table(self._path)
         except TableNotFoundError:
-            if "://" not in self._path:
-                os.makedirs(self._path, exist_ok=True)
-            return DeltaTable.create(self._path, LANDING, mode="ignore", configuration=_CONFIGURATION)
+            create_table(self._path, LANDING, _CONFIGURATION)
+            return open_table(self._path)
 
     def _read_reached(self) -> Reached | None:
         """Return the metadata of capture's newest commit; maintenance may have committed after it."""
         if self._table.transaction_version(self._application) is None:
             return None
+        self._commit_id = None
         limit = _HISTORY_COMMITS
         while True:
             history: list[dict[str, Any]] = self._table.history(limit)
             for commit in history:
                 if RESUME_METADATA in commit:
+                    self._commit_id = commit.get(COMMIT_ID)
                     return Reached.from_metadata(commit[RESUME_METADATA])
             if len(history) < limit:
                 raise LandingError(
@@ -148,30 +163,72 @@ class Landing:
 
         Raises Fenced if another process has landed a batch since this table was opened, LandingUnavailable if storage
         fails. In both cases this process cannot know whether the batch has landed and must end; the next one reads it
-        from the table.
+        from the table. On object storage a commit that failed is looked up in the table's log and tried again if it
+        is not there.
+        """
+        commit_id = new_commit_id()
+        with commit_lock(self._path, shared=True):
+            for pause in (*_RETRY_SECONDS, None):
+                try:
+                    self._append(rows, reached, commit_id)
+                    break
+                except (DeltaError, OSError) as error:
+                    if not is_local(self._path) and self._has_landed(reached, commit_id, error):
+                        break
+                    if isinstance(error, CommitFailedError):
+                        raise _fenced(reached) from error
+                    fault = storage_fault(error)
+                    if pause is None or is_local(self._path) or (fault and fault.is_permanent):
+                        raise _unavailable(reached, error) from error
+                    logger.warning("batch %d could not be landed, trying again: %s", reached.batch, _reason(error))
+                    time.sleep(pause)
+        self.reached = reached
+
+    def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:
+        write_deltalake(
+            self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES, writer_properties=_WRITER,
+            commit_properties=CommitProperties(
+                custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
+                app_transactions=[Transaction(self._application, reached.batch)],
+            ),
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+
+    def _has_landed(self, reached: Reached, commit_id: str, error: Exception) -> bool:
+        """Read from the table's log whether a commit that failed is there; the table is then the newest version.
+
+        Raises Fenced if another process's commit is there instead: opened again, the table would accept the next one.
         """
         try:
-            with commit_lock(self._path, shared=True):
-                write_deltalake(
-                    self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES,
-                    writer_properties=_WRITER,
-                    commit_properties=CommitProperties(
-                        custom_metadata=reached.to_metadata(),
-                        app_transactions=[Transaction(self._application, reached.batch)],
-                    ),
-                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-                )
-        except CommitFailedError as error:
-            raise Fenced(
-                f"batch {reached.batch} was rejected: another capture has landed a batch since this one did",
-                next_step="find the other capture of this source; start this one again if it is to stand by",
-            ) from error
-        except (DeltaError, OSError) as error:
-            raise LandingUnavailable(
-                f"batch {reached.batch} could not be landed: {_reason(error)}",
-                next_step="check that the warehouse exists, is writable and not full; then start capture again",
-            ) from error
-        self.reached = reached
+            self._table = self._open()
+            newest = self._read_reached()
+        except (DeltaError, OSError):
+            raise _unavailable(reached, error) from error
+        if self._commit_id == commit_id:
+            logger.warning("batch %d has landed, but the storage's answer was lost", reached.batch)
+            return True
+        if newest != self.reached:
+            raise _fenced(reached) from error
+        return False
+
+
+def _fenced(reached: Reached) -> Fenced:
+    return Fenced(
+        f"batch {reached.batch} was rejected: another capture has landed a batch since this one did",
+        next_step="find the other capture of this source; start this one again if it is to stand by",
+    )
+
+
+def _unavailable(reached: Reached, error: Exception) -> LandingError:
+    fault = storage_fault(error)
+    if fault and fault.is_permanent:
+        return LandingError(
+            f"batch {reached.batch} could not be landed: {fault.reason}", next_step=fault.next_step
+        )
+    return LandingUnavailable(
+        f"batch {reached.batch} could not be landed: {_reason(error)}",
+        next_step="check that the warehouse exists, is writable and not full; then start capture again",
+    )
 
 
 _PERMANENT = ("permission denied", "not a directory", "read-only file system", "file exists")
@@ -183,6 +240,9 @@ def _reason(error: Exception) -> str:
 
     delta-rs and its object stores raise OSError or DeltaError without an error number, so the text is all there is.
     """
+    fault = storage_fault(error)
+    if fault:
+        return fault.reason
     text = str(error).lower()
     for reason in (*_PERMANENT, *_TRANSIENT):
         if reason in text:

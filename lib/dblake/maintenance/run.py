@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.config import MaintainConfig
 from dblake.core.failpoints import failpoint
@@ -30,6 +29,7 @@ from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH, COMMITTED_AT, RESUME_METADATA
 from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
 from dblake.maintenance.tombstones import expired_tombstones_sql
@@ -81,7 +81,7 @@ def maintain(
         for future in futures:
             future.add_done_callback(lambda _: progress.advance())
         results = [future.result() for future in futures]
-    if DeltaTable.is_deltatable(paths.schemas):
+    if has_table(paths.schemas):
         record_batch(paths.schemas, Application.maintenance(paths.source), int(time.time()))
     return results
 
@@ -130,7 +130,7 @@ class Maintenance:
             partial(self._maintain, "check results", paths.check_results),
             partial(self._maintain, "redecoded", paths.redecoded),
         ]
-        return {task.args[0]: task for task in tasks if DeltaTable.is_deltatable(task.args[1])}
+        return {task.args[0]: task for task in tasks if has_table(task.args[1])}
 
     def _maintain_landing(self, name: str, path: str) -> MaintenanceResult:
         return self._maintain(name, path, self._expire_landing, self._unread_hours(), _newest_landing_version(path))
@@ -198,7 +198,7 @@ class Maintenance:
         return delete(self.spark, path, expired_tombstones_sql(frontier.position))
 
     def _is_vacuum_due(self, path: str) -> bool:
-        for commit in DeltaTable(path).history(_HISTORY_MAX_COMMITS):
+        for commit in open_table(path).history(_HISTORY_MAX_COMMITS):
             if commit.get("operation") == "VACUUM END":
                 return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC) <= self._now - _VACUUM_INTERVAL
         return True
@@ -218,7 +218,7 @@ class Maintenance:
 
 def _has_rows(path: str, condition: str) -> bool:
     """Return False if no row matches an SQL condition; delta-rs cannot read a table with odd column names."""
-    if DeltaTable(path).metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+    if open_table(path).metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         return True
     return bool(query_rows(path, f"SELECT 1 AS one FROM t WHERE {condition} LIMIT 1"))
 
@@ -229,7 +229,7 @@ def _instant(moment: datetime) -> str:
 
 def _newest_landing_version(path: str) -> int:
     """Return the version of capture's newest commit, from which capture resumes; 0 if it is not found."""
-    table, limit = DeltaTable(path), _HISTORY_MAX_COMMITS
+    table, limit = open_table(path), _HISTORY_MAX_COMMITS
     while True:
         history = table.history(limit)
         for commit in history:
@@ -241,6 +241,6 @@ def _newest_landing_version(path: str) -> int:
 
 
 def _file_sizes(path: str) -> list[int]:
-    files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    files = pa.table(open_table(path).get_add_actions(flatten=True))
     sizes: list[int] = files["size_bytes"].to_pylist()
     return sizes

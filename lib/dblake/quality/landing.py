@@ -26,11 +26,15 @@ from dblake.landing.columns import (
     ROW,
     SCHEMA,
     TRUNCATE,
+    VERIFY_CHUNK,
+    VERIFY_HIGH,
+    VERIFY_LOW,
 )
 from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of
 
-_IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, MESSAGE, DDL)
+_IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, MESSAGE, DDL, VERIFY_LOW, VERIFY_HIGH)
 """Kinds in the log's order. A schema has the position at which a chunk first showed it; a chunk's rows have none."""
+_DEFINED = (*_IN_LOG_ORDER, SCHEMA, CHUNK, VERIFY_CHUNK)
 
 EXPECTATIONS: tuple[Expectation, ...] = (
     expect_not_null(BATCH, "every row of landing has a batch"),
@@ -56,7 +60,7 @@ def summarize_batches(landing: DataFrame, newest: int) -> DataFrame:
         F.count_distinct(LANDED_AT).alias("commits"), F.count_distinct(LEASE_EPOCH).alias("leases"),
         F.min(LEASE_EPOCH).alias("first_lease"), F.max(LEASE_EPOCH).alias("last_lease"),
         F.min(position).alias("first"), F.max(position).alias("last"),
-        F.bool_or(~F.coalesce(F.col(KIND).isin(*_IN_LOG_ORDER, SCHEMA, CHUNK), F.lit(False))).alias("unknown_kind"),
+        F.bool_or(~F.coalesce(F.col(KIND).isin(*_DEFINED), F.lit(False))).alias("unknown_kind"),
     )
     # A single partition is enough for one row per batch.
     by_batch = W.orderBy(BATCH)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from deltalake import DeltaTable
-
 from dblake.core.names import split_qualified
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows
 from dblake.lake.schemas import read_schemas
+from dblake.lake.tables import has_table, open_table
 
 Bounds = dict[tuple[str, str], int]
 """By suite and table: a landing batch, of state a version."""
@@ -59,9 +58,9 @@ def has_unchecked_data(paths: Paths) -> bool:
     application = Application.state(paths.source)
     for table in read_schemas(paths):
         path = paths.state(*split_qualified(table))
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             continue
-        state = DeltaTable(path)
+        state = open_table(path)
         if state.transaction_version(application) is not None and passed.get(("state", table)) != state.version():
             return True
     return False

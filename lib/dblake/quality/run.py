@@ -7,26 +7,26 @@ table that cannot be read raises Spark's own error. What to do about a failed ex
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import ChecksFailed, ConfigError, DblakeError
 from dblake.core.progress import stage
+from dblake.lake.files import replace_folder
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
+from dblake.lake.storage import join
 from dblake.quality.pending import read_passed_bounds
 from dblake.quality.results import RESULTS, Outcome, select_failed
 from dblake.quality.selection import Selection
 from dblake.quality.user_suite import USER_SUITE_PREFIX, UserSuite
 from dblake.quality.validation import Validation
-
-logger = logging.getLogger(__name__)
 
 _MAX_LISTED_OUTCOMES = 5
 
@@ -36,7 +36,7 @@ class Report:
     """The outcomes of a run; ``pages`` is the first HTML page, None if no pages were built."""
 
     outcomes: Sequence[Outcome]
-    pages: Path | None
+    pages: str | None
 
     def require_success(self) -> None:
         """Raise unless every expectation passed.
@@ -94,8 +94,7 @@ def run_check(
     results = spark.createDataFrame([outcome.as_row(run_id, started) for outcome in outcomes], RESULTS)
     with commit_lock(paths.check_results):
         results.coalesce(1).write.format("delta").mode("append").save(paths.check_results)
-    if "://" in paths.warehouse:
-        logger.warning("no pages are built, since the warehouse is not a local folder; the results are in %s",
-                       paths.check_results)
-        return Report(outcomes, None)
-    return Report(outcomes, validation.write_pages(Path(paths.check_pages)))
+    with TemporaryDirectory(prefix="dblake-pages-") as folder:
+        validation.build_pages(Path(folder))
+        replace_folder(Path(folder), paths.check_pages)
+    return Report(outcomes, join(paths.check_pages, "index.html"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,6 +23,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.quality.events import (
     EVENT_EXPECTATIONS,
     ORDER_EXPECTATIONS,
@@ -34,7 +34,7 @@ from dblake.quality.events import (
 from dblake.quality.landing import EXPECTATIONS as LANDING_EXPECTATIONS
 from dblake.quality.landing import summarize_batches
 from dblake.quality.state import build_expectations, evaluate_state
-from dblake.quality.suite import Suite
+from dblake.quality.suite import Suite, expect_one_of
 from dblake.quality.user_suite import UserSuite, unknown_table
 from dblake.quality.windows import (
     LEDGER_EXPECTATIONS,
@@ -43,6 +43,7 @@ from dblake.quality.windows import (
     evaluate_watermarks,
 )
 from dblake.sql.views import Views
+from dblake.verification.ledger import newest_by_table
 
 _BATCH = "batch"
 
@@ -69,7 +70,7 @@ class Selection:
         passed: Mapping[tuple[str, str], int], tables: Sequence[str],
     ) -> None:
         self._spark, self._paths, self._passed = spark, paths, passed
-        captured = sorted(read_schemas(paths)) if DeltaTable.is_deltatable(paths.schemas) else []
+        captured = sorted(read_schemas(paths)) if has_table(paths.schemas) else []
         unknown = [table for table in tables if table not in captured]
         if unknown:
             raise UsageError(
@@ -96,6 +97,7 @@ class Selection:
                 yield from self._event_suites(self._events)
             if self._ledger and self._events and self._landing:
                 yield from self._window_suites(self._ledger, self._events, self._landing)
+            yield from self._verification_suites()
         newest = self._newest_position()
         for table, state in self._states.items():
             if self._passed.get(("state", table)) != state.version:
@@ -106,6 +108,14 @@ class Selection:
                 rows = views.read_plain(suite.table)
                 suite.require_columns(rows.columns)
                 yield Suite(suite.name, suite.table, rows, suite.expectations)
+
+    def _verification_suites(self) -> Iterator[Suite]:
+        """Yield the suite over each table's newest verification, if there is one."""
+        newest = [(table, rounds[-1].differences) for table, rounds in sorted(newest_by_table(self._paths).items())]
+        if newest:
+            rows = self._spark.createDataFrame(newest, "table string, differences bigint")
+            description = "state equals the source in each table's newest verification"
+            yield Suite("verification", "verifications", rows, [expect_one_of("differences", [0], description)])
 
     def _landing_suites(self, landing: _PinnedTable) -> Iterator[Suite]:
         since = self._since("landing", "landing", landing.batch)
@@ -167,9 +177,9 @@ class Selection:
 
     def _pin(self, path: str, application: str) -> _PinnedTable | None:
         """Return the table at its newest version; None if it does not exist or no batch was committed to it."""
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             return None
-        table = DeltaTable(path)
+        table = open_table(path)
         batch = table.transaction_version(application)
         if batch is None:
             return None

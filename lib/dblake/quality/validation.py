@@ -11,8 +11,6 @@ import html
 import json
 import logging
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,19 +75,13 @@ class Validation:
             for expectation, result in zip(suite.expectations, validated.results, strict=True)
         ]
 
-    def write_pages(self, target: Path) -> Path:
-        """Replace the folder ``target`` with HTML pages of all suites evaluated; return the first page."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        built = Path(tempfile.mkdtemp(prefix=".pages-", dir=target.parent))
-        built.chmod(0o755)
+    def build_pages(self, folder: Path) -> None:
+        """Build HTML pages of all suites evaluated in an empty local folder; the first is ``index.html``."""
         self._context.add_data_docs_site(_SITE, {
             "class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(built)},
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)},
         })
         self._context.build_data_docs(site_names=[_SITE])
-        shutil.rmtree(target, ignore_errors=True)
-        built.rename(target)
-        return target / "index.html"
 
     def _store_for_pages(self, suite: Suite, validated: Any) -> None:
         """Store the results under the names of suite and table, from which pages take their paths."""

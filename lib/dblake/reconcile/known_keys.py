@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -27,6 +26,7 @@ from dblake.lake.files import file_path
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH, TABLE, TXID
 from dblake.reconcile.batch_summary import file_parts
 from dblake.reconcile.keys import KNOWN, state_keys
@@ -101,13 +101,13 @@ def find_states(paths: Paths, schemas: Iterable[TableSchema]) -> list[FoldedStat
 
 def _find_state(paths: Paths, schema: TableSchema, frontier: Frontier) -> FoldedState | None:
     path = paths.state(*split_qualified(schema.table))
-    if not schema.primary_key or not DeltaTable.is_deltatable(path):
+    if not schema.primary_key or not has_table(path):
         return None
-    table = DeltaTable(path)
+    table = open_table(path)
     settings = table.metadata().configuration
     batch = table.transaction_version(Application.state(paths.source))
     run = Application.redecode(paths.source)
-    is_rebuilt = (table.transaction_version(run) or 0) >= (DeltaTable(paths.events).transaction_version(run) or 0)
+    is_rebuilt = (table.transaction_version(run) or 0) >= (open_table(paths.events).transaction_version(run) or 0)
     has_key = settings.get("dblake.key") == ",".join(map(identifier, schema.primary_key))
     is_plain = (
         settings.get("delta.columnMapping.mode", "none") == "none"
@@ -124,7 +124,7 @@ def _bounds(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> pa.Ta
     """Return a row for each dump that ends: ``table``, the batch that state holds (0 without), and its beginning."""
     rows = []
     for ending in ended:
-        state, began = states.get(ending.row.table), ending.end.began
+        state, began = states.get(ending.row.table), ending.end.dump_start
         row: dict[str, object] = {TABLE: ending.row.table, "folded": state.batch if state else 0}
         if began and began.snapshot and state:
             at = began.position
@@ -141,7 +141,7 @@ def _may_count(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> Co
         return F.lit(True)
     if states:
         later = F.col(BATCH) > min(state.batch for state in states.values())
-        began = [ending.end.began for ending in ended if ending.row.table in states]
+        began = [ending.end.dump_start for ending in ended if ending.row.table in states]
         oldest = [Snapshot.parse(each.snapshot).xmin for each in began if each and each.snapshot]
         counts = counts | (later | (F.col(TXID) >= min(oldest)) if oldest else later)
     return counts

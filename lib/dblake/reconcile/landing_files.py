@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.core.window import ChunkWindow
 from dblake.lake.files import file_path
 from dblake.lake.log import Application
+from dblake.lake.tables import open_table
 from dblake.landing.columns import BATCH, INCARNATION, LEASE_EPOCH, LSN, TXID
 
 _STATISTICS = (BATCH, LEASE_EPOCH, INCARNATION, LSN, TXID)
@@ -40,7 +40,7 @@ class LandingFiles:
 
     def __init__(self, path: str, source: str) -> None:
         self._path, self._application = path, Application.capture(source)
-        self._table = DeltaTable(path)
+        self._table = open_table(path)
         self._listed: tuple[int, _Listing] | None = None
 
     def refresh(self) -> bool:

@@ -60,7 +60,7 @@ class MicroBatch:
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
         if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
             plan = self._evicting(chunks, in_window, plan)                                   # step 6: remove e.key
-        if ended := [ending for ending in closing if ending.end.began]:
+        if ended := [ending for ending in closing if ending.end.dump_start]:
             written += self._phantoms(chunks, plan, ended)
         written += self._runner.write(joined(chunks, self._summary.parts), plan, self._events)  # step 7: append
         files = [file for result in written for file in result.files]

@@ -4,7 +4,7 @@ Place: end of a micro-batch in which such a dump ends. It is an addition to DBLo
 the log. Rows can vanish without an event (lost log, a detached partition, rows deleted with logging disabled), and no
 upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump, is not a delete, and was
 visible to the dump's first chunk. Such a row no longer exists: a chunk would have returned it, or a later event would
-explain its absence.
+explain its absence. A dump of given keys that removes what is gone deletes only those of them.
 
 The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events.
 """
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
 from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, UNDECODED
-from dblake.decode.row_keys import KEY_TEXT, key_text_sql
+from dblake.decode.row_keys import KEY_TEXT, key_text_of, key_text_sql
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
 from dblake.landing.columns import (
     BATCH,
@@ -45,25 +45,26 @@ _ENDS = pa.schema([
     pa.field("end", pa.struct([(name, pa.int64()) for name in POSITION])),
     pa.field("began", pa.struct([(name, pa.int64()) for name in POSITION])),
     pa.field("truncated", pa.struct([(name, pa.int64()) for name in POSITION])), pa.field("emptied", pa.bool_()),
-    pa.field("xmax", pa.int64()), pa.field("xip", pa.list_(pa.int64())),
+    pa.field("xmax", pa.int64()), pa.field("xip", pa.list_(pa.int64())), pa.field("only", pa.list_(pa.string())),
     pa.field(BATCH, pa.int64()), pa.field(TXID, pa.int64()), LANDING.field(COMMITTED_AT),
 ])
 
-_BEGINNING = ("began", "xmax", "xip", "truncated", "emptied")
+_BEGINNING = ("began", "xmax", "xip", "truncated", "emptied", "only")
 
 
 def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Position]]) -> pa.Table:
-    """Return one row for each dump of a whole table that ends among these windows; possibly none.
+    """Return one row for each dump that ends among these windows and deletes what it did not return; possibly none.
 
     ``truncates`` maps a table to the positions of all its truncates. In the result ``truncated`` is the last one before
-    the dump began, and ``emptied`` is true if one lies between the dump's begin and end.
+    the dump began, and ``emptied`` is true if one lies between the dump's begin and end. ``only`` are the keys of a
+    dump of given keys, as ``key_text``; null for a whole table.
     """
     rows = []
     for ending in closing:
-        row, window, began = ending.row, ending.window, ending.end.began
+        row, window, began = ending.row, ending.window, ending.end.dump_start
         if window is None or began is None:
             continue
-        seen = Snapshot.parse(began.snapshot) if began.snapshot else None
+        seen, removes = Snapshot.parse(began.snapshot) if began.snapshot else None, ending.end.removes
         end, of_table = Position(row.incarnation, row.lsn, row.seq), truncates.get(row.table, ())
         truncated = max((at for at in of_table if at < began.position), default=None)
         rows.append({
@@ -72,6 +73,7 @@ def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Positi
             "truncated": asdict(truncated) if truncated else None,
             "emptied": any(began.position <= at < end for at in of_table),
             "xmax": seen.xmax if seen else None, "xip": list(seen.xip) if seen else None,
+            "only": [key_text_of(list(key)) for key in removes.keys] if removes else None,
             BATCH: row.batch, TXID: row.txid, COMMITTED_AT: row.committed_at,
         })
     return pa.Table.from_pylist(rows, schema=_ENDS)
@@ -102,6 +104,7 @@ def candidate_phantoms(known: DataFrame, ends: DataFrame) -> DataFrame:
     seen = seen | (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}"))
     return (
         newest.join(F.broadcast(ends.select(F.col(CHUNK_ID).alias("chunk"), *_BEGINNING)), "chunk")
+        .where(F.col("only").isNull() | F.array_contains("only", F.col(KEY_TEXT)))
         .where(~F.col("emptied") & (F.col("truncated").isNull() | (F.col("at") > F.col("truncated"))))
         .where((F.col(f"last.{OP}") != DELETE) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen))
         .select("chunk", KEY_TEXT, F.col(f"last.{KEY}").alias(KEY), F.col("at").alias("last_at"))

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import groupby
 
-from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -28,6 +27,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files, newest_batch
 from dblake.lake.schemas import SCHEMAS, parse_schema, schema_row
+from dblake.lake.tables import open_table
 from dblake.reconcile.batch_summary import Survey, survey
 from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
@@ -144,7 +144,7 @@ class Reconciler:
         be a newer one: its swap records reconcile's batch again, which rejects every commit prepared before it.
         """
         with commit_lock(self._paths.events):
-            table = DeltaTable(self._paths.events)
+            table = open_table(self._paths.events)
             current = table.transaction_version(Application.reconcile(self._paths.source)) or 0
             if (table.transaction_version(Application.redecode(self._paths.source)) or 0) != self._run:
                 raise _superseded()
@@ -154,7 +154,9 @@ class Reconciler:
                     next_step="run one at a time; this one may be started again",
                 )
             try:
-                commit_files(table, Application.reconcile(self._paths.source), last, written.files)
+                commit_files(
+                    self._paths.events, table, Application.reconcile(self._paths.source), last, written.files
+                )
             except TableUnavailable:
                 if self._newest_run() != self._run:
                     raise _superseded() from None

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deltalake import DeltaTable
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
 from dblake.core.progress import stage
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.reconcile.reconciler import Reconciler
 from dblake.spark.session import Session, as_session
 
@@ -93,7 +93,7 @@ class ReconcileRun:
     """One run of any trigger. Raises LandingError without a landing table, LandingGap if landing ends before events."""
 
     def __init__(self, spark: SparkSession | Session, paths: Paths, max_bytes_per_trigger: str) -> None:
-        if not DeltaTable.is_deltatable(paths.landing):
+        if not has_table(paths.landing):
             raise LandingError(
                 f"source {paths.source} has no landing table yet", next_step="run capture, then this again"
             )

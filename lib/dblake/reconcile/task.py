@@ -73,6 +73,11 @@ def write_events(parts: Iterable[Part], plan: Plan, table: str) -> TaskResult:
     return TaskResult(_write(_events(landed_rows(parts), plan, written), table), written)
 
 
+def decode_events(parts: Iterable[Part], plan: Plan) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some landing files, each batch sorted by position, without writing them."""
+    return _events(landed_rows(parts), plan, Counter())
+
+
 def write_dump_events(events: Iterable[pa.RecordBatch], table: str, op: str) -> TaskResult:
     """Write events of a dump that exist already, all of one ``op``; their columns are EVENT_COLUMNS."""
     written: ChunkCounts = Counter()

@@ -8,13 +8,13 @@ which of its tables to rebuild. Progress is recorded in Delta transaction identi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-
-from deltalake import DeltaTable
+from typing import Any
 
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
+from dblake.lake.tables import has_table
 
 COUNTS = ("same", "different", "only_old", "only_new")
 """The columns that count rows."""
@@ -76,21 +76,26 @@ def record_finished_run(paths: Paths, run: int) -> None:
     record_batch(paths.redecoded, Application.redecode_done(paths.source), run)
 
 
-def read_run(paths: Paths, number: int) -> RedecodeRun:
-    """Read a run whose comparison is recorded."""
-    rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
-    run_line = next(row for row in rows if row["of"] is None)
+def parse_lines(rows: Sequence[Mapping[str, Any]]) -> list[DifferenceLine]:
+    """Return the lines that rows of the ledger hold; those of a run itself are left out."""
     lines = [
         DifferenceLine(row["of"], row["batch"], row["table"], row["op"], *(row[name] or 0 for name in COUNTS))
         for row in rows if row["of"] is not None
     ]
     lines.sort(key=lambda line: (line.of, line.table or "", line.batch is None, line.batch or 0, line.op or ""))
-    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], lines)
+    return lines
+
+
+def read_run(paths: Paths, number: int) -> RedecodeRun:
+    """Read a run whose comparison is recorded."""
+    rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
+    run_line = next(row for row in rows if row["of"] is None)
+    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], parse_lines(rows))
 
 
 def read_changed_tables(paths: Paths) -> dict[str, dict[int, int]]:
     """Return, by table and run, the first batch with changed events or schemas; only of runs that swapped events."""
-    if not DeltaTable.is_deltatable(paths.redecoded):
+    if not has_table(paths.redecoded):
         return {}
     swapped = newest_batch(paths.events, Application.redecode(paths.source))
     differs = " OR ".join(f"{name} > 0" for name in COUNTS[1:])

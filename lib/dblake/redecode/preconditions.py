@@ -8,13 +8,13 @@ rows. The events and the window ledger, which are retained longer, show what lan
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblake.core.errors import LandingError, LandingGap
 from dblake.events.schema import LOG, ORIGIN
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.landing.columns import BATCH, CHUNK_ID, KIND, LEASE_EPOCH, LOW, TABLE
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
@@ -27,7 +27,7 @@ def require_landing(spark: SparkSession, paths: Paths, first: int, last: int) ->
 
     Raises LandingError if there is no landing table.
     """
-    if not DeltaTable.is_deltatable(paths.landing):
+    if not has_table(paths.landing):
         raise LandingError(f"source {paths.source} has no landing table yet", next_step="run capture and reconcile")
     landing = spark.read.format("delta").load(paths.landing)
     row = landing.agg(F.min(BATCH).alias("oldest")).first()

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
-from dblake.redecode.ledger import COUNTS, RedecodeRun
+from dblake.redecode.ledger import COUNTS, DifferenceLine, RedecodeRun, parse_lines
 
 #: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
 #: are the same in all batches; the one line without ``of`` describes the run itself.
@@ -37,11 +37,8 @@ REDECODED = StructType(
 
 def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, counts: DataFrame) -> None:
     """Append a run's lines; ``counts`` has ``of`` and the columns of ``count_differences``."""
-    differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
-    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
     run_line = spark.createDataFrame([(None,)], StructType([StructField("of", StringType())]))
-    lines = counts.where(differs).unionByName(alike, allowMissingColumns=True)
-    lines = lines.unionByName(run_line, allowMissingColumns=True)
+    lines = _as_lines(counts).unionByName(run_line, allowMissingColumns=True)
     run_columns = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
     rows = lines.withColumns(
         {name: F.lit(value) for name, value in run_columns.items()} | {"at": F.current_timestamp()}
@@ -51,3 +48,15 @@ def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, count
     write = rows.write.format("delta").mode("append").options(txnAppId=application, txnVersion=run.number)
     with commit_lock(paths.redecoded):
         write.save(paths.redecoded)
+
+
+def collect_lines(counts: DataFrame) -> list[DifferenceLine]:
+    """Return a comparison's lines without recording them; ``counts`` are those of ``record_comparison``."""
+    return parse_lines([row.asDict() for row in _as_lines(counts).collect()])
+
+
+def _as_lines(counts: DataFrame) -> DataFrame:
+    """Return the counts that differ as they are, and the sum of the others, without a batch."""
+    differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
+    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
+    return counts.where(differs).unionByName(alike, allowMissingColumns=True)

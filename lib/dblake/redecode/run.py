@@ -15,9 +15,11 @@ whose events differ is left to ``state.restate``.
 from __future__ import annotations
 
 import logging
+import uuid
+from dataclasses import replace
 from functools import reduce
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +29,12 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
 from dblake.events.schema import POSITION
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.storage import join
+from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import decoder_error, size_in_bytes
@@ -37,6 +42,7 @@ from dblake.redecode.compare import count_differences
 from dblake.redecode.decoder import fingerprint_decoder
 from dblake.redecode.ledger import (
     RedecodeRun,
+    collect_lines,
     newest_compared_run,
     newest_finished_run,
     read_run,
@@ -68,12 +74,7 @@ def redecode(
     Raises UsageError if no batch from ``first`` on is reconciled, and LandingGap if landing lacks rows that decide the
     events.
     """
-    decoded = newest_batch(paths.events, Application.reconcile(paths.source))
-    if first > decoded:
-        raise UsageError(
-            f"events reach batch {decoded}: nothing from batch {first} on has been decoded yet",
-            next_step="run reconcile without --from",
-        )
+    decoded = _require_decoded(paths, first)
     work = Redecode(spark, paths, max_bytes_per_trigger)
     rounds = []
     run = work.read_unfinished()
@@ -90,6 +91,28 @@ def redecode(
         rounds.append(work.compare(run.last + 1, appended))
         work.finish(rounds[-1])
     return rounds
+
+
+def compare_redecoded(
+    spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
+) -> RedecodeRun:
+    """Decode all reconciled batches from ``first`` on again, and return how the result differs; replace nothing.
+
+    Raises as ``redecode`` does.
+    """
+    last = _require_decoded(paths, first)
+    return Redecode(spark, paths, max_bytes_per_trigger).compare_only(first, last)
+
+
+def _require_decoded(paths: Paths, first: int) -> int:
+    """Return the newest batch in events. Raises UsageError if it precedes ``first``."""
+    decoded = newest_batch(paths.events, Application.reconcile(paths.source))
+    if first > decoded:
+        raise UsageError(
+            f"events reach batch {decoded}: nothing from batch {first} on has been decoded yet",
+            next_step="run reconcile without --from",
+        )
+    return decoded
 
 
 class Redecode:
@@ -109,27 +132,41 @@ class Redecode:
     def compare(self, first: int, last: int) -> RedecodeRun:
         """Decode these batches into staged tables, and record how they differ from the current ones."""
         run = RedecodeRun(newest_compared_run(self._paths) + 1, self.decoder, first, last, ())
-        require_landing(self._spark, self._paths, first, last)
-        staged = self._staged_paths(run)
+        counts = self._count(run, self._staged_paths(run))
+        record_comparison(self._spark, self._paths, run, counts)
+        failpoint("redecode.compared")
+        return read_run(self._paths, run.number)
+
+    def compare_only(self, first: int, last: int) -> RedecodeRun:
+        """Decode these batches into tables of its own, return how they differ from the current ones, delete them."""
+        run = RedecodeRun(0, self.decoder, first, last, ())
+        folder = f"{self._paths.redecode_tables}-compared-{uuid.uuid4().hex}"
+        staged = StagedPaths(self._paths.warehouse, self._paths.source, folder)
+        try:
+            return replace(run, lines=collect_lines(self._count(run, staged)))
+        finally:
+            _delete_folder(self._spark, folder)
+
+    def _count(self, run: RedecodeRun, staged: StagedPaths) -> DataFrame:
+        """Decode a run's batches into staged tables; return the counts of ``record_comparison``."""
+        require_landing(self._spark, self._paths, run.first, run.last)
         self._decode(staged, run)
         failpoint("redecode.decoded")
         # Maintenance may have removed old landing while it was read.
-        require_landing(self._spark, self._paths, first, last)
+        require_landing(self._spark, self._paths, run.first, run.last)
         counts = [
             count_differences(
                 self._rows(getattr(self._paths, name), run), self._rows(getattr(staged, name), run), identity, op_column
             ).withColumn("of", F.lit(name))
             for name, (identity, op_column) in _TABLES.items()
         ]
-        record_comparison(self._spark, self._paths, run, reduce(DataFrame.unionByName, counts))
-        failpoint("redecode.compared")
-        return read_run(self._paths, run.number)
+        return reduce(DataFrame.unionByName, counts)
 
     def finish(self, run: RedecodeRun) -> int:
         """Swap a run's tables, then delete its staged ones; return the newest batch in events before the swap."""
         staged = self._staged_paths(run)
         # Without staged events the run swapped before, or events were removed since, to be rebuilt from landing.
-        if DeltaTable.is_deltatable(staged.events):
+        if has_table(staged.events):
             for name in _TABLES:
                 self._swap(name, getattr(self._paths, name), getattr(staged, name), run)
                 failpoint(f"redecode.{name}_swapped")
@@ -142,7 +179,7 @@ class Redecode:
         return appended
 
     def _staged_paths(self, run: RedecodeRun) -> StagedPaths:
-        folder = f"{self._paths.redecode_tables}/{run.number}-{run.first}-{run.decoder}"
+        folder = join(self._paths.redecode_tables, f"{run.number}-{run.first}-{run.decoder}")
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
     def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:
@@ -187,11 +224,12 @@ def _reject_pending_appends(paths: Paths) -> int:
     """Make appends to events that are in progress fail; return the newest batch that was appended before."""
     application = Application.reconcile(paths.source)
     with commit_lock(paths.events):
-        table = DeltaTable(paths.events)
+        table = open_table(paths.events)
         done = table.transaction_version(application) or 0
         # Delta rejects a commit if its transaction identifier was written since it was read: write the same version.
-        unchanged = CommitProperties(app_transactions=[Transaction(application, done)])
-        table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
+        with confirmed_commit(paths.events) as metadata:
+            unchanged = CommitProperties(metadata, app_transactions=[Transaction(application, done)])
+            table.create_write_transaction([], "append", table.schema(), commit_properties=unchanged)
     return done
 
 

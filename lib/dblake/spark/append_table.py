@@ -7,13 +7,12 @@ table's commit lock (``lake.locks``) from the moment it reads how far the table 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import commit_rows, newest_batch, query_rows, record_batch
+from dblake.lake.tables import create_table, find_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -44,17 +44,14 @@ class AppendTable:
         A table of an earlier version is given the columns that readers prune by now.
         """
         pruned = {_STATISTICS: ",".join(self.prune_by)}
-        if not DeltaTable.is_deltatable(self.path):
-            if "://" not in self.path:
-                os.makedirs(self.path, exist_ok=True)
+        table = find_table(self.path)
+        if table is None:
             with commit_lock(self.path):
                 # Delta's own spelling of a schema is Spark's.
-                DeltaTable.create(
-                    self.path, Schema.from_json(self.columns.json()), mode="ignore", configuration=pruned
-                )
-        elif DeltaTable(self.path).metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
+                create_table(self.path, Schema.from_json(self.columns.json()), pruned)
+        elif table.metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
             with commit_lock(self.path):
-                DeltaTable(self.path).alter.set_table_properties(pruned)
+                open_table(self.path).alter.set_table_properties(pruned)
         if self.earlier:
             record_batch(self.path, self.application, self.earlier[1] - 1)
 

@@ -44,9 +44,9 @@ _EVERY_CORE = "local[*]"
 _START = threading.Lock()
 
 
-def session_of(app: str, **settings: str) -> Session:
+def session_of(app: str, warehouse: str = "", **settings: str) -> Session:
     """Return the function that returns the active session or starts one."""
-    return partial(spark_session, app, **settings)
+    return partial(spark_session, app, warehouse, **settings)
 
 
 def as_session(spark: SparkSession | Session) -> Session:
@@ -54,22 +54,33 @@ def as_session(spark: SparkSession | Session) -> Session:
     return spark if callable(spark) else lambda: spark
 
 
-def spark_session(app: str, **settings: str) -> SparkSession:
-    """Return the active session or start one; ``settings`` are Spark's (``**{"spark.master": "local[2]"}``)."""
+def spark_session(app: str, warehouse: str = "", **settings: str) -> SparkSession:
+    """Return the active session or start one that reaches ``warehouse``.
+
+    ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
+    """
     # Delta's conflicts are exceptions of their own only once this is imported.
     import delta.exceptions  # noqa: F401
     from pyspark.sql import SparkSession
 
+    from dblake.spark.storage import require_storage
+
     with _START:
         # Of another thread there is no active session, but one that it would get.
         running = SparkSession.getActiveSession() or (SparkSession.builder.getOrCreate() if is_running() else None)
-        return running or _start_session(app, settings)
+        if running is None:
+            return _start_session(app, warehouse, settings)
+        require_storage(running, warehouse)
+        return running
 
 
-def _start_session(app: str, settings: dict[str, str]) -> SparkSession:
+def _start_session(app: str, warehouse: str, settings: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    configured = spark_defaults() | _start_jvm(settings)
+    from dblake.spark.storage import storage_jars, storage_settings
+
+    started = _start_jvm(settings, storage_jars(warehouse))
+    configured = spark_defaults() | started | storage_settings(warehouse)
     master = configured.setdefault(_MASTER, _EVERY_CORE)
     if _is_local_master(master):
         configured = _local_settings(master) | configured
@@ -109,7 +120,7 @@ def _configured_master() -> str:
     return spark_defaults().get(_MASTER, _EVERY_CORE)
 
 
-def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
+def _start_jvm(settings: dict[str, str], more_jars: list[str]) -> dict[str, str]:
     """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf."""
     from pyspark import SparkConf, SparkContext
 
@@ -120,7 +131,7 @@ def _start_jvm(settings: dict[str, str]) -> dict[str, str]:
         master = settings.get(_MASTER) or _configured_master()
         given = os.environ.get(_SUBMIT_ARGS, "pyspark-shell")
         settings_file = ["--properties-file", str(application_home() / "conf" / "spark-defaults.conf")]
-        options = shlex.join([*settings_file, *_jar_options(master, given), *_code_options(master)])
+        options = shlex.join([*settings_file, *_jar_options(master, given, more_jars), *_code_options(master)])
         os.environ[_SUBMIT_ARGS] = f"{options} {given}"
         startup.set_java_options(delta_jars(), application_home() / "conf" / "log4j2.properties")
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
@@ -149,15 +160,15 @@ def delta_jars() -> list[str]:
     return sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
 
 
-def _jar_options(master: str, given: str) -> list[str]:
-    """Return spark-submit's options for Delta's jars: those that set-up resolved, else Ivy resolves them now."""
+def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
+    """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did."""
     jars = delta_jars()
     if not jars:
-        return ["--packages", delta_package()]
-    if _is_local_master(master) and "driver-class-path" not in given and "extraClassPath" not in given:
+        return ["--packages", delta_package(), *(["--jars", ",".join(more)] if more else [])]
+    if _is_local_master(master) and not (more or "driver-class-path" in given or "extraClassPath" in given):
         # On one machine no other process needs them, and only classes of the class path can be archived.
         return ["--driver-class-path", os.pathsep.join(jars)]
-    return ["--jars", ",".join(jars)]
+    return ["--jars", ",".join(jars + more)]
 
 
 def delta_package() -> str:

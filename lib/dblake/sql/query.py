@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +19,7 @@ from dblake.core.errors import UsageError
 from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
+from dblake.lake.tables import has_table
 from dblake.sql.views import Views
 
 _REJECTED_NODES = ("plans.logical.Command", "plans.logical.ParsedStatement")
@@ -69,7 +69,7 @@ def read_frontier_at(paths: Paths, text: str) -> Frontier:
 
     A time without a zone is UTC. Raises UsageError for a text that is neither, and if there is no such point.
     """
-    if not DeltaTable.is_deltatable(paths.frontier):
+    if not has_table(paths.frontier):
         raise UsageError("state has not been folded yet", next_step="run ./spark-submit.sh state")
     until: Position | datetime
     try:

@@ -1,9 +1,9 @@
 """Views of one source in the session's catalog, created for the names that a query uses.
 
 Place: between ``sql.live`` and ``sql.query``. Names: ``schema.table``, ``schema.table_live``, ``schema.table_history``;
-``dblake.events``, ``.schemas``, ``.windows``, ``.frontier``. Guarantee: each view is pinned to the table versions that
-are newest when it is created, or to those of a frontier row, so one query reads one consistent point. Names match
-case-insensitively, as in Spark; a character that Spark rejects in a view's name is written ``_``.
+``dblake.events``, ``.schemas``, ``.windows``, ``.frontier``, ``.verifications``. Guarantee: each view is pinned to the
+table versions that are newest when it is created, or to those of a frontier row, so one query reads one consistent
+point. Names match case-insensitively, as in Spark; a character that Spark rejects in a view's name is written ``_``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
@@ -26,10 +25,12 @@ from dblake.lake.frontier import FRONTIER, Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.schemas import SCHEMAS, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.state.table import progress
+from dblake.verification.ledger import VERIFICATIONS
 
 SYSTEM_DATABASE = "dblake"
 """The database of the views over a source's own tables."""
@@ -53,7 +54,7 @@ class Views:
     def __init__(self, spark: SparkSession, paths: Paths, at: Frontier | None = None) -> None:
         self._spark, self._paths, self._at = spark, paths, at
         self._schemas: dict[str, list[TableSchema]] = {}
-        if DeltaTable.is_deltatable(paths.schemas):
+        if has_table(paths.schemas):
             for table, versions in read_schemas(paths).items():
                 visible = [v.schema for v in versions if at is None or v.batch <= at.batch]
                 if visible:
@@ -120,6 +121,7 @@ class Views:
         tables: Mapping[str, tuple[str, StructType]] = {
             "events": (self._paths.events, EVENTS), "schemas": (self._paths.schemas, from_arrow_schema(SCHEMAS)),
             "windows": (self._paths.windows, WINDOWS), "frontier": (self._paths.frontier, from_arrow_schema(FRONTIER)),
+            "verifications": (self._paths.verifications, from_arrow_schema(VERIFICATIONS)),
         }
         if name not in tables:
             return False
@@ -172,10 +174,10 @@ class Views:
 
     def _relation(self, path: str, schema: StructType) -> str:
         """Return a system table as a relation, as of now or of the frontier row; empty if it does not exist yet."""
-        if not DeltaTable.is_deltatable(path):
+        if not has_table(path):
             columns = ", ".join(f"CAST(NULL AS {f.dataType.simpleString()}) AS {identifier(f.name)}" for f in schema)
             return f"(SELECT {columns} WHERE false)"
-        pinned = delta(path, DeltaTable(path).version())
+        pinned = delta(path, open_table(path).version())
         if self._at and StructField("batch", LongType()) in schema.fields:
             return f"(SELECT * FROM {pinned} WHERE batch <= {self._at.batch})"
         return pinned

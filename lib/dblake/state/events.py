@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from dblake.core.position import Position
 from dblake.lake.files import file_path, filesystem
+from dblake.lake.tables import open_table
 from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
 
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
@@ -102,7 +102,7 @@ class Events:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+        files = pa.table(open_table(path).get_add_actions(flatten=True))
         missing = [None] * files.num_rows
         least, most = (
             files[name].to_pylist() if name in files.column_names else missing for name in ("min.batch", "max.batch")

@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from dblake.lake.commits import confirmed_commit
 from dblake.lake.files import file_path, filesystem
+from dblake.lake.tables import open_table
 from dblake.state.file_statistics import statistics
 from dblake.state.values import arrow_type
 
@@ -72,7 +74,7 @@ class TableFiles:
 
     def __init__(self, path: str, table: DeltaTable | None = None) -> None:
         self.path = path
-        self.table = table or DeltaTable(path)
+        self.table = table or open_table(path)
         self.columns = table_columns(self.table)
 
     def files(self) -> list[DataFile]:
@@ -107,7 +109,7 @@ class TableFiles:
         actions: list[AddAction | RemoveAction] = list(adds)
         if not replace:
             actions += [RemoveAction(f.path, True, now, f.size, {}) for f in removed]
-        self._commit(actions, replace, schema, CommitProperties(app_transactions=[Transaction(app, batch)]))
+        self._commit(actions, replace, schema, [Transaction(app, batch)])
         return self.table.version()
 
     def replace_types(self, adds: Sequence[AddAction], columns: Columns) -> None:
@@ -117,15 +119,17 @@ class TableFiles:
         types = {one["name"]: one["type"] for one in wider}
         for one in document["fields"]:
             one["type"] = types[one["name"]]
-        self._commit(list(adds), True, Schema.from_json(json.dumps(document)), None)
+        self._commit(list(adds), True, Schema.from_json(json.dumps(document)))
 
     def _commit(
         self, actions: list[AddAction | RemoveAction], replace: bool, schema: Schema | None,
-        properties: CommitProperties | None,
+        transactions: list[Transaction] | None = None,
     ) -> None:
-        self.table.create_write_transaction(
-            actions, "overwrite" if replace else "append", schema or self.table.schema(), commit_properties=properties,
-        )
+        with confirmed_commit(self.path) as metadata:
+            self.table.create_write_transaction(
+                actions, "overwrite" if replace else "append", schema or self.table.schema(),
+                commit_properties=CommitProperties(metadata, app_transactions=transactions),
+            )
         self.table.update_incremental()
 
 

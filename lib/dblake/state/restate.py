@@ -12,8 +12,6 @@ import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
@@ -22,6 +20,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import open_table
 from dblake.redecode.ledger import read_changed_tables
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.session import Session
@@ -71,7 +70,7 @@ def restate(
             logger.error("%s", failure)  # noqa: TRY400 - a traceback may hold values
             error = failure
         failpoint("state.restated")
-        restated.append(Restated(table, max(runs), now.batch, DeltaTable(path).version(), error))
+        restated.append(Restated(table, max(runs), now.batch, open_table(path).version(), error))
     return restated
 
 
@@ -100,7 +99,7 @@ def _replace(
     whole = versions[first_compatible_version([version.schema for version in versions]):] if versions else []
     since = _since(paths, table, versions, whole, batch)
     rebuild(session, runner, paths, path, [version.schema for version in whole], since, batch,
-            app=Application.redecode_built(paths.source), batch=run, existing=table_columns(DeltaTable(path)).types)
+            app=Application.redecode_built(paths.source), batch=run, existing=table_columns(open_table(path)).types)
 
 
 def _since(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
@@ -32,6 +31,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, newest_version
 from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.redecode.ledger import read_changed_tables
 from dblake.spark.session import Session, as_session
 from dblake.state.events import Events, Selection, split_tables
@@ -76,7 +76,7 @@ def run_state(
     ``spark`` may be a function that returns the session: on one machine it is called only for tables that Delta-rs
     cannot create. Ends after the current step once ``stop`` is set.
     """
-    if not DeltaTable.is_deltatable(paths.events):
+    if not has_table(paths.events):
         return []
     results: dict[str, TableResult] = {}
     for done in _advance(as_session(spark), paths, parallel, batches_per_step, until_batch):
@@ -128,7 +128,7 @@ def _advance(
     closed = newest_batch(paths.windows, Application.reconcile(paths.source))
     # A removed state table is rebuilt; and decoding again may have found the first events of one.
     meant = {*frontier.versions, *frontier.behind, *read_changed_tables(paths)}
-    gone = {t: 0 for t in meant if not DeltaTable.is_deltatable(_state_path(paths, t))}
+    gone = {t: 0 for t in meant if not has_table(_state_path(paths, t))}
     behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
     events = Events(paths.events)
     until = _NEWEST if until_batch is None else until_batch
@@ -287,7 +287,7 @@ class _StepRun:
         with commit_lock(path):
             rebuild(self.session, self.runner, self.paths, path, schemas, min(began, compatible[0].since), self.batch,
                     app=app, batch=self.batch)
-            return DeltaTable(path).version()
+            return open_table(path).version()
 
 
 def _note_restated(paths: Paths, before: Frontier, restated: Sequence[Restated]) -> Frontier:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Field, Schema, TableFeatures
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dblake.lake.files import filesystem
+from dblake.lake.tables import create_table, find_table, has_table, open_table
 from dblake.spark.session import Session
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
@@ -55,7 +55,8 @@ class Progress:
 
 def progress(path: str, app: str) -> Progress | None:
     """Return how far a table is by its own log; None if there is no table."""
-    return progress_of(DeltaTable(path), app) if DeltaTable.is_deltatable(path) else None
+    table = find_table(path)
+    return progress_of(table, app) if table else None
 
 
 def progress_of(table: DeltaTable, app: str) -> Progress:
@@ -74,9 +75,9 @@ def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     Every step leaves a valid table, so a run may end between two of them. Raises IncompatibleSchemaChange if the table
     cannot grow to the shape.
     """
-    if not DeltaTable.is_deltatable(path):
+    if not has_table(path):
         _create(path, shape)
-    table = DeltaTable(path)
+    table = open_table(path)
     progress_of(table, "").require_key(shape)
     existing = table_columns(table).types
     shape = widened_to_fit(shape, existing)
@@ -84,16 +85,16 @@ def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     if added:
         _allow_types(table, [column.type for column in added])
         table.alter.add_columns([Field.from_arrow(pa.field(c.name, arrow_type(c.type))) for c in added])
-        table = DeltaTable(path)
+        table = open_table(path)
     if any(existing.get(column.name, column.type) != column.type for column in shape.columns):
         _widen(TableFiles(path, table), shape)
-        table = DeltaTable(path)
+        table = open_table(path)
     return TableFiles(path, table), shape
 
 
 def prepare_odd_names(session: Session, path: str, shape: Shape) -> None:
     """Create the table with column mapping, or give it the columns it lacks: what ``prepare`` leaves to Spark."""
-    if not DeltaTable.is_deltatable(path):
+    if not has_table(path):
         columns = [*OWN.items(), *((c.name, c.type) for c in shape.columns)]
         session().sql(
             f"CREATE TABLE IF NOT EXISTS {delta(path)} "
@@ -101,7 +102,7 @@ def prepare_odd_names(session: Session, path: str, shape: Shape) -> None:
             f"('delta.enableDeletionVectors' = 'false', '{_KEY}' = {literal(_key_property(shape))}, {_MAPPED})"
         )
         return
-    table = DeltaTable(path)
+    table = open_table(path)
     progress_of(table, "").require_key(shape)
     existing = table_columns(table).types
     added = [column for column in widened_to_fit(shape, existing).columns if column.name not in existing]
@@ -113,11 +114,11 @@ def prepare_odd_names(session: Session, path: str, shape: Shape) -> None:
 
 def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int) -> None:
     """Replace the table and all it holds by ``parts``, rows with the shape's columns, in one commit."""
-    if not DeltaTable.is_deltatable(path):
+    if not has_table(path):
         _create(path, shape)
-    table = DeltaTable(path)
+    table = open_table(path)
     _allow_types(table, [column.type for column in shape.columns])
-    table = DeltaTable(path)
+    table = open_table(path)
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     columns = Columns(types, {name: name for name in types})
     writer = FileWriter(path, columns)
@@ -127,14 +128,14 @@ def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, bat
         writer.close(), [], app, batch, Schema.from_arrow(columns.schema()), replace=True
     )
     # After the rows: a run that ended in between finds the old key and does this again.
-    DeltaTable(path).alter.set_table_properties({_KEY: _key_property(shape)}, raise_if_not_exists=False)
+    open_table(path).alter.set_table_properties({_KEY: _key_property(shape)}, raise_if_not_exists=False)
 
 
 def replace_odd_names(
     session: Session, path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int
 ) -> None:
     """Do what ``replace`` does for a table that needs column mapping."""
-    if not DeltaTable.is_deltatable(path):
+    if not has_table(path):
         prepare_odd_names(session, path, shape)
     spark = session()
     spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
@@ -151,11 +152,8 @@ def replace_odd_names(
 def _create(path: str, shape: Shape) -> None:
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])
-    system, base = filesystem(path)
-    system.create_dir(base, recursive=True)
-    DeltaTable.create(
-        path, Schema.from_arrow(schema), mode="ignore", raise_if_key_not_exists=False,
-        configuration={"delta.enableDeletionVectors": "false", _KEY: _key_property(shape)},
+    create_table(
+        path, Schema.from_arrow(schema), {"delta.enableDeletionVectors": "false", _KEY: _key_property(shape)}
     )
 
 

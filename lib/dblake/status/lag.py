@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.tables import has_table, open_table
 
 _STATISTICS = tuple(
     f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")
@@ -56,8 +56,8 @@ class _LandingStatistics:
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: list[dict[str, Any]] = []
-        if DeltaTable.is_deltatable(path):
-            files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+        if has_table(path):
+            files = pa.table(open_table(path).get_add_actions(flatten=True))
             # A table without files has no statistics columns.
             if set(_STATISTICS) <= set(files.column_names):
                 self._files = files.select([*_STATISTICS, "size_bytes"]).to_pylist()

@@ -33,6 +33,12 @@ _DUMPS = {
     "seconds_left": "Estimated seconds until a dump is done",
 }
 
+_VERIFICATIONS = {
+    "age_seconds": "Seconds since a table's newest verification",
+    "coverage": "Share of the rows read by a table's newest verification that were compared",
+    "differences": "Rows of a table's state that differ from the source",
+}
+
 
 def write_metrics(document: dict[str, Any], path: Path) -> None:
     """Write the metrics of a status document to a file, which is replaced atomically.
@@ -59,6 +65,10 @@ def write_metrics(document: dict[str, Any], path: Path) -> None:
         for dump in active_dumps:
             if dump[figure] is not None:
                 dump_gauge.labels(source, dump["id"], dump["table"]).set(dump[figure])
+    for figure, text in _VERIFICATIONS.items():
+        verification_gauge = gauge(f"verification_{figure}", text, "table")
+        for verification in document["verifications"]:
+            verification_gauge.labels(source, verification["table"]).set(verification[figure])
     problems = gauge("problems", "Open problems by code", "code")
     for code, count in Counter(problem["code"] for problem in document["problems"]).items():
         problems.labels(source, code).set(count)

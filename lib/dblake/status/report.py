@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake import DeltaTable
-
 from dblake.capture.dump_queue import dump_status
 from dblake.capture.progress import ProgressStore
 from dblake.capture.stale_tables import StaleTable, read_stale_tables
@@ -21,8 +19,11 @@ from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
+from dblake.lake.schemas import read_schemas
+from dblake.lake.tables import has_table, open_table
 from dblake.quality.latest import read_newest_check
 from dblake.status.lag import Stage, read_stages
+from dblake.status.verifications import read_verifications, verification_problems
 
 _LOW_ROOM_SHARE = 0.2
 """Report a problem if less than this share of the log's size limit, or of its retention time, is left."""
@@ -37,13 +38,17 @@ class SourceReport:
     error: DblakeError | None = None
 
 
-def build_status(paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float) -> dict[str, Any]:
+def build_status(
+    paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float,
+    max_verification_age_seconds: float | None = None,
+) -> dict[str, Any]:
     """Return the document that ``status --json`` prints.
 
     ``log`` is null if the database was not contacted or is unreachable. A stage that lags by more than ``late_seconds``
-    is a problem.
+    is a problem, and so is a table with a primary key whose newest verification is older than
+    ``max_verification_age_seconds``.
     """
-    dumps = dump_status(store)
+    dumps, verifications = dump_status(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
     check = read_newest_check(paths)
@@ -55,11 +60,13 @@ def build_status(paths: Paths, store: ProgressStore, source: SourceReport, *, la
         "tables": frontier.versions,
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
+        "verifications": verifications,
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
             *_empty_stage_problems(stages, paths), *_lag_problems(stages, late_seconds), *_dump_problems(dumps),
             *_stale_table_problems(read_stale_tables(store), dumps), *_state_problems(frontier.behind),
             *_check_problems(check),
+            *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),
         ],
     }
 
@@ -121,7 +128,7 @@ def _empty_stage_problems(stages: dict[str, Stage], paths: Paths) -> list[dict[s
 
 
 def _has_files(path: str) -> bool:
-    return DeltaTable.is_deltatable(path) and len(DeltaTable(path).file_uris()) > 0
+    return has_table(path) and len(open_table(path).file_uris()) > 0
 
 
 def _lag_problems(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
@@ -153,6 +160,10 @@ def _stale_table_problems(stale: list[StaleTable], dumps: list[dict[str, Any]]) 
         detail = f"its rows changed without row events: {entry.why}"
         problems.append(_problem("rewritten", entry.table, detail, next_step))
     return problems
+
+
+def _keyed_tables(paths: Paths) -> list[str]:
+    return [table for table, versions in read_schemas(paths).items() if versions[-1].schema.primary_key]
 
 
 def _check_problems(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:

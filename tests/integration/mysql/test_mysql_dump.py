@@ -111,7 +111,8 @@ def made(backend: MysqlBackend, *, more: dict[str, list[str]]) -> dict[str, tupl
     return tables
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
 def test_key_of_every_type_pages_and_matches(backend: MysqlBackend, lake: CaptureLake, size: int) -> None:
     own = {"mysql": {}, "mariadb": {
         "uuid": ["123e4567-e89b-12d3-a456-426655440000", "ffffffff-ffff-1fff-bfff-ffffffffffff"],

@@ -176,6 +176,7 @@ def write(server: MysqlServer, *transactions: str) -> None:
 @pytest.mark.parametrize(
     "max_rows", [1, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 3)), 1000]
 )
+@pytest.mark.parity
 def test_rows_land_once_wherever_log_is_cut(log: Log, max_rows: int, reopen: bool) -> None:
     write(log.server, *TRANSACTIONS)
     rows = log.to_end(max_rows=max_rows, reopen=reopen)
@@ -210,6 +211,7 @@ TWO_OF_EACH = [
 ]
 
 
+@pytest.mark.parity
 def test_compressed_transactions_unpacked(log: Log) -> None:
     if log.server.flavour == "mariadb":
         log.server.run("SET GLOBAL log_bin_compress = ON")
@@ -231,6 +233,7 @@ def test_compressed_transactions_unpacked(log: Log) -> None:
     assert {row["payload"][4] for row in rows if row["kind"] == "row"} <= {23, 24, 25, 30, 31, 32}
 
 
+@pytest.mark.parity
 def test_log_schema_equals_catalog_schema(log: Log) -> None:
     own = {
         "mysql": "j json, vec vector(3), inv int INVISIBLE, KEY fun ((abs(i)))",
@@ -314,6 +317,7 @@ def test_savepoint_rollback_leaves_other_rows(log: Log) -> None:
     assert [row[2:] for row in changes(log.to_end())] == [("1", "kept"), ("3", "kept")]
 
 
+@pytest.mark.parity
 def test_cascade_rows_logged_by_mysql_only(log: Log) -> None:
     """MySQL logs them from 9.6 on; MariaDB logs the child's description and no rows: what preflight warns of."""
     log.server.run(
@@ -336,6 +340,7 @@ def prepare(server: MysqlServer, name: str, key: int) -> None:
 
 
 @pytest.mark.parametrize("between", ["nothing", "reopen", "restart"])
+@pytest.mark.parity
 def test_xa_rows_land_with_commit_or_never(
     log: Log, between: str, tmp_path: Path
 ) -> None:
@@ -430,6 +435,7 @@ def test_partial_json_rejected_by_name(mysql: MysqlServer) -> None:
     log.close()
 
 
+@pytest.mark.parity
 def test_watermarks_returned_beside_rows(log: Log) -> None:
     log.server.run(
         "UPDATE dblake.watermark SET value = 'one' WHERE id = 1",
@@ -499,6 +505,7 @@ def test_reset_is_gap_whatever_new_file_size(log: Log, longer: bool) -> None:
     assert "--accept-gap" in str(lost.value)
 
 
+@pytest.mark.parity
 def test_purged_file_is_gap(log: Log) -> None:
     log.to_end()
     log.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import mysql_values as values
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
@@ -25,6 +27,7 @@ def landed(server: MysqlServer, lake: CaptureLake) -> list[dict[str, Any]]:
     return lake.decoded()
 
 
+@pytest.mark.parity
 def test_dumped_row_equals_logged_row_for_every_type(mysql_server: MysqlServer, tmp_path: Path) -> None:
     cases = values.cases(mysql_server.flavour)
     by_op: dict[str, dict[int, dict[str, Any]]] = {op: {} for op in "rcu"}

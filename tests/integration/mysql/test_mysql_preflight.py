@@ -71,6 +71,7 @@ def run_script(server: MysqlServer, script: str) -> None:
     server.run(*(statement.removesuffix(";") for statement in script.split(";\n")))
 
 
+@pytest.mark.parity
 def test_preflight_passes_after_init(settings: MysqlSettings) -> None:
     assert failing(settings) == []
 
@@ -373,6 +374,7 @@ def job(
     )
 
 
+@pytest.mark.parity
 def test_preflight_job_from_empty_server_to_ready(mysql_server: MysqlServer, tmp_path: Path) -> None:
     mysql_server.run(*SHOP)
     settings = settings_for(mysql_server)

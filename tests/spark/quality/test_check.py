@@ -15,10 +15,13 @@ from pyspark.sql import SparkSession
 
 from dblake.config import MaintainConfig, load_config
 from dblake.core.errors import ChecksFailed, ConfigError, ExitCode, UsageError
+from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.maintenance.run import maintain
 from dblake.quality.results import Outcome
 from dblake.quality.run import run_check
+from dblake.sql.query import query
+from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
 from jobs.check import check
 from pipelines.status import read_status
 from tests.spark.quality.conftest import CANARY, Warehouse
@@ -235,3 +238,18 @@ def test_suite_for_unknown_table_or_column_is_rejected(
     assert isinstance(result.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
         raise result.exception
+
+
+def test_check_fails_while_newest_verification_differs(spark: SparkSession, copied: Warehouse) -> None:
+    paths = copied()
+    wrong = ChunkResult(Round("a"), "public.orders", "c", Position(1, 5), 1, rows_compared=3, closing=True,
+                        differences=Differences(different=["4"], columns={"note": 1}))
+    append_results(paths, [wrong], 1)
+    rows = query(spark, paths, "SELECT table, different_keys, columns FROM dblake.verifications").collect()
+    assert [tuple(row) for row in rows] == [("public.orders", ["4"], {"note": 1})]
+    failed = [outcome for outcome in run_check(spark, paths, []).outcomes if not outcome.success]
+    assert [(each.suite, each.table, each.column, each.unexpected) for each in failed] == [
+        ("verification", "verifications", "differences", 1)
+    ]
+    append_results(paths, [ChunkResult(Round("b"), "public.orders", "d", Position(1, 6), 2, closing=True)], 2)
+    assert run_check(spark, paths, []).outcomes[0].success

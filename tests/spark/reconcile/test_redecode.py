@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,7 +30,7 @@ from dblake.landing.control import ChunkEnd
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.redecode.preconditions import require_landing
-from dblake.redecode.run import redecode
+from dblake.redecode.run import compare_redecoded, redecode
 from dblake.sql.query import query
 from dblake.state.run import run_state
 from jobs.reconcile import reconcile as job
@@ -107,6 +108,18 @@ def events(spark: SparkSession, paths: Paths) -> list[tuple[Any, ...]]:
 
 def state(spark: SparkSession, paths: Paths, at: Frontier | None = None) -> dict[str, str | None]:
     return {str(row["id"]): row["v"] for row in query(spark, paths, "SELECT id, v FROM public.t", at).collect()}
+
+
+def test_compare_reports_differences_and_replaces_nothing(spark: SparkSession, paths: Paths) -> None:
+    before, folders = events(spark, paths), sorted(os.listdir(paths.root))
+    run = compare_redecoded(spark, paths, 3)
+    differing = [(line.of, line.batch, line.op, line.different, line.only_old, line.only_new)
+                 for line in run.lines if line.differs]
+    assert differing == [
+        ("events", 3, "u", 1, 0, 0), ("events", 4, "c", 0, 1, 0), ("events", 4, "r", 0, 0, 1),
+    ]
+    assert (run.first, run.last, run.tables) == (3, 5, ["public.t"])
+    assert events(spark, paths) == before and sorted(os.listdir(paths.root)) == folders
 
 
 def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: Paths) -> None:
@@ -306,8 +319,9 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
                 require_landing(spark, paths, first, 5)
 
 
-def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
+@pytest.mark.parametrize("count", [pytest.param(10, id="short"), pytest.param(40, id="long", marks=pytest.mark.slow)])
+def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(count)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)

@@ -17,7 +17,7 @@ from tests.model.state import Event, fold
 from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
 from tests.spark.state.conftest import Lake, table_schema
 
-KEYS = int(os.environ.get("DBLAKE_HISTORIES", "1000"))
+KEYS = int(os.environ.get("DBLAKE_HISTORIES", "400"))
 BATCHES = 4
 
 

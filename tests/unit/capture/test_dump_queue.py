@@ -12,6 +12,7 @@ from dblake.capture.dump_queue import (
     dump_status,
     pending_tasks,
     queue_dump,
+    queue_verification,
     read_control,
     read_requests,
     save_progress,
@@ -199,3 +200,13 @@ def test_incompatible_document_is_a_named_error(store: FileProgress, document: d
     store.write("dumps/progress/x.t", document)
     with pytest.raises(ConfigError, match=r"dumps/progress/x\.t was written by an incompatible version"):
         dump_status(store)
+
+
+def test_verification_is_no_dump_in_status_and_redump(store: FileProgress) -> None:
+    """A queued verification must not pass for the dump that a stale table needs."""
+    queued = queue_verification(store, ["public.t"])
+    (task,) = pending_tasks(store)
+    assert dump_status(store) == [] and not task.is_whole_dump
+    assert [entry["id"] for entry in dump_status(store, verifications=True)] == [queued]
+    queue_dump(store, ["public.t"])
+    assert [each.is_whole_dump for each in pending_tasks(store)] == [False, True]

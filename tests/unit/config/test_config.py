@@ -18,7 +18,7 @@ HOME = Path(__file__).parents[3]
 CONF = HOME / "conf"
 SECRET = "hunter2-very-secret"
 SECTIONS = (
-    "source", "mask", "capture", "dump", "reconcile", "state", "maintain", "airflow", "status", "quality",
+    "storage", "source", "mask", "capture", "dump", "reconcile", "state", "maintain", "airflow", "status", "quality",
 )
 
 COMPLETE = """\
@@ -108,8 +108,8 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("progress: file:./progress", "progres: file:./progress", "2: progres is not a key, did you mean progress?"),
         ("host: 127.0.0.1", "host: 127", "6: source.host: Input should be a valid string"),
         ("host: 127.0.0.1", 'host: h\n  port: "5432"', "7: source.port: Input should be a valid integer"),
-        ("warehouse: ./warehouse", "warehouse: s3a://bucket/lake", "1: warehouse: S3 is not supported: commits of"),
-        ("warehouse: ./warehouse", "warehouse: s3://bucket/lake", "1: warehouse: S3 is not supported: commits of"),
+        ("warehouse: ./warehouse", "warehouse: s3://Bucket/lake", "1: warehouse: must be s3://bucket/prefix"),
+        ("warehouse: ./warehouse", "warehouse: s3n://bucket/lake", "1: warehouse: must be s3://bucket/prefix"),
         ("warehouse: ./warehouse", "warehouse: file:./lake", "1: warehouse: must be a path, or a URL with //"),
         ("warehouse: ./warehouse", "warehouse: ~no-such-user/lake", "1: warehouse: unknown user in ~no-such-user"),
         ("type: postgres", "type: [postgres]", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),

@@ -61,7 +61,7 @@ def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None
     assert statistics["maxValues"]["committed_at"] == "2026-01-01T12:00:00.124Z"
     assert (statistics["minValues"]["lsn"], statistics["maxValues"]["lsn"]) == (4, 5)
     assert query_rows(table.path, "SELECT * FROM t") == []
-    commit_files(DeltaTable(table.path), _APPLICATION, 3, [file])
+    commit_files(table.path, DeltaTable(table.path), _APPLICATION, 3, [file])
     assert table.done() == 3
     assert query_rows(table.path, "SELECT lsn FROM t WHERE committed_at > '2026-01-01T12:00:00.1234Z'") != []
     assert pq.read_table(Path(table.path) / file.path)["lsn"].to_pylist() == [4, 5]
@@ -73,7 +73,7 @@ def test_commit_prepared_before_newer_commit_is_rejected(tmp_path: Path) -> None
     prepared, file = DeltaTable(table.path), write_event_file(table.path, [events((1, 5, 0))])
     record_batch(table.path, _APPLICATION, 2)
     with pytest.raises(TableUnavailable):
-        commit_files(prepared, _APPLICATION, 3, [file])
+        commit_files(table.path, prepared, _APPLICATION, 3, [file])
     assert (table.done(), query_rows(table.path, "SELECT lsn FROM t")) == (2, [])
 
 

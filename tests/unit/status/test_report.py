@@ -22,10 +22,13 @@ from dblake.core.source import LogRetention, ServerIdentity
 from dblake.lake.frontier import Frontier, append_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import record_batch
+from dblake.lake.schemas import SCHEMAS
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from dblake.status.lag import Stage
 from dblake.status.report import estimate_dump, log_problems
+from dblake.status.verifications import verification_problems
+from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
 from jobs.status import status
 from pipelines.status import read_status
 
@@ -212,3 +215,42 @@ def test_table_versions_are_those_of_the_newest_frontier(conf: Path) -> None:
     for batch, versions in ((7, {T: 2, "public.u": 0}), (9, {T: 3, "public.u": 0})):
         append_frontier(paths, Frontier(batch, Position(1, batch, 0), versions))
     assert read_status(config, ask_source=False)["tables"] == {T: 3, "public.u": 0}
+
+
+def test_status_reports_age_and_differences_of_verifications(conf: Path, tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path / "warehouse"), "shop")
+    assert read_status(load_config(conf), ask_source=False)["verifications"] == []
+    DeltaTable.create(paths.schemas, SCHEMAS)
+    columns = [{"name": "id", "type": "integer", "nullable": False, "key": 1}]
+    rows = [{"schema_id": "s", "table": name, "incarnation": 1, "lsn": 1, "seq": 0, "columns": columns,
+             "primary_key": ["id"], "batch": 1} for name in (T, "public.new")]
+    write_deltalake(paths.schemas, pa.Table.from_pylist(rows, SCHEMAS), mode="append")
+    whole = ChunkResult(Round("a"), T, "c1", Position(1, 50), 3, rows_compared=9, rows_skipped=1,
+                        differences=Differences(different=["4", "5"], columns={"v": 2}))
+    closing = ChunkResult(Round("a"), T, "c2", Position(1, 60), 4, closing=True)
+    append_results(paths, [whole, closing], 4)
+    again = ChunkResult(Round("a", 2, keyed=True), T, "c3", Position(1, 70), 5, rows_compared=2, closing=True,
+                        differences=Differences(different=["4"], columns={"v": 1}))
+    append_results(paths, [again], 5)
+
+    (entry,) = read_status(load_config(conf), ask_source=False)["verifications"]
+    assert entry | {"verified_at": None, "age_seconds": None} == {
+        "table": T, "verified_at": None, "age_seconds": None, "position": "1/60", "rows_compared": 9,
+        "rows_skipped": 1, "coverage": 0.9, "sampled": False, "differences": 1,
+    }
+    assert 0 <= entry["age_seconds"] < 60
+
+    def problems() -> list[tuple[str, str]]:
+        found = read_status(load_config(conf), ask_source=False)["problems"]
+        return [(each["code"], each["table"]) for each in found if each["table"]]
+
+    assert problems() == [("differs", T)]
+    conf.write_text(conf.read_text() + "verify: {max_age: 1h}\n")
+    assert problems() == [("differs", T), ("unverified", "public.new")]
+    assert [each["code"] for each in verification_problems([entry | {"age_seconds": 3601}], [T], 3600)] == [
+        "differs", "unverified",
+    ]
+    file = tmp_path / "shop.prom"
+    done = CliRunner().invoke(status, ["--conf", str(conf), "--offline", "--prometheus", str(file)])
+    assert done.exit_code == 0 and "90.0%" in done.output
+    assert f'dblake_verification_differences{{source="shop",table="{T}"}} 1.0' in file.read_text()

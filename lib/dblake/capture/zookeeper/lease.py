@@ -24,9 +24,9 @@ from uuid import uuid4
 
 from kazoo.exceptions import NoNodeError
 
-from dblake.capture.zookeeper.session import Session
 from dblake.core.errors import Fenced, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.zookeeper.session import Session
 
 _HELD_FRACTION = 2 / 3
 """Of the session's time-out: how long after an answered request the lease counts as held."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from dblake.capture.documents import SUFFIX, Document, check_path, from_text, to_text
-from dblake.capture.zookeeper.session import Session, mapped_errors
 from dblake.core.errors import ConfigError, Fenced
 from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.zookeeper.session import Session, mapped_errors
 
 if TYPE_CHECKING:
     from dblake.capture.zookeeper.lease import ZookeeperLease

@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.connection import ConnectionHandler
 
-from dblake.capture.zookeeper.session import Session
 from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.zookeeper.session import Session
 
 SERVER = ZookeeperUrl.parse("zookeeper://127.0.0.1:1/x?session_timeout=10")
 

@@ -110,7 +110,7 @@ class Session:
         """Set ``timeout`` to what the servers grant, at every connect; they may grant less than requested.
 
         kazoo has no public way: its connection handler computes the read time-out from the granted one and passes it
-        to no one else. ``tests/unit/capture/test_zookeeper_session.py`` pins the internals used here.
+        to no one else. ``tests/unit/zookeeper/test_session.py`` pins the internals used here.
         """
         connection = client._connection
         connect = connection._connect

@@ -1,0 +1,56 @@
+"""``subscribe``: deliver changes to an output, or to stdout as JSON lines, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from dblake.config import Config
+from jobs.cli.frame import job_options, run_job, stop_requested
+from pipelines.subscribe import STDOUT, run_subscribe
+
+
+@click.command("subscribe")
+@job_options
+@click.option("--output", "name", required=True, metavar="NAME|-",
+              help="An output of the configuration; - writes native JSON to stdout.")
+@click.option("--from", "start", metavar="bootstrap|POINT",
+              help="Begin with a bootstrap from state, now, at a position (1/4711) or at a commit time; default: the "
+                   "checkpoint, else the output's `start`.")
+@click.option("--table", "tables", multiple=True, metavar="GLOB",
+              help="Tables to deliver, globs on schema.table; may be repeated. Default: the output's `tables`.")
+@click.option("--until-caught-up", is_flag=True, help="End once everything in events by now is delivered.")
+@click.option("--checkpoint", metavar="URL",
+              help="Where the checkpoint is kept: file:PATH or zookeeper://host:port/path. Default: beside `progress`; "
+                   "for - none.")
+@click.option("--prometheus", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Also write metrics for node_exporter's textfile collector; the file name must end in .prom.")
+@click.option("--json", "as_json", is_flag=True,
+              help="At the end, print {events, transactions, retries, dead_letters, position}; to stderr for -.")
+def subscribe(
+    config: Config, name: str, start: str | None, tables: tuple[str, ...], until_caught_up: bool,
+    checkpoint: str | None, prometheus: Path | None, as_json: bool,
+) -> None:
+    """Deliver changes in commit order, whole transactions, at least once.
+
+    Begins with a bootstrap: all rows of state as of one position, then every change after it. Runs until SIGTERM unless
+    bounded, and continues from its checkpoint when it is started again. docs/consumers.md is the contract.
+    """
+    with stop_requested() as stop:
+        counts = run_subscribe(
+            config, name, stop, start=start, tables=tables, until_caught_up=until_caught_up, checkpoint=checkpoint,
+            metrics=prometheus,
+        )
+    facts = {
+        "events": counts.events, "transactions": counts.transactions, "retries": counts.retries,
+        "dead_letters": counts.dead_letters, "position": counts.position and str(counts.position),
+    }
+    if as_json:
+        click.echo(json.dumps(facts), file=sys.stderr if name == STDOUT else sys.stdout)
+
+
+if __name__ == "__main__":
+    run_job(subscribe)

@@ -1,0 +1,74 @@
+"""``verify``: compare state with the source while it is written, without locks, and repair what differs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from dblake.config import Config
+from dblake.core.errors import CopyDiffers, UsageError
+from jobs.cli.frame import job_options, run_job
+from pipelines.verify import queue_tables
+
+_PIPE_WIDTH_CHARACTERS = 160
+_COUNTS = ("chunks", "rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")
+
+
+@click.command("verify")
+@job_options
+@click.option("--table", "tables", multiple=True, metavar="T",
+              help="schema.table; may be repeated. Default: all captured tables with a primary key.")
+@click.option("--sample", type=click.FloatRange(min=0, min_open=True, max=1), metavar="F",
+              help="Read about this share of each table's key ranges; default: verify.sample.")
+@click.option("--repair", is_flag=True,
+              help="With --wait: dump the rows that differ, delete those that the source does not have, verify again.")
+@click.option("--wait", is_flag=True,
+              help="Wait for the result; exit 65 if differences remain. Needs capture, reconcile and state to run.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the result of --wait as an array with one object per table; else {id, tables, skipped}.")
+def verify(
+    config: Config, tables: tuple[str, ...], sample: float | None, repair: bool, wait: bool, as_json: bool
+) -> None:
+    """Compare state with the source row by row, while it is written, and record the result.
+
+    Capture reads the tables in chunks as a dump does. Without --wait, print the verification's id and return; the
+    comparison then runs with the next state job.
+    """
+    if repair and not wait:
+        raise UsageError("--repair without --wait", next_step="add --wait, or omit --repair")
+    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair)
+    for table in skipped:
+        click.echo(f"skipped: {table} has no primary key", err=True)
+    if not wait:
+        queued = {"id": verification.id, "tables": list(verification.tables), "skipped": list(skipped)}
+        click.echo(json.dumps(queued) if as_json else verification.id)
+        return
+    verification.wait(lambda text: click.echo(text, err=True))
+    results = verification.results()
+    if as_json:
+        click.echo(json.dumps(results, indent=2))
+    else:
+        _print_results(verification.id, results)
+    if remaining := verification.remaining():
+        raise CopyDiffers(
+            f"source {config.source.name}: {remaining} rows of state differ from the source",
+            next_step="verify --repair --wait; dblake.verifications has their keys",
+        )
+
+
+def _print_results(verification_id: str, results: list[dict[str, Any]]) -> None:
+    table = Table(Column("table", no_wrap=True), *_COUNTS, "position", title=f"verification {verification_id}")
+    for result in results:
+        counts = (f"{result[name]:,}" for name in _COUNTS)
+        table.add_row(Text(result["table"]), *counts, result["position"])
+    (Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH_CHARACTERS)).print(table)
+
+
+if __name__ == "__main__":
+    run_job(verify)

@@ -1,0 +1,1 @@
+"""Look-back: the events between two points, or one line for each key whose row differs."""

@@ -1,0 +1,260 @@
+"""The section ``outputs``: where ``subscribe`` delivers changes, by name.
+
+Guarantee: patterns, paths, secrets and class names have their form. Whether a target can be reached, a table is
+captured or a class exists is left to ``subscribe``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from dblake.config.file import ConfigFile
+from dblake.config.references import PasswordReference, parse_reference
+from dblake.config.section import Section
+from dblake.core.names import TableFilter
+
+OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_BUILT_IN_FORMATS = ("native", "debezium", "avro")
+_SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
+"""Keys of maps whose values must be references."""
+Tls = Literal["verify", "require", "disable"]
+
+
+class PartitionConfig(Section):
+    """A share of the keys."""
+
+    by: Literal["hash", "mod", "range"] = Field(
+        "hash",
+        description="hash: CRC-32 of the key's text modulo `of`; mod: the integer key modulo `of`; range: the integer "
+                    "key divided by `of`, rounded down.",
+    )
+    of: int = Field(ge=1, description="Number of partitions; for range, keys per partition.")
+    take: tuple[int, ...] = Field(strict=False, min_length=1, description="Numbers of the partitions delivered.")
+
+    @model_validator(mode="after")
+    def _require_partitions(self) -> PartitionConfig:
+        if self.by != "range" and not all(0 <= number < self.of for number in self.take):
+            raise ValueError("take must be numbers from 0 to of - 1")
+        return self
+
+
+class OutputConfig(Section):
+    """What all outputs have in common."""
+
+    format: str = Field("native", description="native, debezium, avro, or package.module:Class.")
+    format_settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the format; values may be ${env:NAME} or ${file:PATH}."
+    )
+    tables: tuple[str, ...] = Field(
+        ("*.*",), strict=False, min_length=1, description='Globs on schema.table of the tables delivered; "!" excludes.'
+    )
+    columns: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, strict=False,
+        description="Table glob → columns delivered; tables that no glob matches have all. Key columns always are.",
+    )
+    start: str = Field(
+        "bootstrap", min_length=1,
+        description="Where the first run begins: bootstrap, now, a position or a commit time.",
+    )
+    partition: PartitionConfig | None = Field(None, description="Share of the keys delivered; null: all.")
+    max_events: int = Field(
+        5000, ge=1, description="Events after which a write begins, about; a transaction is never divided."
+    )
+    retry_seconds: float = Field(
+        300.0, ge=0, description="How long a failed write is retried before the job ends with 75."
+    )
+    max_dead_letters: int = Field(
+        100, ge=0, description="Dead letters per run; one more stops the output."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The type, or the class of a custom output."""
+        return str(getattr(self, "type", ""))
+
+    def secrets(self) -> dict[str, PasswordReference]:
+        """Return the references to secrets by key; one in a map has the map's name and a dot before its key."""
+        found: dict[str, PasswordReference] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            entries = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+            found |= {key: one for key, one in entries.items() if isinstance(one, PasswordReference)}
+        return found
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return the settings of the type, without secrets."""
+        return {
+            field.alias or name: without_secrets(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if name not in OutputConfig.model_fields and name not in ("type", "password")
+        }
+
+    @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)
+    @classmethod
+    def _parse_secrets(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: parse_reference(PasswordReference, value, f"outputs: {key}", info)
+            if _SECRET_KEY.search(str(key)) or (isinstance(value, str) and value.startswith("${")) else value
+            for key, value in given.items()
+        }
+
+    @field_validator("format")
+    @classmethod
+    def _validate_format(cls, given: str) -> str:
+        if given not in _BUILT_IN_FORMATS and not _CLASS.fullmatch(given):
+            raise ValueError("must be native, debezium, avro or package.module:Class")
+        return given
+
+    @field_validator("tables")
+    @classmethod
+    def _validate_tables(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        TableFilter(list(given))
+        return given
+
+    @field_validator("columns")
+    @classmethod
+    def _validate_columns(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        TableFilter(list(given))
+        return given
+
+
+def without_secrets(value: Any) -> Any:
+    """Return a setting; a map without its references to secrets."""
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if not isinstance(one, PasswordReference)}
+
+
+class JsonlOutput(OutputConfig):
+    """JSON lines in files."""
+
+    type: Literal["jsonl"] = Field(description="jsonl")
+    path: str = Field(
+        min_length=1, description="File appended to; {source} and {table} make a file per source or table."
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _resolve_path(cls, given: str, info: ValidationInfo) -> str:
+        return ConfigFile.of(info.context).beside(given)
+
+
+class KafkaOutput(OutputConfig):
+    """Topics of a Kafka cluster."""
+
+    type: Literal["kafka"] = Field(description="kafka")
+    brokers: str = Field(min_length=1, description="host:port, separated by commas.")
+    topic: str = Field("{source}.{table}", min_length=1, description="Topic; {source} and {table} are replaced.")
+    control_topic: str | None = Field(
+        "{source}.control", description="Topic of control entries; {source} is replaced. null: they are not delivered."
+    )
+    tombstones: bool = Field(
+        True, description="After a delete, also produce a record of its key without a value, for compacted topics."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of librdkafka; a secret is ${env:NAME} or ${file:PATH}."
+    )
+
+
+class SqlOutput(OutputConfig):
+    """Tables of another database."""
+
+    type: Literal["sql"] = Field(description="sql")
+    url: str = Field(min_length=1, description="postgresql://, mysql:// or mariadb:// with user and host, no password.")
+    password: PasswordReference | None = Field(
+        None, description="${env:NAME} or ${file:PATH}; a literal secret is rejected."
+    )
+    schema_: str | None = Field(
+        None, alias="schema", min_length=1,
+        description="Schema (PostgreSQL) or database of the target tables, created if missing. null: public, or the "
+                    "url's database.",
+    )
+    table: str = Field(
+        "{table}", min_length=1, description="Name of a target table; {source}, {schema} and {table} are replaced."
+    )
+    tls: Tls = Field(
+        "verify", description="verify: verify certificate and host name; require: encrypt only; disable: plain text."
+    )
+    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
+
+    @field_validator("password", mode="before")
+    @classmethod
+    def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference | None:
+        return None if given is None else parse_reference(PasswordReference, given, "outputs", info)
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
+
+
+class HttpOutput(OutputConfig):
+    """Requests to a web service."""
+
+    type: Literal["http"] = Field(description="http")
+    url: str = Field(pattern=r"^https?://", description="Where batches are sent with POST.")
+    batch: int = Field(500, ge=1, description="Maximum events per request.")
+    timeout_seconds: float = Field(30.0, gt=0, description="How long one request may take.")
+    headers: dict[str, Any] = Field(
+        default_factory=dict, description="Further headers; a secret is ${env:NAME} or ${file:PATH}."
+    )
+    tls: Literal["verify", "require"] = Field(
+        "verify", description="verify: verify certificate and host name; require: encrypt only."
+    )
+    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
+
+
+class CustomOutput(OutputConfig):
+    """A class of yours."""
+
+    class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the class; values may be ${env:NAME} or ${file:PATH}."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The class."""
+        return self.class_
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return the keyword arguments of the class, without secrets."""
+        return dict(without_secrets(self.settings))
+
+    @field_validator("class_")
+    @classmethod
+    def _validate_class(cls, given: str) -> str:
+        if not _CLASS.fullmatch(given):
+            raise ValueError("must be package.module:Class")
+        return given
+
+
+def _select_type(given: Any) -> str | None:
+    if not isinstance(given, dict):
+        return getattr(given, "type", "class")
+    return "class" if "class" in given else given.get("type")
+
+
+#: The settings of one output, by its ``type``.
+AnyOutput = Annotated[
+    Annotated[JsonlOutput, Tag("jsonl")] | Annotated[KafkaOutput, Tag("kafka")] | Annotated[SqlOutput, Tag("sql")]
+    | Annotated[HttpOutput, Tag("http")] | Annotated[CustomOutput, Tag("class")],
+    Discriminator(
+        _select_type, custom_error_type="output_type",
+        custom_error_message="type must be jsonl, kafka, sql or http; or class, package.module:Class",
+    ),
+]
+OUTPUT_TYPES: dict[str, type[OutputConfig]] = {
+    "jsonl": JsonlOutput, "kafka": KafkaOutput, "sql": SqlOutput, "http": HttpOutput, "class": CustomOutput,
+}

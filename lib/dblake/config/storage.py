@@ -1,0 +1,77 @@
+"""The section ``storage``: how the warehouse's object store is reached, and the warehouse itself as a location.
+
+Guarantee: the keys fit each other, and no credential is in the configuration. Connecting is left to ``lake``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from dblake.config.file import ConfigFile
+from dblake.config.references import parse_reference
+from dblake.config.section import Section
+from dblake.core.secret import Reference
+from dblake.lake.storage import S3_SCHEMES, Location, Storage
+
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?\Z")
+_S3_URL = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=-]+)*/?\Z")
+_URL_SCHEME = re.compile(r"[a-z][a-z0-9+]+")
+
+
+class StorageConfig(Section):
+    """The S3 or compatible store of a warehouse `s3://bucket/prefix`; see docs/object-storage.md."""
+
+    endpoint: str | None = Field(
+        None, description="URL of a compatible store; `http://` sends everything in plain text. null: AWS."
+    )
+    region: str | None = Field(
+        None, min_length=1, description="The bucket's region; null: `AWS_REGION`, else us-east-1."
+    )
+    path_style: bool | None = Field(
+        None, description="The bucket in the URL's path instead of the host name; null: only with an `endpoint`."
+    )
+    access_key: Reference | None = Field(
+        None,
+        description="${env:NAME} or ${file:PATH}. null: the ordinary chain of environment, profile, web identity and "
+                    "instance role.",
+    )
+    secret_key: Reference | None = Field(None, description="Likewise; required with `access_key`.")
+    session_token: Reference | None = Field(None, description="Likewise, for temporary credentials.")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, given: str | None) -> str | None:
+        if given is not None and not _ENDPOINT.match(given):
+            raise ValueError("must be https://host:port or http://host:port, without user and path")
+        return given and given.rstrip("/")
+
+    @field_validator("access_key", "secret_key", "session_token", mode="before")
+    @classmethod
+    def _parse_secret(cls, given: Any, info: ValidationInfo) -> Reference | None:
+        return None if given is None else parse_reference(Reference, given, f"storage.{info.field_name}", info)
+
+    @model_validator(mode="after")
+    def _require_pairs(self) -> StorageConfig:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("access_key and secret_key require each other")
+        if self.session_token and not self.access_key:
+            raise ValueError("session_token requires access_key")
+        return self
+
+
+def resolve_warehouse(given: str, storage: StorageConfig, file: ConfigFile) -> str:
+    """Return the warehouse as an absolute path, a URL, or a location on S3 with its storage.
+
+    Raises ValueError for what is neither a path nor a URL.
+    """
+    scheme, _, rest = given.partition(":")
+    if scheme in (*S3_SCHEMES, "s3n") and rest.startswith("//"):
+        if not _S3_URL.match(given):
+            raise ValueError("must be s3://bucket/prefix; names in the prefix are of letters, digits, _ - . and =")
+        return Location(given, Storage(**{name: getattr(storage, name) for name in StorageConfig.model_fields}))
+    if rest and not rest.startswith("//") and _URL_SCHEME.fullmatch(scheme):
+        raise ValueError("must be a path, or a URL with // after its colon")
+    return given if "://" in given else file.beside(given)

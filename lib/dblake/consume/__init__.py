@@ -1,0 +1,18 @@
+"""Consume a lake's changes without Spark: bootstrap, whole transactions in commit order, checkpoints, groups.
+
+Place: behind events and state, before applications and ``outputs``. ``docs/consumers.md`` is the contract.
+"""
+
+from __future__ import annotations
+
+from dblake.consume.api import open_group, open_subscription
+from dblake.consume.callbacks import Consumer, Result, run_consumer
+from dblake.consume.filters import Partition
+from dblake.consume.group import GroupSubscription
+from dblake.consume.model import Control, ControlKind, Event, Transaction
+from dblake.consume.subscription import Subscription
+
+__all__ = [
+    "Consumer", "Control", "ControlKind", "Event", "GroupSubscription", "Partition", "Result", "Subscription",
+    "Transaction", "open_group", "open_subscription", "run_consumer",
+]

@@ -1,0 +1,135 @@
+"""Arrow rows of events → ``Event`` objects.
+
+Place: between ``event_table``, which reads and orders rows, and ``transactions``, which groups
+them. Columns become Python lists at once, so the cost per event is that of its own object and its images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.consume.filters import Selection
+from dblake.consume.model import Event
+from dblake.consume.schemas import resolve
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+
+ROWS_AT_ONCE = 5_000
+"""Rows that are Python objects at a time."""
+
+SchemaLookup = Callable[[str, str], TableSchema]
+"""Table and schema id → schema."""
+
+
+class EventBuilder:
+    """Builds the events of one source."""
+
+    def __init__(
+        self, source: str, selection: Selection, schemas: SchemaLookup, readers: Mapping[str, TableSchema]
+    ) -> None:
+        """``readers`` are the schemas to which rows are resolved, by table; rows of other tables keep theirs."""
+        self._source, self._selection, self._schemas, self._readers = source, selection, schemas, readers
+        self._kept: dict[str, frozenset[str] | None] = {}
+
+    def schema(self, table: str, schema_id: str) -> TableSchema:
+        """Return the schema of a delivered event."""
+        reader = self._readers.get(table)
+        return reader if reader is not None and reader.schema_id == schema_id else self._schemas(table, schema_id)
+
+    def delivered_schema(self, schema: TableSchema) -> TableSchema:
+        """Return the schema with which rows written with ``schema`` are delivered."""
+        return self._readers.get(schema.table, schema)
+
+    def resolve(self, events: list[Event]) -> list[Event]:
+        """Return events with the columns of the consumer's schemas."""
+        if not self._readers:
+            return events
+        return [resolve(event, self._readers.get(event.table, event.schema)) for event in events]
+
+    def build(self, rows: pa.Table, is_end: bool = True) -> list[Event]:
+        """Return rows of EVENT_COLUMNS, ordered by position, as events.
+
+        The last event of each transaction is marked; the last of all only if ``is_end``.
+        """
+        lists = {name: read(rows[name]) for name, read in _PLAIN.items()}
+        images = [image_dicts(rows[name]) for name in ("key", "before", "after")]
+        events = []
+        source, lsns, incarnations, count = self._source, lists["lsn"], lists["incarnation"], rows.num_rows
+        for n, (table, op, incarnation, lsn, seq, schema_id, txid, at, origin, undecoded, key, before, after) in (
+            enumerate(zip(*lists.values(), *images, strict=True))
+        ):
+            is_last = is_end if n + 1 == count else lsns[n + 1] != lsn or incarnations[n + 1] != incarnation
+            schema = self._schemas(table, schema_id)
+            event = Event(
+                source, table, op, Position(incarnation, lsn, seq), key, before, after,
+                None if txid is None else str(txid), at, is_last, origin, schema_id, schema, undecoded or (),
+            )
+            self._project(event)
+            events.append(event)
+        return self.resolve(events)
+
+    def _project(self, event: Event) -> None:
+        if event.schema_id not in self._kept:
+            self._kept[event.schema_id] = self._selection.columns_of(event.schema)
+        kept = self._kept[event.schema_id]
+        if kept is not None:
+            event.before, event.after = _only(event.before, kept), _only(event.after, kept)
+
+
+def _only(image: Mapping[str, str | None] | None, kept: frozenset[str]) -> dict[str, str | None] | None:
+    return None if image is None else {name: value for name, value in image.items() if name in kept}
+
+
+def _repeated(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column in which values repeat: each becomes one Python object."""
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    values = [*encoded.dictionary.to_pylist(), None]
+    indices = pc.fill_null(encoded.indices, len(values) - 1)
+    return [values[index] for index in indices.to_numpy().tolist()]
+
+
+def _numbers(column: pa.ChunkedArray) -> list[Any]:
+    return column.to_pylist() if column.null_count else column.to_numpy().tolist()
+
+
+def _lists(column: pa.ChunkedArray) -> list[Any]:
+    is_empty = not pc.any(pc.greater(pc.list_value_length(column), 0)).as_py()
+    return [None] * len(column) if is_empty else column.to_pylist()
+
+
+def _texts(array: pa.Array) -> list[str | None]:
+    found: list[str | None] = array.to_numpy(zero_copy_only=False).tolist()
+    return found
+
+
+#: The columns that are no images, each with its fastest way to Python objects; ``to_pylist`` makes a scalar of each.
+_PLAIN = {
+    "table": _repeated, "op": _repeated, "incarnation": _numbers, "lsn": _numbers, "seq": _numbers,
+    "schema_id": _repeated, "txid": _numbers, "committed_at": _repeated, "origin": _repeated, "undecoded": _lists,
+}
+
+
+def image_dicts(column: pa.ChunkedArray) -> list[dict[str, str | None] | None]:
+    """Return a column of maps as dicts; ten times as fast as ``to_pylist``."""
+    found: list[dict[str, str | None] | None] = []
+    for chunk in column.chunks:
+        offsets = chunk.offsets.to_numpy().tolist()
+        first, last = offsets[0], offsets[-1]
+        keys, items = chunk.keys, chunk.items
+        if len(keys) != last - first:
+            keys, items = keys.slice(first, last - first), items.slice(first, last - first)
+        # Of a sliced array, keys and items are either sliced with it or whole, depending on Arrow's version.
+        names, values = _repeated(pa.chunked_array([keys])), _texts(items)
+        valid = chunk.is_valid().to_numpy(zero_copy_only=False).tolist()
+        found += [
+            dict(zip(names[start - first : end - first], values[start - first : end - first], strict=True))
+            if is_valid else None
+            for (start, end), is_valid in zip(pairwise(offsets), valid, strict=True)
+        ]
+    return found

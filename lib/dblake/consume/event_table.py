@@ -1,0 +1,313 @@
+"""The events table as of one Delta version: which batches it holds, and its selected rows in order of position.
+
+Place: between the lake and ``stream``. Files are skipped by their statistics in the Delta log (batch, position, table),
+row groups by those in their footers; keys are tested before images are read. Guarantee: rows come from complete commits
+of reconcile only, in order of position, in portions that fit in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dblake.consume.filters import Selection
+from dblake.core.position import Position
+from dblake.events.files import EVENT_COLUMNS, ORIGIN
+from dblake.lake.files import file_path, filesystem
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, query_rows
+from dblake.lake.tables import DeltaTable, find_table
+from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE
+
+PORTION_BYTES = 8 << 20
+"""Bytes of event files that are read at a time, about."""
+_REPEATED = ["table", "op", "schema_id", "origin"]
+_BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
+_POSITION = (INCARNATION, LSN, SEQ)
+_UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    size: int
+    low: dict[str, Any]
+    high: dict[str, Any]
+
+    def overlaps(self, first: int, last: int) -> bool:
+        return bool(self.low[BATCH] <= last and self.high[BATCH] >= first)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows: after one position, up to another if given, of a selection. ``tables`` are its tables, in order."""
+
+    after: Position
+    until: Position | None
+    selection: Selection
+    tables: Sequence[str]
+
+    def may_be_in(self, file: _File) -> bool:
+        """Return False if statistics show that a file has no wanted row."""
+        if (file.high[INCARNATION], file.high[LSN]) < (self.after.incarnation, self.after.lsn):
+            return False
+        return self.has_table_between(file.low[TABLE], file.high[TABLE])
+
+    def has_table_between(self, low: str | None, high: str | None) -> bool:
+        """Return True unless no wanted table's name lies between two; None bounds nothing."""
+        if low is None or high is None:
+            return True
+        first = bisect_left(self.tables, low)
+        return first < len(self.tables) and self.tables[first] <= high
+
+    def choose(self, rows: pa.Table, first: int, last: int) -> np.ndarray:
+        """Return which rows of some batches are wanted."""
+        batches = rows[BATCH].to_numpy()
+        at = [rows[name].to_numpy() for name in _POSITION]
+        wanted = (batches >= first) & (batches <= last) & _is_after(at, self.after)
+        if self.until is not None:
+            wanted &= ~_is_after(at, self.until)
+        tables = _one_chunk(rows[TABLE])
+        tables = tables if pa.types.is_dictionary(tables.type) else tables.dictionary_encode()
+        chosen = np.array([self.selection.has_table(name) for name in tables.dictionary.to_pylist()], bool)
+        if not chosen.all():
+            wanted &= chosen[tables.indices.to_numpy(zero_copy_only=False)]
+        if self.selection.partition is not None and wanted.any():
+            is_truncate = pc.equal(rows["op"].cast(pa.string()), "t").to_numpy()
+            wanted &= self.selection.partition.select_keys(_one_chunk(rows["key"])) | is_truncate
+        chosen_rows: np.ndarray = wanted
+        return chosen_rows
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction whose last rows are not in events yet: its incarnation and LSN, and its first landing batch."""
+
+    incarnation: int
+    lsn: int
+    batch: int
+
+    @property
+    def before(self) -> Position:
+        """A position before its events and after all others."""
+        return Position(self.incarnation, max(self.lsn - 1, 0), _UNBOUNDED)
+
+
+class EventTable:
+    """The events of one source. ``refresh`` takes in newer commits; until then all answers are of one version.
+
+    ``batch`` is the newest landing batch in it, ``consolidated`` the newest batch of which superseded events may have
+    been removed, ``run`` the redecode run that its events come from.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._table: DeltaTable | None = None
+        self._footers: dict[str, pq.FileMetaData] = {}
+        self._files: list[_File] = []
+        self.batch = self.consolidated = self.run = 0
+        self.bytes_read = 0
+        """Bytes of column chunks read from event files so far."""
+
+    def refresh(self) -> bool:
+        """Take in the newest version; return False if nothing changed, or while there is no table."""
+        if self._table is None:
+            self._table = find_table(self._paths.events)
+            if self._table is None:
+                return False
+        else:
+            version = self._table.version()
+            self._table.update_incremental()
+            if self._table.version() == version:
+                return False
+        table, source = self._table, self._paths.source
+        self.batch = table.transaction_version(Application.reconcile(source)) or 0
+        self.consolidated = table.transaction_version(Application.consolidation(source)) or 0
+        self.run = table.transaction_version(Application.redecode(source)) or 0
+        self._files = _list_files(table)
+        names = {file.path for file in self._files}
+        self._footers = {path: footer for path, footer in self._footers.items() if path in names}
+        return True
+
+    @property
+    def incarnation(self) -> int:
+        """The newest incarnation of any event; 0 without events."""
+        known = [file.high[INCARNATION] for file in self._files]
+        return max((number for number in known if number < _UNBOUNDED), default=0)
+
+    def find_open_transaction(self) -> OpenTransaction | None:
+        """Return the newest transaction of the log if batches that are not in events yet may continue it."""
+        newest = max(((file.high[INCARNATION], file.high[LSN]) for file in self._files), default=None)
+        if newest is None:
+            return None
+        parts = []
+        for file in self._files:
+            if (file.high[INCARNATION], file.high[LSN]) == newest:
+                parts += list(self._read(file, [*_POSITION, ORIGIN, LAST_IN_TXN, BATCH], 0, _UNBOUNDED))
+        rows = pa.concat_tables(parts) if parts else None
+        if rows is None or rows.num_rows == 0:
+            return None
+        incarnation = pc.max(rows[INCARNATION]).as_py()
+        lsn = pc.max(rows.filter(pc.equal(rows[INCARNATION], incarnation))[LSN]).as_py()
+        rows = rows.filter(pc.and_(pc.equal(rows[INCARNATION], incarnation), pc.equal(rows[LSN], lsn)))
+        logged = rows.filter(pc.equal(rows[ORIGIN].cast(pa.string()), "log"))
+        if logged.num_rows == 0 or pc.any(pc.fill_null(logged[LAST_IN_TXN], False)).as_py():
+            return None
+        first = pc.min(rows[BATCH]).as_py()
+        return None if self._has_landed(incarnation, lsn, first) else OpenTransaction(incarnation, lsn, first)
+
+    def _has_landed(self, incarnation: int, lsn: int, first: int) -> bool:
+        """Return True if landing shows, in batches that are in events, that a transaction ended."""
+        later = f"incarnation > {incarnation} OR (incarnation = {incarnation} AND (lsn > {lsn} OR lsn = {lsn} AND " \
+                "last_in_txn))"
+        where = f"batch >= {first} AND batch <= {self.batch} AND kind <> 'chunk' AND ({later})"
+        (found,) = query_rows(self._paths.landing, f"SELECT count(*) AS n FROM t WHERE {where}") or [{"n": 0}]
+        return bool(found["n"])
+
+    def read(self, after_batch: int, wanted: Wanted) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the wanted rows of batches after ``after_batch``, in order of position.
+
+        Each portion comes with the last batch that it covers; it may be empty. Rows have EVENT_COLUMNS.
+        """
+        first = after_batch + 1
+        while first <= self.batch:
+            last = self._portion_end(first)
+            parts = [
+                part for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)
+                for part in self._read_wanted(file, first, last, wanted)
+            ]
+            yield last, _ordered(parts)
+            first = last + 1
+
+    def position_of_batch(self, upto: int) -> Position | None:
+        """Return the newest position in batches up to a number; None without events."""
+        rows = query_rows(
+            self._paths.events, f"SELECT incarnation, lsn, seq FROM t WHERE batch <= {upto} "
+                                "ORDER BY incarnation DESC, lsn DESC, seq DESC LIMIT 1",
+        )
+        return Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"]) if rows else None
+
+    def _portion_end(self, first: int) -> int:
+        """Return the last batch up to which event files have about PORTION_BYTES from ``first`` on."""
+        ends = sorted({min(f.high[BATCH], self.batch) for f in self._files if f.high[BATCH] >= first} | {self.batch})
+        end = first
+        for candidate in ends:
+            if self._estimate(first, candidate) > PORTION_BYTES:
+                break
+            end = candidate
+        low, high = end, next((candidate for candidate in ends if candidate > end), end)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._estimate(first, middle) <= PORTION_BYTES else (low, middle - 1)
+        return max(low, first)
+
+    def _estimate(self, first: int, last: int) -> float:
+        """Return the bytes of files in some batches, as if each file's bytes were spread evenly over its batches."""
+        size = 0.0
+        for file in self._files:
+            if file.overlaps(first, last):
+                low, high = max(file.low[BATCH], 1), min(file.high[BATCH], self.batch)
+                size += file.size * (min(high, last) - max(low, first) + 1) / max(high - low + 1, 1)
+        return size
+
+    def _read_wanted(self, file: _File, first: int, last: int, wanted: Wanted) -> Iterator[pa.Table]:
+        for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted):
+            chosen = wanted.choose(rows, first, last)
+            if chosen.any():
+                yield _plain(rows if chosen.all() else rows.filter(pa.array(chosen)))
+
+    def _read(
+        self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield the row groups of a file that may hold rows of some batches and of the selected tables."""
+        system, base = filesystem(self._paths.events)
+        with system.open_input_file(file_path(base, file.path)) as source:
+            parquet = pq.ParquetFile(
+                source, metadata=self._footers.get(file.path), read_dictionary=_REPEATED,
+                coerce_int96_timestamp_unit="us", pre_buffer=False,
+            )
+            self._footers[file.path] = footer = parquet.metadata
+            for group in range(footer.num_row_groups):
+                facts = footer.row_group(group)
+                low, high = _group_bounds(facts)
+                if low[BATCH] > last or high[BATCH] < first:
+                    continue
+                if wanted is not None and not wanted.has_table_between(low[TABLE], high[TABLE]):
+                    continue
+                self.bytes_read += _group_bytes(facts, columns)
+                yield parquet.read_row_group(group, columns, use_threads=False)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.unify_dictionaries().chunks)
+
+
+def _is_after(at: list[np.ndarray], position: Position) -> np.ndarray:
+    incarnation, lsn, seq = at
+    later = (lsn > position.lsn) | ((lsn == position.lsn) & (seq > position.seq))
+    found: np.ndarray = (incarnation > position.incarnation) | ((incarnation == position.incarnation) & later)
+    return found
+
+
+def _ordered(parts: list[pa.Table]) -> pa.Table:
+    """Return rows in order of position, in one chunk."""
+    if not parts:
+        return EVENT_COLUMNS.empty_table()
+    rows = pa.concat_tables(parts)
+    incarnation, lsn, seq = (rows[name].to_numpy() for name in _POSITION)
+    order = np.lexsort((seq, lsn, incarnation))
+    if (order[1:] > order[:-1]).all():
+        return rows
+    return rows.take(pa.array(order))
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Give rows of any file the types of EVENT_COLUMNS."""
+    columns = [
+        rows[one.name] if rows[one.name].type == one.type else rows[one.name].cast(one.type) for one in EVENT_COLUMNS
+    ]
+    return pa.Table.from_arrays(columns, schema=EVENT_COLUMNS)
+
+
+def _list_files(table: DeltaTable) -> list[_File]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    missing = [None] * actions.num_rows
+    columns = {
+        (end, name): actions[f"{end}.{name}"].to_pylist() if f"{end}.{name}" in actions.column_names else missing
+        for end in ("min", "max") for name in _BOUNDED
+    }
+
+    def bounds(end: str, row: int, unknown: int) -> dict[str, Any]:
+        found = {name: columns[end, name][row] for name in _BOUNDED}
+        return {name: unknown if value is None and name != TABLE else value for name, value in found.items()}
+
+    return [
+        _File(path, size, bounds("min", row, 0), bounds("max", row, _UNBOUNDED))
+        for row, (path, size) in enumerate(
+            zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+        )
+    ]
+
+
+def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
+    low: dict[str, Any] = {BATCH: 0, TABLE: None}
+    high: dict[str, Any] = {BATCH: _UNBOUNDED, TABLE: None}
+    for place in range(facts.num_columns):
+        column = facts.column(place)
+        if column.path_in_schema in (BATCH, TABLE):
+            known = column.statistics
+            if known is not None and known.has_min_max:
+                low[column.path_in_schema], high[column.path_in_schema] = known.min, known.max
+    return low, high
+
+
+def _group_bytes(facts: pq.RowGroupMetaData, columns: list[str]) -> int:
+    chunks = (facts.column(place) for place in range(facts.num_columns))
+    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns)

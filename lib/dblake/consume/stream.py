@@ -1,0 +1,194 @@
+"""The stream of one source: bootstrap, then whole transactions in commit order, with named control entries between.
+
+Place: between the readers of Delta files and ``subscription``, which merges sources and stores checkpoints. Guarantee:
+each ``poll`` continues exactly after the cursor. Where events after it are missing or were replaced, a control entry
+says so and a bootstrap follows: a consumer never meets a silent hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dblake.consume.cursor import Cursor
+from dblake.consume.event_rows import EventBuilder
+from dblake.consume.event_table import EventTable, Wanted
+from dblake.consume.filters import Selection
+from dblake.consume.model import Control, ControlKind, Event, Transaction
+from dblake.consume.points import Point
+from dblake.consume.redecodes import ReplacedEvents, replaced_since
+from dblake.consume.schemas import Schemas
+from dblake.consume.start import begin_at, begin_bootstrap
+from dblake.consume.state_rows import StateRows
+from dblake.consume.transactions import schemas_of, whole_transactions
+from dblake.core.errors import ConsumeError, StateNotReady
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.lake.layout import Paths
+
+_NO_TABLE = "-"
+"""The table of a bootstrap that has begun and has no tables."""
+
+Step = tuple[Transaction, Cursor]
+"""A transaction or control entry, and the cursor after it."""
+
+
+class SourceStream:
+    """The selected changes of one source, from a cursor or, without one, from ``start``."""
+
+    def __init__(
+        self, paths: Paths, selection: Selection, start: Point, cursor: Cursor | None,
+        readers: Mapping[str, TableSchema] | None = None,
+    ) -> None:
+        """``readers`` are the schemas that the consumer was written for, by table; other tables have their own."""
+        self.source = paths.source
+        self.cursor = cursor
+        self.events = EventTable(paths)
+        self._is_drained = False
+        self._paths, self._selection, self._start = paths, selection, start
+        self._schemas = Schemas(paths)
+        self._builder = EventBuilder(paths.source, selection, self._schemas.get, readers or {})
+
+    def poll(self) -> Iterator[Step]:
+        """Yield what the newest version of the tables has after the cursor, and advance the cursor.
+
+        Raises StateNotReady if state must run before a bootstrap; the next poll tries again.
+        """
+        is_drained = not self.events.refresh() and self._is_drained
+        self._is_drained = False
+        cursor = self.cursor
+        if cursor is None:
+            if self.events.batch == 0:
+                raise StateNotReady(
+                    f"source {self.source}: there are no events yet",
+                    next_step="run reconcile and state, then this again",
+                )
+            self._schemas.refresh()
+            cursor = self._advance(begin_at(self._paths, self.events, self._start, self._selection))
+        elif is_drained:
+            self._is_drained = True
+            return
+        else:
+            yield from self._find_discontinuity(cursor)
+        cursor = self.cursor or cursor
+        if cursor.bootstrap is not None:
+            yield from self._bootstrap(cursor)
+            self.events.refresh()
+        yield from self._changes(self.cursor or cursor)
+        self._is_drained = True
+
+    def rewind(self, cursor: Cursor | None) -> None:
+        """Continue from a cursor: what was read ahead of it, by a ``poll`` that was given up, is read again."""
+        if cursor != self.cursor:
+            self.cursor, self._is_drained = cursor, False
+
+    def _advance(self, cursor: Cursor) -> Cursor:
+        self.cursor = cursor
+        return cursor
+
+    def _find_discontinuity(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield control entries, and begin a bootstrap, if events after the cursor do not continue those before it."""
+        events = self.events
+        if events.batch < cursor.batch:
+            raise ConsumeError(
+                f"source {self.source}: events end at batch {events.batch}, before the checkpoint's batch "
+                f"{cursor.batch}: the tables were replaced, or restored from a backup",
+                next_step="begin with --from bootstrap",
+            )
+        replaced: list[ReplacedEvents] = []
+        if events.run > cursor.run:
+            replaced = [
+                one for one in replaced_since(self._paths, cursor.run)
+                if one.run <= events.run and one.first <= cursor.batch and self._selection.has_table(one.table)
+            ]
+        is_expired = events.consolidated > cursor.batch
+        if not replaced and not is_expired:
+            self._advance(replace(cursor, run=events.run))
+            return
+        # First: until state can be read, nothing is delivered, so that the next poll tries again.
+        self._schemas.refresh()
+        following = begin_bootstrap(self._paths, events, self._selection)
+        for one in replaced:
+            yield self._control(ControlKind.REDECODED, cursor, one.table, from_batch=one.first, to_batch=one.last)
+        if is_expired:
+            yield self._control(ControlKind.GAP, cursor, reason="events after the checkpoint passed their retention",
+                                expired_batch=events.consolidated)
+        self._advance(following)
+
+    def _control(self, kind: ControlKind, cursor: Cursor, table: str | None = None, **details: Any) -> Step:
+        control = Control(kind, self.source, cursor.position, table, details)
+        return Transaction(self.source, cursor.position, None, (), control), cursor
+
+    def _bootstrap(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield state at one point, from where the cursor is in it, between its two control entries."""
+        bootstrap = cursor.bootstrap
+        assert bootstrap is not None, "the caller checked"
+        self._schemas.refresh()
+        if not bootstrap.table:
+            bootstrap = replace(bootstrap, table=min(bootstrap.versions, default=_NO_TABLE))
+            cursor = self._advance(replace(cursor, bootstrap=bootstrap))
+            yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, tables=sorted(bootstrap.versions))
+        for table in sorted(bootstrap.versions):
+            if table < bootstrap.table:
+                continue
+            schema = self._schemas.at_batch(table, bootstrap.batch)
+            delivered = self._builder.delivered_schema(schema)
+            self._require_partition(schema)
+            done = bootstrap.rows if table == bootstrap.table else 0
+            cursor = replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done))
+            if cursor.schemas.get(table) != delivered.schema_id:
+                cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: delivered.schema_id}))
+                yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=delivered.schema_id)
+            rows = StateRows(self._paths, schema, bootstrap.versions[table], bootstrap.position, self._selection,
+                             self.events)
+            for events in rows.read(done):
+                done += len(events)
+                cursor = self._advance(replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done)))
+                yield Transaction(self.source, bootstrap.position, None, self._builder.resolve(events)), cursor
+        cursor = self._advance(replace(cursor, bootstrap=None))
+        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor)
+
+    def _changes(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield the whole transactions after the cursor."""
+        waiting = self.events.find_open_transaction()
+        end = self.events.batch if waiting is None else waiting.batch - 1
+        if end > cursor.batch:
+            self._schemas.refresh()
+        tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
+        wanted = Wanted(cursor.position, waiting.before if waiting else None, self._selection, tables)
+        portions = (rows for _, rows in self.events.read(cursor.batch, wanted))
+        for group in whole_transactions(portions, self._builder):
+            for events, batch in group:
+                yield from self._transaction(events, batch)
+        cursor = self.cursor or cursor
+        if self.events.incarnation > cursor.position.incarnation and waiting is None:
+            yield from self._enter(Position(self.events.incarnation, 0), cursor)
+            cursor = self.cursor or cursor
+        self._advance(replace(cursor, batch=max(end, cursor.batch)))
+
+    def _transaction(self, events: Sequence[Event], batch: int) -> Iterator[Step]:
+        cursor, last = self.cursor, events[-1]
+        assert cursor is not None, "poll sets it"
+        if last.position.incarnation > cursor.position.incarnation:
+            yield from self._enter(Position(last.position.incarnation, 0), cursor)
+            cursor = self.cursor or cursor
+        for table, schema_id in schemas_of(events):
+            if cursor.schemas.get(table) != schema_id:
+                schema = self._builder.schema(table, schema_id)
+                self._require_partition(schema)
+                cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: schema_id}))
+                yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
+        cursor = self._advance(replace(cursor, position=last.position, batch=max(batch - 1, cursor.batch)))
+        yield Transaction(self.source, last.position, last.committed_at, events), cursor
+
+    def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
+        """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
+        left = cursor.position.incarnation
+        cursor = self._advance(replace(cursor, position=beginning))
+        yield self._control(ControlKind.GAP, cursor, reason=f"the log after incarnation {left} is missing")
+        yield self._control(ControlKind.INCARNATION, cursor, incarnation=beginning.incarnation)
+
+    def _require_partition(self, schema: TableSchema) -> None:
+        if self._selection.partition is not None:
+            self._selection.partition.require_integer_key(schema)

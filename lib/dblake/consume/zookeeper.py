@@ -1,0 +1,203 @@
+"""Checkpoints of subscriptions and membership of groups in ZooKeeper.
+
+Guarantee: a checkpoint is replaced only by the process that read or wrote it last: the node's version is part of the
+write. So of two processes with the same checkpoint one is fenced at its first save. A partition's owner is a node that
+lives as long as its session; a member counts as one only for two thirds of the session's time-out after its last
+answered request was sent, by a clock that also runs while the process is suspended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from dblake.core.errors import Fenced, ProgressUnavailable
+from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.zookeeper.session import Session
+
+_HELD_FRACTION = 2 / 3
+_POLL_FRACTION = 1 / 6
+"""Of the session's time-out: how long an answer counts, and the interval between requests."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+logger = logging.getLogger(__name__)
+
+
+class ZookeeperCheckpoint:
+    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore.
+
+    With ``takes_over`` opening it fences the process that opened it before.
+    """
+
+    def __init__(self, server: ZookeeperUrl, *, takes_over: bool = False) -> None:
+        self._session = Session(server)
+        self._takes_over = takes_over
+        self._node = f"{server.root}/checkpoint"
+        self._version = -1
+        self.where = f"node {self._node}"
+
+    def open(self) -> str | None:
+        """Read the checkpoint; see CheckpointStore."""
+        while True:
+            try:
+                text, facts = self._session.request(lambda client: client.get_async(self._node))
+                self._version = facts.version
+                if self._takes_over:
+                    self._version = self._set(text).version
+                return str(text.decode()) or None
+            except BadVersionError:
+                continue
+            except NoNodeError:
+                self._version = -1
+            if not self._takes_over:
+                return None
+            with suppress(NodeExistsError):
+                self._session.request(lambda client: client.create_async(self._node, b"", makepath=True))
+
+    def save(self, checkpoint: str) -> None:
+        """Replace the checkpoint; see CheckpointStore."""
+        text = checkpoint.encode()
+        try:
+            if self._version < 0:
+                self._session.request(lambda client: client.create_async(self._node, text, makepath=True))
+                self._version = 0
+            else:
+                self._version = self._set(text).version
+        except (NodeExistsError, BadVersionError, NoNodeError):
+            self._require_own(text)
+
+    def _set(self, text: bytes) -> Any:
+        return self._session.request(lambda client: client.set_async(self._node, text, self._version))
+
+    def _require_own(self, text: bytes) -> None:
+        """Raise Fenced unless the node holds what was to be written: the response to the write was lost."""
+        try:
+            found, facts = self._session.request(lambda client: client.get_async(self._node))
+        except NoNodeError:
+            found = None
+        if found != text:
+            raise Fenced(
+                f"another process uses the checkpoint {self.where}", next_step="stop it, or leave the work to it"
+            )
+        self._version = facts.version
+
+    def close(self) -> None:
+        """Close the session; see CheckpointStore."""
+        self._session.close()
+
+
+class ZookeeperMembership:
+    """Membership in the group ``<root>``; see ``group.Membership``.
+
+    ``members/NAME`` and ``owners/PARTITION`` are ephemeral nodes.
+    """
+
+    def __init__(self, server: ZookeeperUrl) -> None:
+        self._session = Session(server)
+        self._root = server.root
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._known: Sequence[str] = ()
+        self._lost = True
+        self._held_until = float("-inf")
+        self._closed = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_alive, name="group", daemon=True)
+
+    def join(self) -> None:
+        """Create the member's node; see Membership."""
+        sent = _now()
+        # The node exists already if the response to our own request was lost.
+        with suppress(NodeExistsError):
+            self._session.request(
+                lambda client: client.create_async(self._member, b"", ephemeral=True, makepath=True)
+            )
+        self._refresh(sent)
+        self._lost = False
+        if not self._keeper.is_alive():
+            self._keeper.start()
+
+    def members(self) -> Sequence[str]:
+        """Return the members as of the last answer."""
+        return self._known
+
+    def held(self) -> bool:
+        """Return True while the session is certainly alive."""
+        return not self._lost and _now() < self._held_until
+
+    def lost(self) -> bool:
+        """Return True if the member's node is gone."""
+        return self._lost
+
+    def acquire(self, partition: int) -> bool:
+        """Create the owner's node; see Membership."""
+        node, name = self._owner(partition), self.name.encode()
+        try:
+            self._session.request(lambda client: client.create_async(node, name, ephemeral=True, makepath=True))
+        except NodeExistsError:
+            try:
+                owner, _ = self._session.request(lambda client: client.get_async(node))
+            except NoNodeError:
+                return False
+            return bool(owner == name)
+        return True
+
+    def release(self, partition: int) -> None:
+        """Delete the owner's node; see Membership."""
+        try:
+            self._session.request(lambda client: client.delete_async(self._owner(partition)))
+        except NoNodeError:
+            return
+
+    def leave(self) -> None:
+        """Close the session, and its nodes with it."""
+        self._closed.set()
+        self._lost = True
+        if self._keeper.is_alive():
+            self._keeper.join(timeout=self._session.timeout)
+        self._session.close()
+
+    @property
+    def _member(self) -> str:
+        return f"{self._root}/members/{self.name}"
+
+    def _owner(self, partition: int) -> str:
+        return f"{self._root}/owners/{partition}"
+
+    def _refresh(self, sent: float) -> None:
+        names: Sequence[str] = self._session.request(
+            lambda client: client.get_children_async(f"{self._root}/members"), once=True
+        )
+        self._known = sorted(names)
+        if self.name in names:
+            self._held_until = sent + _HELD_FRACTION * self._session.timeout
+
+    def _keep_alive(self) -> None:
+        """Ask at intervals who the members are; runs on its own thread."""
+        while not self._closed.wait(_POLL_FRACTION * self._session.timeout):
+            if self._lost:
+                continue
+            sent = _now()
+            try:
+                self._session.request(lambda client: client.sync_async(self._member), once=True)
+                self._refresh(sent)
+            except ProgressUnavailable:
+                continue
+            except Exception:
+                logger.exception("group membership ended")
+                self._lost = True
+                continue
+            if self.name not in self._known:
+                logger.warning("group member %s: its ZooKeeper session has ended", self.name)
+                self._lost = True
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)

@@ -1,0 +1,51 @@
+"""Open and create Delta tables of the lake, wherever they lie: the one module that gives delta-rs its storage options.
+
+``path`` is a path or URL from ``layout.Paths``. Who may commit when is ``locks``'; what tables hold, their packages'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import TableNotFoundError
+
+from dblake.lake.storage import is_local, storage_of
+
+__all__ = ["DeltaTable", "create_table", "find_table", "has_table", "open_table", "storage_options"]
+
+
+def storage_options(path: str) -> dict[str, str] | None:
+    """Return delta-rs's options for a location, credentials included; None on a local disk."""
+    storage = storage_of(path)
+    return storage.delta_options() if storage else None
+
+
+def open_table(path: str, version: int | None = None) -> DeltaTable:
+    """Open a table at its newest version, or at ``version``. Raises TableNotFoundError without a table."""
+    return DeltaTable(path, version=version, storage_options=storage_options(path))
+
+
+def find_table(path: str) -> DeltaTable | None:
+    """Open a table; None if there is none. It costs no more requests than ``open_table``."""
+    try:
+        return open_table(path)
+    except TableNotFoundError:
+        return None
+
+
+def has_table(path: str) -> bool:
+    """Return True if there is a table; to open it next, ``find_table`` saves a request."""
+    return DeltaTable.is_deltatable(path, storage_options=storage_options(path))
+
+
+def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:
+    """Create a table, unless there is one. Keys of ``configuration`` may be ours."""
+    if is_local(path):
+        os.makedirs(path.removeprefix("file://"), exist_ok=True)
+    DeltaTable.create(
+        path, schema, mode="ignore", configuration=dict(configuration or {}), raise_if_key_not_exists=False,
+        storage_options=storage_options(path),
+    )

@@ -1,0 +1,187 @@
+"""Deliver a subscription to one output: batches, retries, dead letters, checkpoints, metrics.
+
+Place: between ``consume`` and an output. Guarantee: a checkpoint is saved after ``write`` has returned for everything
+before it, and never passes an event that was neither written nor recorded as a dead letter. After a failure the output
+is opened again and delivery continues from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dblake.consume.dead_letters import DeadLetter, append_dead_letters
+from dblake.consume.model import Control, ControlKind, Transaction
+from dblake.consume.subscription import Subscription
+from dblake.core.errors import DblakeError, EventRejected, OutputUnavailable
+from dblake.core.failpoints import failpoint
+from dblake.core.position import Position
+from dblake.core.transient import transient_reason
+from dblake.lake.layout import Paths
+from dblake.outputs.metrics import DeliveryCounts, write_delivery_metrics
+from dblake.outputs.protocol import Output
+
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
+_REPORT_SECONDS = 10.0
+_IDLE_CHECKPOINT_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """How to deliver: events per write, seconds of retries, dead letters per run, and where metrics go."""
+
+    name: str
+    max_events: int = 5000
+    retry_seconds: float = 300.0
+    max_dead_letters: int = 100
+    metrics: Path | None = None
+    marks_checkpoints: bool = False
+    """Write a control entry ``checkpoint`` after each saved checkpoint; for a stream that holds none itself."""
+
+
+class Delivery:
+    """One run. ``open_subscription`` opens at the checkpoint that the output holds; None: at the stored one."""
+
+    def __init__(
+        self, output: Output, open_subscription: Callable[[str | None], Subscription], paths: Paths,
+        settings: DeliverySettings, stop: threading.Event,
+    ) -> None:
+        self._output, self._open, self._paths, self._settings, self._stop = (
+            output, open_subscription, paths, settings, stop
+        )
+        self._rejected: set[tuple[str, Position]] = set()
+        self._has_written = False
+        self._failing_since: float | None = None
+        self._attempts = 0
+        self._next_report = self._next_checkpoint = 0.0
+        self.counts = DeliveryCounts()
+
+    def run(self) -> DeliveryCounts:
+        """Deliver until the subscription ends; return the counts. Raises what the output raises at last."""
+        try:
+            held = self._open_output()
+            with self._open(held) as subscription:
+                for batch in subscription.batches(self._settings.max_events):
+                    self._deliver(subscription, batch)
+        except DblakeError:
+            # A stop ends retries.
+            if not self._stop.is_set():
+                raise
+        finally:
+            self._output.close()
+            self._report(is_last=True)
+        return self.counts
+
+    def _open_output(self) -> str | None:
+        """Open the output, with retries."""
+        while True:
+            try:
+                return self._output.open()
+            except DblakeError as error:
+                self._wait_after(error)
+
+    def _deliver(self, subscription: Subscription, batch: Sequence[Transaction]) -> None:
+        """Write one batch and save its checkpoint; after a failure, go back to the last one."""
+        if not batch:
+            self._save_idle(subscription)
+            self._report()
+            return
+        try:
+            self._write(batch)
+            failpoint("delivery.written")
+            checkpoint = subscription.checkpoint(batch[-1])
+            failpoint("delivery.saved")
+            if self._settings.marks_checkpoints:
+                self._output.write([_checkpoint_mark(batch[-1])], checkpoint)
+        except Exception as error:  # noqa: BLE001 - any client's error; those that are not transient are raised again
+            self._wait_after(as_retryable(error))
+            self._output.close()
+            held = self._open_output()
+            # Before the first write, the target may hold the checkpoint of a run that --from has replaced.
+            subscription.rollback(held if self._has_written else None)
+            return
+        self._has_written = True
+        self._failing_since, self._attempts = None, 0
+        self._next_checkpoint = time.monotonic() + _IDLE_CHECKPOINT_SECONDS
+        self.counts.add(batch)
+        self._report()
+
+    def _write(self, batch: Sequence[Transaction]) -> None:
+        """Write a batch without the events that the output has rejected."""
+        while True:
+            try:
+                self._output.write(self._without_rejected(batch), batch[-1].checkpoint)
+                return
+            except EventRejected as error:
+                self._reject(error)
+
+    def _reject(self, error: EventRejected) -> None:
+        if len(self._rejected) >= self._settings.max_dead_letters or (error.table, error.position) in self._rejected:
+            raise error
+        append_dead_letters(
+            self._paths, self._settings.name, [DeadLetter(error.table, error.position, error.what)]
+        )
+        logger.error("dead letter: table %s, position %s: %s", error.table, error.position, error.what)
+        self._rejected.add((error.table, error.position))
+        self.counts.dead_letters += 1
+
+    def _without_rejected(self, batch: Sequence[Transaction]) -> Sequence[Transaction]:
+        if not self._rejected:
+            return batch
+        return [
+            replace(one, events=[e for e in one.events if (e.table, e.position) not in self._rejected])
+            if any((e.table, e.position) in self._rejected for e in one.events) else one
+            for one in batch
+        ]
+
+    def _wait_after(self, error: DblakeError) -> None:
+        """Wait before the next attempt. Raises the error if it is final, retries have lasted too long, or on a stop."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if not error.retryable or now - self._failing_since >= self._settings.retry_seconds or self._stop.is_set():
+            raise error
+        self.counts.retries += 1
+        pause = min(_MIN_PAUSE_SECONDS * 2**self._attempts, _MAX_PAUSE_SECONDS)
+        self._attempts += 1
+        logger.warning("output %s: %s; next attempt in %.1f s", self._settings.name, error.what, pause)
+        self._report()
+        if self._stop.wait(pause):
+            raise error
+
+    def _save_idle(self, subscription: Subscription) -> None:
+        """Move the checkpoint past batches without selected events, so that it does not outlive their retention."""
+        if time.monotonic() >= self._next_checkpoint:
+            self._next_checkpoint = time.monotonic() + _IDLE_CHECKPOINT_SECONDS
+            subscription.checkpoint()
+
+    def _report(self, *, is_last: bool = False) -> None:
+        now = time.monotonic()
+        if now < self._next_report and not is_last:
+            return
+        self._next_report = now + _REPORT_SECONDS
+        counts = self.counts
+        logger.info("output %s: %d events in %d transactions, at %s, %d dead letters", self._settings.name,
+                    counts.events, counts.transactions, counts.position or "the start", counts.dead_letters)
+        if self._settings.metrics is not None:
+            write_delivery_metrics(self._settings.name, self._paths.source, counts, self._settings.metrics)
+
+
+def as_retryable(error: Exception) -> DblakeError:
+    """Return an error as ours: a transient one of storage or the network as retryable. Raises any other unchanged."""
+    if isinstance(error, DblakeError):
+        return error
+    reason = transient_reason(error)
+    if reason is None:
+        raise error
+    return OutputUnavailable(reason, next_step="remove the cause; then run this again")
+
+
+def _checkpoint_mark(last: Transaction) -> Transaction:
+    control = Control(ControlKind.CHECKPOINT, last.source, last.position)
+    return Transaction(last.source, last.position, None, (), control)

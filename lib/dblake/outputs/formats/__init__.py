@@ -1,0 +1,1 @@
+"""Formats of other tools: Debezium's envelope and Avro. ``outputs.native`` is the product's own."""

@@ -1,0 +1,195 @@
+"""Send events to a web service: POST requests of JSON lines, with an idempotency key.
+
+Place: the output of type ``http``. Guarantee: when ``write`` returns, the service has acknowledged every record with a
+status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source and
+the first and last position in it: a service that records the last position, or the key, applies every event once. After
+a failure, ``consume`` delivers again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import urllib3
+
+from dblake.consume.model import Control, Event, Transaction
+from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable
+from dblake.core.failpoints import failpoint
+from dblake.outputs.protocol import OutputContext
+
+_CONTENT_TYPE = "application/x-ndjson"
+_ATTEMPTS = 5
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
+_BUSY = frozenset((408, 409, 423, 425, 429))
+"""Status codes below 500 after which the same request may succeed."""
+_REFUSES_CONTENT = frozenset((400, 413, 415, 422))
+"""Status codes that an event in the request causes; other codes of the kind 4xx concern all requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One line: an event, or a control entry."""
+
+    body: bytes
+    item: Event | Control
+
+
+class HttpOutput:
+    """The output of type ``http``; ``config.outputs`` documents the settings."""
+
+    def __init__(
+        self, context: OutputContext, *, url: str, batch: int = 500, timeout_seconds: float = 30.0,
+        headers: Mapping[str, str] | None = None, tls: Literal["verify", "require"] = "verify",
+        tls_ca: str | None = None,
+    ) -> None:
+        self._name = context.name
+        self._format = context.format
+        self._url, self._batch, self._seconds = url, batch, timeout_seconds
+        secret = {
+            name.removeprefix("headers."): value for name, value in context.secrets.items()
+            if name.startswith("headers.")
+        }
+        self._headers = {"Content-Type": _CONTENT_TYPE, **(headers or {}), **secret}
+        self._tls, self._tls_ca = tls, tls_ca
+        self._pool: urllib3.PoolManager | None = None
+        self._delivered: set[object] = set()
+
+    def open(self) -> str | None:
+        """Prepare connections; none is made before the first request. Return None: the service holds no checkpoint."""
+        try:
+            context = ssl.create_default_context(cafile=self._tls_ca)
+        except OSError as error:
+            raise ConfigError(
+                f"outputs.{self._name}.tls_ca: there is no such file of certificates, or it cannot be read",
+                next_step="name a file of certificates in PEM",
+            ) from error
+        if self._tls == "require":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        self._pool = urllib3.PoolManager(1, ssl_context=context, retries=False, timeout=self._seconds)
+        self._delivered.clear()
+        return None
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002
+        """Send the events of transactions, in requests of up to ``batch``.
+
+        Raises EventRejected for an event that the service refuses, OutputUnavailable where a retry may succeed, and
+        ConsumeError where only a person can correct the cause.
+        """
+        for records in _requests(self._records(transactions), self._batch):
+            self._send(records)
+        failpoint("outputs.http.sent")
+        self._delivered.clear()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            self._pool.clear()
+            self._pool = None
+
+    def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:
+        """Yield the records of each transaction, without those that a rejected write has delivered already."""
+        for transaction in transactions:
+            if transaction.control:
+                body = self._format.encode_control(transaction.control)
+                yield [] if body is None else [_Record(body, transaction.control)]
+            records = []
+            for event in transaction.events:
+                body = self._format.encode(event) if _identity(event) not in self._delivered else None
+                if body is not None:
+                    records.append(_Record(body, event))
+                if len(records) >= self._batch:
+                    yield records
+                    records = []
+            yield records
+
+    def _send(self, records: Sequence[_Record]) -> None:
+        """Send one request; divide it to find the event that the service refuses."""
+        if any(b"\n" in record.body for record in records):
+            raise ConfigError(
+                f"outputs.{self._name}.format: its records have line breaks, so they cannot be sent as lines",
+                next_step="use the format native or debezium",
+            )
+        status = self._post(records)
+        if status in _REFUSES_CONTENT and len(records) > 1:
+            half = len(records) // 2
+            self._send(records[:half])
+            self._send(records[half:])
+            return
+        if status in _REFUSES_CONTENT and isinstance(event := records[0].item, Event):
+            raise EventRejected(
+                f"output {self._name}: the service answers {status} to the event of table {event.table} at "
+                f"{event.position}", table=event.table, position=event.position,
+                next_step="see the service's log for the cause",
+            )
+        if not 200 <= status < 300:
+            raise ConsumeError(
+                f"output {self._name}: the service answers {status}",
+                next_step="check the output's url and headers, and the service's log",
+            )
+        self._delivered.update(_identity(record.item) for record in records)
+
+    def _post(self, records: Sequence[_Record]) -> int:
+        """Send one request, again while the service is busy; return its status."""
+        assert self._pool is not None
+        body = b"".join(record.body + b"\n" for record in records)
+        headers = {**self._headers, "Idempotency-Key": _key(records)}
+        pause, reason = _FIRST_PAUSE_SECONDS, ""
+        for attempt in range(_ATTEMPTS):
+            wait = pause * random.uniform(0.5, 1.0)  # noqa: S311
+            try:
+                response = self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
+            except urllib3.exceptions.SSLError as error:
+                raise ConsumeError(
+                    f"output {self._name}: the service's certificate cannot be verified",
+                    next_step="name its CA's file in tls_ca, or set tls to require",
+                ) from error
+            except urllib3.exceptions.HTTPError as error:
+                reason = type(error).__name__
+            else:
+                if response.status < 500 and response.status not in _BUSY:
+                    return response.status
+                reason = f"status {response.status}"
+                wait = _retry_after(response.headers.get("Retry-After"), wait)
+            if attempt + 1 < _ATTEMPTS:
+                time.sleep(wait)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        raise OutputUnavailable(
+            f"output {self._name}: the service failed {_ATTEMPTS} times: {reason}",
+            next_step="check that the service is up, then run again",
+        )
+
+
+def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[list[_Record]]:
+    """Join records to requests of one source; a transaction is divided only if it is larger than a request."""
+    request: list[_Record] = []
+    for records in transactions:
+        if request and records and (
+            len(request) + len(records) > limit or records[0].item.source != request[0].item.source
+        ):
+            yield request
+            request = []
+        request.extend(records)
+    if request:
+        yield request
+
+
+def _identity(item: Event | Control) -> object:
+    kind = item.op if isinstance(item, Event) else item.kind
+    return item.source, item.table, item.position, kind
+
+
+def _key(records: Sequence[_Record]) -> str:
+    first, last = records[0].item, records[-1].item
+    return f"{first.source}:{first.position}-{last.position}"
+
+
+def _retry_after(header: str | None, default: float) -> float:
+    """Return the seconds that a service requests, up to a limit; a date counts as no request."""
+    return min(float(header), _MAX_PAUSE_SECONDS) if header and header.isdigit() else default

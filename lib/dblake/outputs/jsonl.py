@@ -1,0 +1,139 @@
+"""JSON lines in files, and on stdout.
+
+Files have exactly-once effects: a small document beside them records the checkpoint and the length of every file, and
+``open`` cuts off what was written after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from dblake.consume.model import Control, Event, Transaction
+from dblake.core.errors import ConfigError, OutputUnavailable
+from dblake.core.names import folder, split_qualified
+from dblake.outputs.protocol import OutputContext
+
+_CONTROL = "_control"
+"""The ``{table}`` of control entries that concern no single table."""
+
+
+class JsonlOutput:
+    """Appends to files. ``path`` may have the placeholders ``{source}`` and ``{table}``."""
+
+    holds_checkpoint = True
+
+    def __init__(self, context: OutputContext, *, path: str) -> None:
+        self._format, self._path = context.format, path
+        head = path.partition("{")[0]
+        directory, name = os.path.split(head)
+        self._ledger = Path(directory) / f".{name or context.name}.checkpoint"
+        self._files: dict[str, BinaryIO] = {}
+        self._sizes: dict[str, int] = {}
+
+    def open(self) -> str | None:
+        """Cut the files to the lengths at the last checkpoint, and return it; see Output."""
+        try:
+            self._ledger.parent.mkdir(parents=True, exist_ok=True)
+            if not self._ledger.exists():
+                return None
+            document = json.loads(self._ledger.read_text(encoding="utf-8"))
+            self._sizes = {str(file): int(size) for file, size in document["sizes"].items()}
+            for file, size in self._sizes.items():
+                self._require_length(file, size)
+                os.truncate(file, size)
+            return str(document["checkpoint"])
+        except (ValueError, KeyError, AttributeError):
+            raise ConfigError(
+                f"output: {self._ledger} cannot be parsed", next_step="restore it, or move it and the files away"
+            ) from None
+        except OSError as error:
+            raise _unusable(error) from error
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:
+        """Append the lines, then record the checkpoint; see Output."""
+        try:
+            for transaction in transactions:
+                if transaction.control is not None:
+                    self._append(transaction.control, self._format.encode_control(transaction.control))
+                for event in transaction.events:
+                    self._append(event, self._format.encode(event))
+            for name, file in self._files.items():
+                file.flush()
+                os.fsync(file.fileno())
+                self._sizes[name] = file.tell()
+            self._record(checkpoint)
+        except OSError as error:
+            raise _unusable(error) from error
+
+    def close(self) -> None:
+        """Close the files; see Output."""
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+    def _append(self, entry: Event | Control, line: bytes | None) -> None:
+        if line is None:
+            return
+        name = self._name(entry)
+        file = self._files.get(name)
+        if file is None:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            # What a write that failed left in a file that the checkpoint does not know is cut off.
+            file = self._files[name] = open(name, "ab" if name in self._sizes else "wb")  # noqa: SIM115
+        file.write(line + b"\n")
+
+    def _name(self, entry: Event | Control) -> str:
+        table = _CONTROL if entry.table is None else ".".join(folder(part) for part in split_qualified(entry.table))
+        return self._path.replace("{source}", entry.source).replace("{table}", table)
+
+    def _record(self, checkpoint: str) -> None:
+        part = self._ledger.with_name(f"{self._ledger.name}.part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump({"checkpoint": checkpoint, "sizes": self._sizes}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._ledger)
+
+    @staticmethod
+    def _require_length(file: str, size: int) -> None:
+        actual = os.path.getsize(file) if os.path.exists(file) else 0
+        if actual < size:
+            raise ConfigError(
+                f"output: file {file} has {actual} bytes, fewer than the {size} written",
+                next_step="restore it; or move all files and the .checkpoint file beside them away, and start again",
+            )
+
+
+class StdoutOutput:
+    """Writes lines to stdout. It holds no checkpoint: a reader of the pipe may have lost lines already written."""
+
+    def __init__(self, context: OutputContext, stream: BinaryIO | None = None) -> None:
+        self._format, self._stream = context.format, stream or sys.stdout.buffer
+
+    def open(self) -> str | None:
+        """Return None; see Output."""
+        return None
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002 - the caller stores it
+        """Write the lines and flush them; see Output."""
+        for transaction in transactions:
+            lines = [self._format.encode_control(transaction.control)] if transaction.control is not None else []
+            self._stream.writelines(line + b"\n" for line in lines if line is not None)
+            encoded = map(self._format.encode, transaction.events)
+            self._stream.writelines(line + b"\n" for line in encoded if line is not None)
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Do nothing; see Output."""
+
+
+def _unusable(error: OSError) -> OutputUnavailable | ConfigError:
+    what = f"output: a file cannot be written: {error.strerror}"
+    if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError)):
+        return ConfigError(what, next_step="set `path` to a file in a folder that this user may write to")
+    return OutputUnavailable(what, next_step="check the disk that holds it; then run this again")

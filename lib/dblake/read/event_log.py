@@ -1,0 +1,291 @@
+"""The events table as of one version, read by position: which events there are up to a point, and those of one table.
+
+Files are skipped by their statistics in the Delta log, row groups by those in their footers. Guarantee: all answers of
+one ``EventLog`` come from the same Delta version, whatever is appended later. What a point means is ``points``'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dblake.core.position import Position
+from dblake.events.files import EVENT_COLUMNS
+from dblake.lake.files import file_path, filesystem
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application
+from dblake.lake.tables import open_table
+from dblake.read.points import END_OF_TRANSACTION
+from dblake.state.fold import POSITION, is_older, position_parts
+
+_REPEATED = ["table", "op", "schema_id", "origin", "chunk_id"]
+_NUMBERS = ("batch", "incarnation", "lsn")
+_MOST = 2**62
+#: Delta's statistics have milliseconds.
+_ROUNDING = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which events: after batch ``after_batch``, after ``after``, up to and including ``until``, of ``table``.
+
+    ``committed_by`` limits them to those that committed at or before a time.
+    """
+
+    until: Position | None = None
+    after: Position | None = None
+    after_batch: int = 0
+    until_batch: int = _MOST
+    table: str | None = None
+    committed_by: datetime | None = None
+
+    def filter(self, events: pa.Table) -> pa.Table:
+        """Return the wanted rows; ``events`` has ``conditions``."""
+        batches = events["batch"].to_numpy()
+        wanted = (batches > self.after_batch) & (batches <= self.until_batch)
+        at = [events[name].to_numpy() for name in POSITION]
+        if self.until is not None:
+            wanted &= ~is_older(position_parts(self.until), at)
+        if self.after is not None:
+            wanted &= is_older(position_parts(self.after), at)
+        if self.table is not None:
+            wanted &= pc.equal(events["table"].cast(pa.string()), self.table).to_numpy()
+        if self.committed_by is not None:
+            limit = pa.scalar(self.committed_by, pa.timestamp("us", tz="UTC"))
+            wanted &= pc.fill_null(pc.less_equal(events["committed_at"], limit), False).to_numpy()
+        return events if wanted.all() else events.filter(pa.array(wanted))
+
+    @property
+    def conditions(self) -> set[str]:
+        """The columns that ``filter`` reads."""
+        found = {*POSITION, "batch"}
+        found |= {"table"} if self.table is not None else set()
+        return found | ({"committed_at"} if self.committed_by is not None else set())
+
+    def may_hold(self, low: dict[str, int], high: dict[str, int]) -> bool:
+        """Return False only if no row with these least and greatest values is wanted; a missing one bounds nothing."""
+        first = Position(max(low.get("incarnation", 1), 1), low.get("lsn", 0))
+        last = Position(high.get("incarnation", _MOST), high.get("lsn", _MOST), END_OF_TRANSACTION)
+        return (
+            low.get("batch", 0) <= self.until_batch and high.get("batch", _MOST) > self.after_batch
+            and (self.until is None or first <= self.until) and (self.after is None or last > self.after)
+        )
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file whose events are between two positions, as far as statistics bound them."""
+
+    path: str
+    size: int
+    rows: int
+    first: Position
+    last: Position
+
+
+class _Listing:
+    """One version's files and their statistics, as columns: a lake has many thousands."""
+
+    def __init__(self, actions: pa.Table) -> None:
+        self._actions = actions
+        self._low = {name: self._numbers(f"min.{name}", -1) for name in _NUMBERS}
+        self._high = {name: self._numbers(f"max.{name}", _MOST) for name in _NUMBERS}
+
+    def _numbers(self, name: str, missing: int) -> np.ndarray:
+        if name not in self._actions.column_names:
+            return np.full(self._actions.num_rows, missing, np.int64)
+        found: np.ndarray = pc.fill_null(self._actions[name].cast(pa.int64()), missing).to_numpy()
+        return found
+
+    def _where(self, name: str, compare: Any, limit: Any) -> np.ndarray:
+        """Mark the files of which a statistic compares; those without it, too."""
+        if name not in self._actions.column_names:
+            return np.ones(self._actions.num_rows, bool)
+        found: np.ndarray = pc.fill_null(compare(self._actions[name], limit), True).to_numpy()
+        return found.astype(bool)
+
+    def files(self, wanted: Wanted) -> list[_File]:
+        """Return the files that may hold wanted events, in no particular order."""
+        low, high = self._low, self._high
+        mask = (low["batch"] <= wanted.until_batch) & (high["batch"] > wanted.after_batch)
+        if wanted.until is not None:
+            seqs = np.zeros(len(mask), np.int64)
+            mask &= ~is_older(position_parts(wanted.until), [low["incarnation"], low["lsn"], seqs])
+        if wanted.after is not None:
+            seqs = np.full(len(mask), END_OF_TRANSACTION, np.int64)
+            mask &= is_older(position_parts(wanted.after), [high["incarnation"], high["lsn"], seqs])
+        if wanted.table is not None:
+            mask &= self._where("min.table", pc.less_equal, wanted.table)
+            mask &= self._where("max.table", pc.greater_equal, wanted.table)
+        if wanted.committed_by is not None:
+            limit = pa.scalar(wanted.committed_by + _ROUNDING, pa.timestamp("us", tz="UTC"))
+            mask &= self._where("min.committed_at", pc.less_equal, limit)
+        rows = np.flatnonzero(mask)
+        chosen = self._actions.select(["path", "size_bytes", "num_records"]).take(pa.array(rows)).to_pydict()
+        bounds = (part[rows].tolist() for part in (low["incarnation"], low["lsn"], high["incarnation"], high["lsn"]))
+        return [
+            _File(path, size, records or 0, Position(max(i, 1), max(lsn, 0)), Position(j, end, END_OF_TRANSACTION))
+            for path, size, records, i, lsn, j, end in zip(*chosen.values(), *bounds, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class EventPlace:
+    """An event's position, batch and commit time, and whether its transaction has further events after it."""
+
+    position: Position
+    batch: int
+    committed_at: datetime | None
+    is_open: bool
+
+
+class EventLog:
+    """The events table as of the newest version when this was made, or of ``version``."""
+
+    def __init__(self, paths: Paths, version: int | None = None) -> None:
+        table = open_table(paths.events, version)
+        self.path, self.version = paths.events, table.version()
+        self.batch = table.transaction_version(Application.reconcile(paths.source)) or 0
+        self.consolidated = table.transaction_version(Application.consolidation(paths.source)) or 0
+        """The newest batch of which maintenance may have removed superseded events."""
+        self._listing = _Listing(pa.table(table.get_add_actions(flatten=True)))
+
+    def read(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
+        """Yield the wanted events, one row group at a time, in no particular order."""
+        for file in self.files(wanted):
+            yield from self._read_file(file, wanted, columns)
+
+    def read_all(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> pa.Table:
+        """Return the wanted events as one table."""
+        schema = pa.schema([EVENT_COLUMNS.field(name) for name in columns])
+        return pa.concat_tables([schema.empty_table(), *self.read(wanted, columns)])
+
+    def read_ordered(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
+        """Yield the wanted events in order of position; files that overlap are read together."""
+        names = [*columns, *(name for name in POSITION if name not in columns)]
+        for group in _overlapping(self.files(wanted)):
+            parts = [part for file in group for part in self._read_file(file, wanted, names)]
+            rows = pa.concat_tables(parts) if parts else None
+            if rows is not None and rows.num_rows:
+                incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
+                yield rows.take(pa.array(np.lexsort((seq, lsn, incarnation)))).select(list(columns))
+
+    def estimate_bytes(self, wanted: Wanted) -> int:
+        """Return the size of the files that may hold wanted events."""
+        return sum(file.size for file in self.files(wanted))
+
+    def estimate(self, wanted: Wanted) -> tuple[int, float]:
+        """Return the number of wanted events, and about how many bytes of the files are theirs."""
+        count, size = 0, 0.0
+        for file in self.files(wanted):
+            found = sum(rows.num_rows for rows in self._read_file(file, wanted, ("batch",)))
+            count += found
+            size += file.size * found / max(file.rows, 1)
+        return count, size
+
+    def files(self, wanted: Wanted) -> list[_File]:
+        """Return the files that may hold wanted events."""
+        return self._listing.files(wanted)
+
+    def newest(self, wanted: Wanted) -> EventPlace | None:
+        """Return the newest of the wanted events; None without one."""
+        found: EventPlace | None = None
+        for file in sorted(self.files(wanted), key=lambda f: f.last, reverse=True):
+            if found and file.last < found.position:
+                break
+            for rows in self._read_file(file, wanted, (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
+                if rows.num_rows:
+                    place = _newest_of(rows)
+                    found = place if found is None or place.position > found.position else found
+        return found
+
+    def oldest(self) -> EventPlace | None:
+        """Return the oldest event; None without one."""
+        found: EventPlace | None = None
+        for file in sorted(self.files(Wanted()), key=lambda f: f.first):
+            if found and file.first > found.position:
+                break
+            for rows in self._read_file(file, Wanted(), (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
+                if rows.num_rows:
+                    place = _newest_of(rows, first=True)
+                    found = place if found is None or place.position < found.position else found
+        return found
+
+    def newest_complete(self) -> EventPlace | None:
+        """Return the newest event of a transaction all of whose events are there; None without one."""
+        place = self.newest(Wanted())
+        while place is not None and place.is_open:
+            place = self.newest(Wanted(until=before_transaction(place.position)))
+            # Transactions before the newest one have ended.
+            return place
+        return place
+
+    def _read_file(self, file: _File, wanted: Wanted, columns: Sequence[str]) -> Iterator[pa.Table]:
+        system, base = filesystem(self.path)
+        with system.open_input_file(file_path(base, file.path)) as source:
+            parquet = pq.ParquetFile(
+                source, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False,
+            )
+            names = [name for name in parquet.schema_arrow.names if name in {*columns, *wanted.conditions}]
+            for group in range(parquet.num_row_groups):
+                if wanted.may_hold(*_group_bounds(parquet.metadata.row_group(group))):
+                    rows = wanted.filter(parquet.read_row_group(group, names, use_threads=False))
+                    yield as_plain_columns(rows.select(list(columns)))
+
+
+def before_transaction(position: Position) -> Position:
+    """Return the end of all transactions before that of a position."""
+    if position.lsn == 0:
+        return Position(max(position.incarnation - 1, 1), _MOST if position.incarnation > 1 else 0, END_OF_TRANSACTION)
+    return Position(position.incarnation, position.lsn - 1, END_OF_TRANSACTION)
+
+
+def as_plain_columns(events: pa.Table) -> pa.Table:
+    """Give events from any file the types of EVENT_COLUMNS."""
+    for place, one in enumerate(events.schema):
+        kind = EVENT_COLUMNS.field(one.name).type
+        if one.type != kind:
+            events = events.set_column(place, one.name, events[one.name].cast(kind))
+    return events
+
+
+def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    for place in range(facts.num_columns):
+        column = facts.column(place)
+        if column.path_in_schema in _NUMBERS:
+            known = column.statistics
+            if known is not None and known.has_min_max:
+                low[column.path_in_schema], high[column.path_in_schema] = known.min, known.max
+    return low, high
+
+
+def _overlapping(files: Sequence[_File]) -> Iterator[list[_File]]:
+    """Group files, by position, whose spans of positions overlap."""
+    group: list[_File] = []
+    end: Position | None = None
+    for file in sorted(files, key=lambda f: f.first):
+        if end is not None and file.first > end:
+            yield group
+            group, end = [], None
+        end = file.last if end is None else max(end, file.last)
+        group.append(file)
+    if group:
+        yield group
+
+
+def _newest_of(rows: pa.Table, *, first: bool = False) -> EventPlace:
+    incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
+    order = np.lexsort((seq, lsn, incarnation))
+    row = rows.slice(int(order[0 if first else -1]), 1).to_pylist()[0]
+    position = Position(row["incarnation"], row["lsn"], row["seq"])
+    return EventPlace(position, row["batch"], row["committed_at"],
+                      row["origin"] == "log" and not row["last_in_txn"])

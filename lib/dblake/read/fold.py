@@ -1,0 +1,194 @@
+"""Newer events over a version of a state table: the rows of every key they touch, as state will have them.
+
+Guarantee: the functions are state's own fold and upsert, so the rows equal those that state has once it has merged the
+same events. Nothing is written. Which version and which events belong together is ``reading``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.errors import IncompatibleSchemaChange
+from dblake.core.position import Position
+from dblake.lake.layout import Paths
+from dblake.lake.schemas import SchemaVersion
+from dblake.read.versions import StateVersion
+from dblake.state.events import Selection, newest_truncate
+from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold, table_columns
+from dblake.state.fold import NEEDED, UNKNOWN, fold
+from dblake.state.rebuild import closed_windows, dumped_in
+from dblake.state.shape import (
+    OWN,
+    REBUILD,
+    Shape,
+    first_compatible_version,
+    key_changed,
+    require_one_key,
+    shape_of,
+    widened_to_fit,
+)
+from dblake.state.table import progress_of
+from dblake.state.upsert import Change, first_rows, match_keys, updated
+from dblake.state.values import arrow_type
+
+#: The columns of events that the functions here read.
+FOLDED = (*NEEDED, "table", "schema_id")
+_MOST = 2**62
+
+
+def shape_over(state: StateVersion | None, versions: Sequence[SchemaVersion]) -> Shape:
+    """Return the shape after these schemas, with the types that the state table has or must grow to.
+
+    Raises IncompatibleSchemaChange if rows of the state table do not fit it.
+    """
+    shape = shape_of([version.schema for version in versions])
+    if state is None:
+        return shape
+    progress_of(state.table, "").require_key(shape)
+    return widened_to_fit(shape, table_columns(state.table).types)
+
+
+def fold_over(
+    path: str, state: StateVersion | None, versions: Sequence[SchemaVersion], events: pa.Table
+) -> tuple[Shape, int | None, pa.Table]:
+    """Return a table's shape, the version of state whose other rows count (None: no row), and the changed rows.
+
+    ``events`` has FOLDED. Raises IncompatibleSchemaChange if they cannot be folded over the version.
+    """
+    done = state.batch if state else 0
+    require_one_key([*(v.schema for v in versions if v.batch > done), versions[-1].schema])
+    shape = shape_over(state, versions)
+    truncated_at = newest_truncate(events)
+    folded = fold(events.select(NEEDED), shape, truncated_at)
+    if state is None:
+        return shape, None, first_rows(folded, shape)
+    if not shape.primary_key:
+        # Truncates of a table without a key are in events only.
+        return shape, state.version, first_rows(folded, shape)
+    if truncated_at is not None:
+        # All rows of state are older.
+        return shape, None, first_rows(folded, shape)
+    return shape, state.version, _completed(path, state, shape, folded)
+
+
+def fold_over_rows(
+    versions: Sequence[SchemaVersion], events: pa.Table, known: Shape | None, start: Position,
+    read_rows: Callable[[pa.Array | None], pa.Table],
+) -> tuple[Shape, pa.Table, pa.Table]:
+    """Fold the events after ``start`` over a table's live rows at ``start``, which have the shape ``known``.
+
+    ``events`` has FOLDED; ``read_rows`` returns the rows of some keys, or with None all. Returns the shape at the end,
+    the rows at ``start`` that may differ, and the live rows of the same keys at the end. Raises
+    IncompatibleSchemaChange if rows and events do not fit one shape.
+    """
+    recent = [version.schema for version in versions if version.since > start]
+    require_one_key([*recent, versions[-1].schema])
+    shape = shape_of([version.schema for version in versions])
+    if known is not None:
+        if known.primary_key != shape.primary_key:
+            raise key_changed(shape.table)
+        shape = widened_to_fit(shape, {column.name: column.type for column in known.columns})
+    truncated_at = newest_truncate(events)
+    folded = fold(events.select(NEEDED), shape, truncated_at)
+    schema = row_schema(shape)
+    before = as_columns(read_rows(None if truncated_at else folded["_key"].combine_chunks()), schema)
+    match = match_keys(before["_key"], folded["_key"])
+    fresh = np.ones(folded.num_rows, bool)
+    fresh[match[match >= 0]] = False
+    parts = [updated(before, Change(folded, shape, truncated_at), match),
+             first_rows(folded.filter(pa.array(fresh)), shape)]
+    after = pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
+    return shape, before, after.filter(pc.invert(after["_deleted"]))
+
+
+def fold_all(
+    paths: Paths, versions: Sequence[SchemaVersion], events: pa.Table, batch: int
+) -> tuple[Shape, pa.Table]:
+    """Return a table's shape and rows from its events alone, which are all up to landing batch ``batch``.
+
+    After an incompatible change of the schema, events count from the newest dump under the new one on. Raises
+    IncompatibleSchemaChange if there was no such dump.
+    """
+    schemas = [version.schema for version in versions]
+    whole = versions[first_compatible_version(schemas):]
+    if len(whole) < len(versions):
+        table = schemas[-1].table
+        began = dumped_in(closed_windows(paths, table, batch), [v.schema for v in whole], whole[0].since)
+        if began is None:
+            raise IncompatibleSchemaChange(
+                f"table {table}: its schema changed incompatibly, and no dump of it had ended at this point",
+                next_step=REBUILD.format(table=table),
+            )
+        events = _since(events, whole, min(began, whole[0].since))
+    shape = shape_of([version.schema for version in whole])
+    return shape, first_rows(fold(events.select(NEEDED), shape, newest_truncate(events)), shape)
+
+
+def _since(events: pa.Table, versions: Sequence[SchemaVersion], since: Position) -> pa.Table:
+    schemas = [version.schema for version in versions]
+    ids = frozenset(schema.schema_id for schema in schemas)
+    return Selection(0, _MOST, since=since, schema_ids=ids, key=schemas[-1].primary_key).filter(events)
+
+
+def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -> pa.Table:
+    """Supply the columns that no event carried from the state table's rows."""
+    partial = pc.greater(pc.list_value_length(folded[UNKNOWN]), 0)
+    if not pc.any(partial, min_count=0).as_py():
+        return first_rows(folded, shape)
+    lacking = folded.filter(partial)
+    known = _rows_of_keys(path, state, shape, lacking)
+    change = Change(lacking, shape)
+    match = match_keys(known["_key"], lacking["_key"])
+    fresh = np.ones(lacking.num_rows, bool)
+    fresh[match[match >= 0]] = False
+    schema = row_schema(shape)
+    parts = [
+        first_rows(folded.filter(pc.invert(partial)), shape),
+        first_rows(lacking.filter(pa.array(fresh)), shape),
+        updated(known, change, match),
+    ]
+    return pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
+
+
+def _rows_of_keys(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -> pa.Table:
+    """Return the state table's rows with the keys of folded rows, with the columns and types of the shape."""
+    files = TableFiles(path, state.table)
+    types = files.columns.types
+    keys = {"_key": OrderedValues(folded["_key"])} | {
+        name: OrderedValues(folded[name]) for name in shape.primary_key
+        if pa.types.is_integer(folded.schema.field(name).type) and not folded[name].null_count
+    }
+    wanted = Columns(
+        {name: types[name] for name in (*OWN, *(c.name for c in shape.columns)) if name in types},
+        files.columns.physical,
+    )
+    schema = row_schema(shape)
+    found = [schema.empty_table()]
+    for file in files.files():
+        if not all(may_hold(file, name, values) for name, values in keys.items()):
+            continue
+        with FileReader(path, wanted, file) as reader:
+            for group in range(reader.groups):
+                head = reader.read(group, ("_key",))
+                match = match_keys(head["_key"], folded["_key"])
+                if (match >= 0).any():
+                    rows = reader.read(group, known=head).filter(pa.array(match >= 0))
+                    found.append(as_columns(rows, schema))
+    return pa.concat_tables(found)
+
+
+def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Give rows the columns of a schema; those they lack are NULL."""
+    there = set(rows.column_names)
+    columns = [rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in schema]
+    return pa.table(columns, schema=schema)
+
+
+def row_schema(shape: Shape) -> pa.Schema:
+    """Return the Arrow schema of a state table of a shape."""
+    types = {**OWN, **{c.name: c.type for c in shape.columns}}
+    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])

@@ -1,0 +1,44 @@
+"""What a Spark session needs to read and commit to a warehouse on object storage: jars and settings.
+
+Without such a warehouse there is nothing: no jar is resolved and no setting made. Guarantee: credentials are set within
+the JVM, never on a command line.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from dblake.core.errors import ConfigError
+from dblake.lake.storage import is_s3, storage_of
+from dblake.spark.s3_jars import s3_jars
+
+_LOG_STORE = "spark.delta.logStore.s3.impl"
+
+
+def storage_jars(warehouse: str) -> list[str]:
+    """Return the jars for a warehouse, after resolving those that are missing. Raises the errors of ``s3_jars``."""
+    return s3_jars() if is_s3(warehouse) else []
+
+
+def storage_settings(warehouse: str) -> dict[str, str]:
+    """Return Spark's settings for a warehouse, with its credentials."""
+    storage = storage_of(warehouse)
+    return storage.spark_settings() if storage else {}
+
+
+def require_storage(session: SparkSession, warehouse: str) -> None:
+    """Give a session that runs already what it needs to reach a warehouse.
+
+    Raises ConfigError if its commits to S3 would not be conditional: that is decided when a session starts.
+    """
+    settings = storage_settings(warehouse)
+    if settings and session.sparkContext.getConf().get(_LOG_STORE) != settings[_LOG_STORE]:
+        raise ConfigError(
+            "the Spark session that runs already commits to S3 without a condition, so commits could be lost",
+            next_step="stop it; dblake then starts one with its own log store",
+        )
+    # Not as settings of the session: a new session from this one would lack them.
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    for key, value in settings.items():
+        if key.startswith("spark.hadoop."):
+            hadoop.set(key.removeprefix("spark.hadoop."), value)

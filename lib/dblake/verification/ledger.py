@@ -1,0 +1,207 @@
+"""The verification ledger: one row for each chunk that was compared with state.
+
+Place: beside the path; ``run`` appends, ``requests``, ``status`` and ``check`` read. Guarantee: a chunk has one row,
+since each commit carries the landing batch up to which chunks are compared as its transaction identifier. What is wrong
+is stored as keys, never as values. Read and written through delta-rs, without a JVM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from dblake.core.position import Position
+from dblake.lake.layout import Paths
+from dblake.lake.locks import commit_lock
+from dblake.lake.log import Application, commit_rows, newest_batch, query_rows
+from dblake.lake.tables import create_table, has_table
+
+MAX_LISTED_KEYS = 5000
+"""Wrong keys of one kind that a row lists. A chunk with more is repaired by a dump of its whole table."""
+COMPARED, REPEAT = "compared", "repeat"
+
+_KEYS = pa.list_(pa.string())
+
+#: ``key_from`` and ``key_to`` are the keys of the chunk's first and last row, ``columns`` counts the different rows by
+#: column. The row of a table's last chunk is ``closing``: it has the extra rows. ``round`` counts the readings of a
+#: table: the second and later ones reread wrong keys (``keyed``) or, after ``status`` ``repeat``, the whole table.
+VERIFICATIONS = pa.schema([
+    ("verification_id", pa.string()), ("table", pa.string()), ("chunk_id", pa.string()), ("key_from", pa.string()),
+    ("key_to", pa.string()), ("incarnation", pa.int64()), ("lsn", pa.int64()), ("rows_compared", pa.int64()),
+    ("rows_skipped", pa.int64()), ("missing", pa.int64()), ("extra", pa.int64()), ("different", pa.int64()),
+    ("columns", pa.map_(pa.string(), pa.int64())), ("repaired", pa.int64()),
+    ("verified_at", pa.timestamp("us", tz="UTC")), ("missing_keys", _KEYS), ("extra_keys", _KEYS),
+    ("different_keys", _KEYS), ("round", pa.int64()), ("keyed", pa.bool_()), ("closing", pa.bool_()),
+    ("sampled", pa.bool_()), ("status", pa.string()), ("reason", pa.string()), ("batch", pa.int64()),
+])
+
+_ROUND = re.compile(r"(.+?)(?:\.(\d+)(k?)(r?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One reading of a table: ``keyed`` if only wrong keys were read, ``repaired`` if they had been dumped before."""
+
+    verification_id: str
+    number: int = 1
+    keyed: bool = False
+    repaired: bool = False
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request that capture carries out; that of round 1 is the verification's."""
+        if self.number == 1:
+            return self.verification_id
+        return f"{self.verification_id}.{self.number}{'k' * self.keyed}{'r' * self.repaired}"
+
+    @classmethod
+    def parse(cls, request_id: str) -> Round:
+        """Return the round of a request."""
+        match = _ROUND.fullmatch(request_id)
+        assert match, "any text matches"
+        return cls(match[1], int(match[2] or 1), bool(match[3]), bool(match[4]))
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Wrong rows of a chunk: keys in the source only, in state only, in both but different; the last also by column."""
+
+    missing: Sequence[str] = ()
+    extra: Sequence[str] = ()
+    different: Sequence[str] = ()
+    columns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """The number of wrong rows."""
+        return len(self.missing) + len(self.extra) + len(self.different)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """A compared chunk. ``repeat`` is why it could not be compared; then the counts are 0."""
+
+    round: Round
+    table: str
+    chunk_id: str
+    position: Position
+    batch: int
+    rows_compared: int = 0
+    rows_skipped: int = 0
+    key_from: str | None = None
+    key_to: str | None = None
+    differences: Differences = Differences()
+    repaired: int = 0
+    closing: bool = False
+    sampled: bool = False
+    repeat: str | None = None
+
+    def as_row(self, at: datetime) -> dict[str, Any]:
+        """Return a row of VERIFICATIONS."""
+        names = ("table", "chunk_id", "key_from", "key_to", "rows_compared", "rows_skipped", "repaired", "closing",
+                 "sampled", "batch")
+        wrong = {name: getattr(self.differences, name) for name in ("missing", "extra", "different")}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: len(keys) for name, keys in wrong.items()},
+            **{f"{name}_keys": list(keys[:MAX_LISTED_KEYS]) for name, keys in wrong.items()},
+            "verification_id": self.round.verification_id, "round": self.round.number, "keyed": self.round.keyed,
+            "incarnation": self.position.incarnation, "lsn": self.position.lsn,
+            "columns": list(self.differences.columns.items()), "verified_at": at,
+            "status": REPEAT if self.repeat else COMPARED, "reason": self.repeat,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSummary:
+    """One reading of a table, as far as its chunks are compared; ``is_complete`` once the last one is.
+
+    ``keys`` are the wrong keys, None if there are more than a row lists. ``repeat`` is why it has to be done again.
+    """
+
+    round: int
+    keyed: bool
+    sampled: bool
+    is_complete: bool
+    chunks: int
+    rows_compared: int
+    rows_skipped: int
+    missing: int
+    extra: int
+    different: int
+    repaired: int
+    position: str
+    verified_at: datetime
+    keys: tuple[str, ...] | None
+    repeat: str | None
+
+    @property
+    def differences(self) -> int:
+        """The number of wrong rows."""
+        return self.missing + self.extra + self.different
+
+
+def done_batch(paths: Paths) -> int:
+    """Return the landing batch up to which chunks are compared."""
+    return newest_batch(paths.verifications, Application.verification(paths.source))
+
+
+def append_results(paths: Paths, results: Iterable[ChunkResult], batch: int) -> None:
+    """Append the results of all chunks up to ``batch``, once: nothing if another process has done so.
+
+    Raises TableUnavailable if another process commits at the same time.
+    """
+    at = datetime.now(UTC)
+    rows = pa.Table.from_pylist([result.as_row(at) for result in results], schema=VERIFICATIONS)
+    with commit_lock(paths.verifications):
+        if not has_table(paths.verifications):
+            create_table(paths.verifications, VERIFICATIONS)
+        commit_rows(paths.verifications, Application.verification(paths.source), batch, rows)
+
+
+def read_rounds(paths: Paths, verification_id: str | None = None) -> dict[tuple[str, str], list[RoundSummary]]:
+    """Return the rounds of one verification, or of all, by verification and table, oldest first."""
+    where = "true" if verification_id is None else f"verification_id = '{verification_id}'"
+    rows = query_rows(
+        paths.verifications, f'SELECT * FROM t WHERE {where} ORDER BY verification_id, "table", round, batch'
+    )
+    grouped: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        grouped.setdefault((row["verification_id"], row["table"]), {}).setdefault(row["round"], []).append(row)
+    return {name: [_summarize(part) for part in rounds.values()] for name, rounds in grouped.items()}
+
+
+def newest_by_table(paths: Paths) -> dict[str, list[RoundSummary]]:
+    """Return the rounds of each table's newest complete verification."""
+    newest: dict[str, list[RoundSummary]] = {}
+    for (_, table), rounds in sorted(read_rounds(paths).items()):
+        if rounds[-1].is_complete and not rounds[-1].repeat:
+            newest[table] = rounds
+    return newest
+
+
+def last_whole(rounds: Sequence[RoundSummary]) -> RoundSummary:
+    """Return the newest reading that was not limited to keys."""
+    return next(each for each in reversed(rounds) if not each.keyed)
+
+
+def _summarize(rows: Sequence[Mapping[str, Any]]) -> RoundSummary:
+    counts = {
+        name: sum(row[name] for row in rows)
+        for name in ("rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")
+    }
+    keys = [key for row in rows for name in ("missing", "extra", "different") for key in row[f"{name}_keys"]]
+    first, last = rows[0], rows[-1]
+    return RoundSummary(
+        first["round"], first["keyed"], first["sampled"], any(row["closing"] for row in rows),
+        sum(not row["closing"] for row in rows), **counts, position=f"{last['incarnation']}/{last['lsn']}",
+        verified_at=max(row["verified_at"] for row in rows).astimezone(UTC),
+        keys=tuple(dict.fromkeys(keys)) if len(keys) == sum(counts[n] for n in ("missing", "extra", "different"))
+        else None,
+        repeat=next((row["reason"] for row in rows if row["status"] == REPEAT), None),
+    )

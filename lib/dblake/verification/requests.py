@@ -1,0 +1,193 @@
+"""Carry a verification through: its requests to capture, the comparison of what lands, repair, and the result.
+
+Place: between the ``verify`` command and both halves; capture reads the tables, ``run`` compares. Guarantee: a
+difference is reported only if a second reading of its key shows it, too, where keys can be reread; what ``repair`` has
+changed is read again before it counts as repaired. The first reading ends in the ledger also without this process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
+from dblake.capture.dump_task import DumpState, Key
+from dblake.capture.progress import ProgressStore
+from dblake.core.errors import PrerequisitesNotMet, TableUnavailable
+from dblake.core.names import abbreviated
+from dblake.lake.layout import Paths
+from dblake.verification.ledger import Round, RoundSummary, last_whole, read_rounds
+from dblake.verification.run import comparable_batch, compare_landed
+
+_KEYS_PRIORITY = 10
+"""Given keys are few rows, and what they prove is out of date soon."""
+_MAX_REPEATS = 10
+_POLL_SECONDS = 0.5
+_REPORT_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class _TableVerification:
+    """One table: the round that is being read, the dump that repairs it, and what was found before the repair.
+
+    Its key has ``key_columns`` columns; None if rows cannot be requested by key: a key is masked, or a wrong key of
+    state is no value of the column's type.
+    """
+
+    table: str
+    round: Round
+    key_columns: int | None
+    repair_dump: str | None = None
+    found: RoundSummary | None = None
+    repeats: int = 0
+    is_finished: bool = False
+
+
+@dataclass(slots=True)
+class Verification:
+    """A queued verification of ``tables``: by table, its key has ``key_columns`` columns; None if keys are masked."""
+
+    paths: Paths
+    store: ProgressStore
+    id: str
+    tables: Mapping[str, int | None]
+    repair: bool = False
+    _states: dict[str, _TableVerification] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._states = {
+            table: _TableVerification(table, Round(self.id), columns) for table, columns in self.tables.items()
+        }
+
+    @property
+    def pending(self) -> list[str]:
+        """The tables that are not verified yet."""
+        return [state.table for state in self._states.values() if not state.is_finished]
+
+    def advance(self) -> bool:
+        """Compare what can be compared, and queue what follows from it; return True once all tables are verified.
+
+        Raises PrerequisitesNotMet if a table cannot be read, TableUnavailable if it changed its schema too often.
+        """
+        compare_landed(self.paths)
+        rounds = read_rounds(self.paths, self.id)
+        progress = {(entry["id"], entry["table"]): entry for entry in dump_status(self.store, verifications=True)}
+        for state in self._states.values():
+            if not state.is_finished:
+                entry = progress.get((state.round.request_id, state.table))
+                if entry and entry["state"] == DumpState.FAILED and state.round.keyed:
+                    state.key_columns = None
+                    self._read_again(state, None, repaired=state.round.repaired)
+                    continue
+                _require_readable(entry)
+                self._advance_table(state, rounds.get((self.id, state.table), []))
+        return not self.pending
+
+    def wait(self, show: Callable[[str], None]) -> None:
+        """Advance until all tables are verified, and ``show`` what that waits for; raise as ``advance`` does."""
+        shown, shown_at = "", time.monotonic()
+        while not self.advance():
+            waiting = self.describe_waiting()
+            if waiting != shown and time.monotonic() - shown_at > _REPORT_SECONDS:
+                shown, shown_at = waiting, time.monotonic()
+                show(waiting)
+            time.sleep(_POLL_SECONDS)
+
+    def describe_waiting(self) -> str:
+        """Return what the verification waits for."""
+        requests = {entry["id"]: entry["state"] for entry in dump_status(self.store, verifications=True)}
+        requests |= {entry["id"]: entry["state"] for entry in dump_status(self.store)}
+        unread = [
+            state.table for state in self._states.values() if not state.is_finished
+            and requests.get(state.repair_dump or state.round.request_id) != DumpState.DONE
+        ]
+        if unread:
+            return f"waiting for capture to read {abbreviated(unread)}"
+        return f"waiting for reconcile and state, which have reached batch {comparable_batch(self.paths)}"
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return one object per table, with the keys that ``verify --json`` prints."""
+        rounds = read_rounds(self.paths, self.id)
+        return [self._result(state, rounds[self.id, state.table]) for state in self._states.values()]
+
+    def remaining(self) -> int:
+        """Return the number of rows that differ still."""
+        rounds = read_rounds(self.paths, self.id)
+        return sum(rounds[self.id, table][-1].differences for table in self._states)
+
+    def _advance_table(self, state: _TableVerification, rounds: Sequence[RoundSummary]) -> None:
+        if state.repair_dump is not None:
+            self._verify_after_repair(state)
+            return
+        current = next((each for each in rounds if each.round == state.round.number), None)
+        if current is None or not current.is_complete:
+            return
+        if current.repeat:
+            state.repeats += 1
+            if state.repeats > _MAX_REPEATS:
+                raise TableUnavailable(
+                    f"table {state.table} could not be verified in {_MAX_REPEATS} readings: {current.repeat}",
+                    next_step="remove the cause, then verify the table again",
+                )
+            self._read_again(state, None, repaired=state.round.repaired)
+        elif not current.differences:
+            state.is_finished = True
+        elif not current.keyed and not state.round.repaired and (keys := self._parse(state, current)):
+            self._read_again(state, keys, repaired=False)
+        elif self.repair and not state.round.repaired:
+            state.found = current
+            self._dump_again(state)
+        else:
+            state.is_finished = True
+
+    def _verify_after_repair(self, state: _TableVerification) -> None:
+        dumps = {(entry["id"], entry["table"]): entry for entry in dump_status(self.store)}
+        dump = dumps.get((state.repair_dump or "", state.table))
+        if dump and dump["state"] == DumpState.FAILED and state.key_columns is not None:
+            state.key_columns = None
+            self._dump_again(state)
+            return
+        _require_readable(dump)
+        if dump and dump["state"] == DumpState.DONE:
+            state.repair_dump = None
+            self._read_again(state, self._parse(state, state.found), repaired=True)
+
+    def _dump_again(self, state: _TableVerification) -> None:
+        keys = self._parse(state, state.found)
+        state.repair_dump = queue_dump(
+            self.store, [state.table], keys, removes=keys is not None, priority=0 if keys is None else _KEYS_PRIORITY
+        )
+
+    def _read_again(self, state: _TableVerification, keys: list[Key] | None, *, repaired: bool) -> None:
+        state.round = Round(self.id, state.round.number + 1, keys is not None, repaired)
+        queue_verification(
+            self.store, [state.table], keys, verification_id=state.round.request_id,
+            priority=0 if keys is None else _KEYS_PRIORITY,
+        )
+
+    def _parse(self, state: _TableVerification, found: RoundSummary | None) -> list[Key] | None:
+        """Return wrong keys as capture requests them; None if the whole table has to be read instead."""
+        if found is None or found.keys is None or state.key_columns is None:
+            return None
+        return [(key,) if state.key_columns == 1 else tuple(json.loads(key)) for key in found.keys]
+
+    def _result(self, state: _TableVerification, rounds: Sequence[RoundSummary]) -> dict[str, Any]:
+        whole, found, last = last_whole(rounds), state.found or rounds[-1], rounds[-1]
+        return {
+            "table": state.table, "chunks": whole.chunks, "rows_compared": whole.rows_compared,
+            "rows_skipped": whole.rows_skipped, "missing": found.missing, "extra": found.extra,
+            "different": found.different,
+            "repaired": max(found.differences - last.differences, 0) if state.round.repaired else 0,
+            "position": last.position, "verified_at": last.verified_at.isoformat(timespec="seconds"),
+        }
+
+
+def _require_readable(entry: Mapping[str, Any] | None) -> None:
+    if entry and entry["state"] in (DumpState.FAILED, DumpState.CANCELLED):
+        raise PrerequisitesNotMet(
+            f"table {entry['table']} was not read: {entry['error'] or entry['state']}",
+            next_step="remove the cause, then verify the table again",
+        )

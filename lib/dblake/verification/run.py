@@ -1,0 +1,248 @@
+"""Compare the verification chunks that have landed with state, and append the results to the ledger.
+
+Place: right of state; needs no JVM and no database. A chunk is compared as soon as state holds all events of the batch
+that has its high watermark. State may be ahead of the chunk. **Only keys without an event that the chunk may not
+reflect are compared**, in the window or after it, and the others are counted as skipped. Why this yields no false
+difference:
+
+1. Let key K have no event after the chunk's low watermark, nor one before it that the chunk's snapshot does not see,
+   among all events up to batch R, which the events table holds.
+2. The chunk's transaction sees what committed before its low watermark and is visible (``core.window``), and perhaps
+   later transactions, which all lie before its high watermark and so among the events. None of them touched K. So the
+   chunk has K as all events of K up to R leave it, or does not have it if they leave none.
+3. State holds, when it is read, all events up to the high watermark's batch, and others up to R. It is read before the
+   events, so R is not older. All events of K are among the former. So state has K as they leave it.
+
+A key of state that no chunk returned is extra if it has no such event since the first chunk's low watermark: ranges
+follow one another, so one of the chunks would have returned it. That is decided once, with the table's last chunk, and
+not by comparing keys with the ends of ranges, whose order only the database knows (collations).
+
+Not all changes have events. Capture marks a chunk whose table is known to have changed without events; that, a truncate
+or another schema since the read make a chunk ``repeat``: it is not compared, and the table is read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.errors import StateError, TableUnavailable
+from dblake.core.failpoints import failpoint
+from dblake.core.schema import TableSchema
+from dblake.core.window import Snapshot
+from dblake.lake.frontier import read_frontier
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.tables import has_table
+from dblake.state.shape import Shape, shape_of, widened_to_fit
+from dblake.verification.compare import absent_keys, compare_rows, typed_rows, without
+from dblake.verification.landed import EndedChunk, read_ended, read_rows
+from dblake.verification.ledger import ChunkResult, Differences, append_results, done_batch, read_rounds
+from dblake.verification.state_rows import StateRows, repeated_keys
+from dblake.verification.touched import Read, Touched, schema_change
+
+_GROUP_ROWS = 500_000
+"""Rows that are held in memory, and whose results are committed, together."""
+
+logger = logging.getLogger(__name__)
+
+
+def comparable_batch(paths: Paths) -> int:
+    """Return the newest landing batch up to which state holds all events."""
+    if not has_table(paths.events):
+        return 0
+    folded = read_frontier(paths).batch
+    reconciled = newest_batch(paths.events, Application.reconcile(paths.source))
+    (row,) = query_rows(
+        paths.events, f"SELECT min(batch) AS batch FROM t WHERE batch > {folded} AND batch <= {reconciled}"
+    )
+    return max(folded, reconciled if row["batch"] is None else row["batch"] - 1)
+
+
+def compare_landed(paths: Paths) -> int:
+    """Compare all chunks that can be; return their number. Safe beside another process that does the same.
+
+    Raises StateError if a table's state cannot be compared at all.
+    """
+    if not has_table(paths.landing):
+        return 0
+    done, upto = done_batch(paths), comparable_batch(paths)
+    if upto <= done:
+        return 0
+    compared = 0
+    for group in _groups(read_ended(paths, done + 1, upto)):
+        results = _compare_group(paths, group)
+        failpoint("verify.compared")
+        try:
+            append_results(paths, results, group[-1].batch)
+        except TableUnavailable:
+            # Another process compares the same chunks; what it has left is compared by the next call.
+            break
+        failpoint("verify.appended")
+        compared += len(results)
+        logger.info("compared %d chunks with state, up to batch %d", len(results), group[-1].batch)
+    return compared
+
+
+def _groups(chunks: Sequence[EndedChunk]) -> Iterator[list[EndedChunk]]:
+    """Cut chunks between batches into groups of about ``_GROUP_ROWS`` rows."""
+    group: list[EndedChunk] = []
+    for chunk in chunks:
+        if group and chunk.batch != group[-1].batch and sum(each.rows for each in group) >= _GROUP_ROWS:
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def _compare_group(paths: Paths, group: Sequence[EndedChunk]) -> list[ChunkResult]:
+    results = []
+    for table in dict.fromkeys(chunk.table for chunk in group):
+        results += _compare_table(paths, table, [chunk for chunk in group if chunk.table == table])
+    return results
+
+
+def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> list[ChunkResult]:
+    """Compare chunks of one table; the order in which tables are read is part of the proof above."""
+    behind = table in read_frontier(paths).behind
+    state = StateRows(paths, table)
+    versions = read_schemas(paths).get(table, [])
+    if not versions:
+        return [_result(chunk, repeat="its schema has not been reconciled") for chunk in chunks]
+    newest = versions[-1].schema
+    touched = Touched(paths, table, newest.primary_key, [_read_of(chunk) for chunk in chunks])
+    schemas = {version.schema.schema_id: version.schema for version in versions}
+    rows = read_rows(paths, [chunk for chunk in chunks if chunk.window.schema_id in schemas], schemas)
+    table_state = _TableState(paths, state, touched, schemas, versions, behind)
+    results, comparable = dict[str, ChunkResult](), list[tuple[EndedChunk, pa.Table]]()
+    for chunk in chunks:
+        decoded = rows.get(chunk.window.chunk_id)
+        why = table_state.why_repeat(chunk)
+        if why is None and decoded is None:
+            why = "landing no longer holds its rows"
+        if why is not None or decoded is None:
+            results[chunk.window.chunk_id] = _result(chunk, repeat=why)
+        elif chunk.began:
+            results[chunk.window.chunk_id] = table_state.find_extra(chunk)
+        else:
+            comparable.append((chunk, decoded))
+    for result in table_state.compare(comparable):
+        results[result.chunk_id] = result
+    return [results[chunk.window.chunk_id] for chunk in chunks]
+
+
+@dataclass(frozen=True)
+class _TableState:
+    """What all chunks of a table are compared with."""
+
+    paths: Paths
+    rows: StateRows
+    touched: Touched
+    schemas: dict[str, TableSchema]
+    versions: list[SchemaVersion]
+    behind: bool
+
+    def why_repeat(self, chunk: EndedChunk) -> str | None:
+        """Return why a chunk cannot be compared, None if it can."""
+        read = _read_of(chunk)
+        if chunk.repeat:
+            return chunk.repeat
+        if self.behind:
+            return "state of the table is behind"
+        if schema_change(self.versions, chunk.window.schema_id, read.low):
+            return "the schema changed"
+        if self.touched.has_truncate(read):
+            return "the table was truncated"
+        return None
+
+    def shape(self) -> Shape:
+        """Return the shape of the state table, under its newest schema. Raises StateError for an impossible one."""
+        return widened_to_fit(shape_of([version.schema for version in self.versions]), self.rows.types)
+
+    def compare(self, chunks: Sequence[tuple[EndedChunk, pa.Table]]) -> list[ChunkResult]:
+        """Compare the DECODED rows of chunks with those of state that have their keys."""
+        if not chunks:
+            return []
+        try:
+            shape = self.shape()
+        except StateError as error:
+            return [_result(chunk, repeat=error.what) for chunk, _ in chunks]
+        sources = [typed_rows(decoded, shape) for _, decoded in chunks]
+        # For all chunks at once: the rows of one are in many files of state.
+        keys = pa.chunked_array([part for source in sources for part in source["_key"].chunks], pa.string())
+        state = self.rows.with_keys(keys, [column.name for column in shape.current])
+        repeated = pa.array(repeated_keys(state), pa.string())
+        return [
+            self._compare_chunk(chunk, source, state, repeated, shape)
+            for (chunk, _), source in zip(chunks, sources, strict=True)
+        ]
+
+    def _compare_chunk(
+        self, chunk: EndedChunk, source: pa.Table, state: pa.Table, repeated: pa.Array, shape: Shape
+    ) -> ChunkResult:
+        keys = source["_key"]
+        untouched = without(source, self.touched.keys(_read_of(chunk)))
+        twice = untouched["_key"].filter(pc.is_in(untouched["_key"], value_set=repeated)).to_pylist()
+        return replace(
+            _result(chunk), rows_compared=untouched.num_rows, rows_skipped=source.num_rows - untouched.num_rows,
+            key_from=keys[0].as_py() if len(keys) else None, key_to=keys[-1].as_py() if len(keys) else None,
+            differences=replace(compare_rows(untouched, state, shape), extra=twice),
+        )
+
+    def find_extra(self, last: EndedChunk) -> ChunkResult:
+        """Return the keys of state that no chunk of the last one's request returned, as the last one's result."""
+        previous = self._previous_keys(last)
+        if last.sampled:
+            return _result(last)
+        chunks = [
+            chunk for chunk in read_ended(self.paths, 1, last.batch, table=last.table)
+            if chunk.round == last.round and not chunk.began
+        ]
+        returned = []
+        for group in _groups(chunks):
+            for rows in read_rows(self.paths, group, self.schemas).values():
+                if rows is None:
+                    return _result(last, repeat="landing no longer holds the rows of its chunks")
+                if rows.num_rows:
+                    returned.append(typed_rows(rows, self._keys_only())["_key"].combine_chunks())
+        touched, extra = self.touched.keys(_read_of(last)), list[str]()
+        candidates = None if previous is None else pa.array(previous, pa.string())
+        for keys in self.rows.live_keys():
+            own = keys if candidates is None else keys.filter(pc.is_in(keys, value_set=candidates))
+            extra += absent_keys(own, returned, touched).to_pylist()
+        return replace(_result(last), differences=Differences(extra=extra))
+
+    def _previous_keys(self, last: EndedChunk) -> tuple[str, ...] | None:
+        """Return the keys that a keyed round rereads: those that were wrong in the round before; None for all."""
+        if not last.round.keyed:
+            return None
+        rounds = read_rounds(self.paths, last.round.verification_id).get(
+            (last.round.verification_id, last.table), []
+        )
+        before = next((each for each in rounds if each.round == last.round.number - 1), None)
+        return before.keys if before else ()
+
+    def _keys_only(self) -> Shape:
+        shape = shape_of([self.versions[-1].schema])
+        return replace(shape, columns=tuple(c for c in shape.columns if c.name in shape.primary_key))
+
+
+def _read_of(chunk: EndedChunk) -> Read:
+    """Return what a chunk reflects; for the last chunk what all of its request reflect."""
+    if chunk.began:
+        snapshot = chunk.began.snapshot
+        return Read(chunk.began.position, Snapshot.parse(snapshot) if snapshot else None)
+    return Read(chunk.window.low, chunk.window.snapshot)
+
+
+def _result(chunk: EndedChunk, *, repeat: str | None = None) -> ChunkResult:
+    return ChunkResult(
+        chunk.round, chunk.table, chunk.window.chunk_id, chunk.window.high, chunk.batch,
+        closing=chunk.began is not None, sampled=chunk.sampled, repeat=repeat,
+    )

@@ -1,0 +1,98 @@
+"""What happened to a table since a chunk was read: keys with events, truncates and schema changes.
+
+Place: between landing's chunks and the comparison with state. Guarantee: a key without an entry here has, among all
+events of the table, none that the chunk may not reflect, neither in its window nor after it. That is the window rule
+(``core.window``) without its upper end, because state may be ahead of the chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.position import Position
+from dblake.core.window import Snapshot
+from dblake.decode.columns import IMAGE, TRUNCATE
+from dblake.lake.layout import Paths
+from dblake.lake.log import query_arrow
+from dblake.lake.schemas import SchemaVersion
+from dblake.lake.tables import find_table
+from dblake.state.fold import key_texts
+from dblake.verification.landed import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a read reflects: everything up to ``low`` that ``snapshot`` sees; without one, everything up to ``low``."""
+
+    low: Position
+    snapshot: Snapshot | None
+
+
+class Touched:
+    """A table's events that one of several reads may not reflect, from the newest version of the events table."""
+
+    def __init__(self, paths: Paths, table: str, primary_key: tuple[str, ...], reads: list[Read]) -> None:
+        oldest = min(read.low for read in reads)
+        since = f"lsn >= {oldest.lsn}"
+        snapshots = [read.snapshot for read in reads if read.snapshot]
+        if snapshots:
+            since = f"({since} OR txid >= {min(snapshot.xmin for snapshot in snapshots)})"
+        rows = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
+        events = find_table(paths.events)
+        if events:
+            rows = query_arrow(
+                events,
+                f'SELECT {", ".join(_COLUMNS)} FROM t WHERE "table" = {quoted(table)} AND '
+                f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
+            )
+        rows = rows.cast(pa.schema(list(_COLUMNS.items()))).combine_chunks()
+        self._at = [rows[name].to_numpy() for name in ("incarnation", "lsn", "seq")]
+        self._txid = rows["txid"].fill_null(-1).to_numpy()
+        self._truncates = pc.equal(rows["op"], TRUNCATE).to_numpy().astype(bool)
+        self._keys = key_texts(_chunk(rows["key"]), primary_key)
+
+    def keys(self, read: Read) -> pa.Array:
+        """Return the keys, in state's form, of events that the read may not reflect."""
+        return self._keys.filter(pa.array(self._holds(read)))
+
+    def has_truncate(self, read: Read) -> bool:
+        """Return True if the table was truncated after the read."""
+        return bool((self._holds(read) & self._truncates).any())
+
+    def _holds(self, read: Read) -> np.ndarray:
+        incarnation, lsn, seq = self._at
+        low = read.low
+        after = (incarnation > low.incarnation) | (
+            (incarnation == low.incarnation) & ((lsn > low.lsn) | ((lsn == low.lsn) & (seq > low.seq)))
+        )
+        if read.snapshot is None:
+            return np.asarray(after)
+        unseen = (self._txid >= read.snapshot.xmax) | np.isin(self._txid, np.array(read.snapshot.xip, np.int64))
+        return np.asarray(after | ((incarnation == low.incarnation) & unseen))
+
+
+def schema_change(versions: list[SchemaVersion], schema_id: str, low: Position) -> bool:
+    """Return True if a table's schema is, or was since ``low``, another one than that of a chunk.
+
+    ``versions`` are those of the schemas table, oldest first.
+    """
+    return versions[-1].schema.schema_id != schema_id or any(
+        version.since > low and version.schema.schema_id != schema_id for version in versions
+    )
+
+
+_COLUMNS = {
+    "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "op": pa.string(), "key": IMAGE,
+    "txid": pa.int64(),
+}
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return combined.chunk(0) if combined.num_chunks else pa.array([], combined.type)
+    return combined

@@ -1,0 +1,1 @@
+"""ZooKeeper: sessions with retries and our errors, for capture's lease and progress and for consumer groups."""

@@ -1,0 +1,37 @@
+"""Wire ``verify``: queue a verification in the configured progress store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dblake.capture.dump_queue import queue_verification
+from dblake.capture.selection import resolve_tables
+from dblake.config import Config
+from dblake.core.errors import Unsupported
+from dblake.lake.layout import Paths
+from dblake.mask.rules import rules_of
+from dblake.verification.requests import Verification
+from pipelines.dump import open_store, read_captured
+
+
+def queue_tables(
+    config: Config, tables: Sequence[str], *, sample: float | None, repair: bool
+) -> tuple[Verification, tuple[str, ...]]:
+    """Queue a verification of the named tables, or of all with a primary key; return also the tables without one.
+
+    Raises Unsupported for a named table that is not captured or has no primary key, and if no table has one.
+    """
+    captured, store = read_captured(config), open_store(config)
+    names = resolve_tables(captured, tables) if tables else tuple(t for t in captured if captured[t].primary_key)
+    if not names:
+        raise Unsupported(
+            f"source {config.source.name}: none of {len(captured)} captured tables has a primary key, so none can be "
+            "verified",
+            next_step="correct source.tables, or add primary keys",
+        )
+    queued = queue_verification(store, names, sample=config.verify.sample if sample is None else sample)
+    keys = {name: captured[name].primary_key for name in names}
+    masked = {name for name in names if rules_of(config.mask.tables, name).keys() & set(keys[name])}
+    columns = {name: None if name in masked else len(key) for name, key in keys.items()}
+    skipped = () if tables else tuple(name for name in captured if name not in names)
+    return Verification(Paths(config.warehouse, config.source.name), store, queued, columns, repair), skipped

@@ -1,0 +1,67 @@
+"""The whole path on S3: by the same jobs and the same checks as on a local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import dblake.reconcile.runner
+from dblake.config import MaintainConfig
+from dblake.maintenance.run import maintain
+from dblake.quality.run import run_check
+from dblake.reconcile.stream import reconcile_once
+from dblake.spark.storage import require_storage
+from dblake.sql.query import query
+from dblake.state.run import run_state
+from tests.support.rig import T, rig_on
+from tests.support.s3 import SECRET_KEY, S3Server, location
+
+
+def test_state_on_s3_equals_source(
+    spark: SparkSession, s3: S3Server, request: pytest.FixtureRequest, tmp_path: Path,
+) -> None:
+    """Capture is a process, as users run it."""
+    warehouse = location(s3)
+    require_storage(spark, warehouse)
+    with rig_on("postgres", request, tmp_path, warehouse=warehouse) as rig:
+        rig.lake.dump(T)
+        rig.catch_up()
+        with rig.load(seed=22):
+            rig.catch_up()
+        rig.catch_up()
+        reconcile_once(spark, rig.lake.paths)
+        run_state(spark, rig.lake.paths)
+        assert rig.verify_tables() > 0
+    assert not list(tmp_path.rglob("*.parquet")), "something wrote to the local disk"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_other_jobs_work_on_s3(
+    spark: SparkSession, s3: S3Server, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MariaDB; Spark decodes on its executors, as it does with more rows."""
+    monkeypatch.setattr(dblake.reconcile.runner, "_SMALL_BYTES", 0)
+    warehouse = location(s3)
+    require_storage(spark, warehouse)
+    with rig_on("mariadb", request, tmp_path, warehouse=warehouse) as rig:
+        rig.lake.dump(T)
+        with rig.load(seed=22):
+            rig.catch_up()
+        rig.catch_up()
+        rig.verify()
+        paths = rig.lake.paths
+        reconcile_once(spark, paths)
+        run_state(spark, paths)
+        rig.verify_tables()
+        rows = query(spark, paths, f"SELECT count(*) FROM {T}_live").first()
+        assert rows is not None and rows[0] == len(rig.backend.rows(T))
+        maintain(spark, paths, MaintainConfig())
+        rig.verify_tables()
+        run_check(spark, paths, []).require_success()
+    keys = s3.keys(warehouse.split("/")[2])
+    assert "lake/shop/quality/docs/index.html" in keys
+    assert not [key for key in keys if key.endswith((".tmp", ".lock"))], "renames or locks"
+    assert SECRET_KEY not in str(spark.sparkContext.getConf().getAll())

@@ -1,0 +1,302 @@
+"""The SQL output against real servers: rows as at the source, exactly once, in every dialect."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dblake.consume.model import ControlKind, Transaction
+from dblake.core.errors import (
+    ConfigError,
+    ConsumeError,
+    EventRejected,
+    IncompatibleSchemaChange,
+    OutputUnavailable,
+    Unsupported,
+)
+from dblake.core.schema import Column
+from dblake.outputs.sql.output import SqlOutput
+from tests.support.sql_delivery import SCHEMA, expected_rows, history, sql_output
+from tests.support.sql_places import Place
+from tests.support.streams import ID, Stream, batches, random_stream
+
+
+@pytest.fixture(params=["on_postgres", "on_mariadb", pytest.param("on_mysql", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Every kind of target."""
+    chosen: Place = request.getfixturevalue(request.param)
+    return chosen
+
+
+def _write(output: SqlOutput, transactions: list[Transaction]) -> None:
+    output.write(transactions, transactions[-1].checkpoint)
+
+
+def test_random_history_in_random_writes_ends_equal(place: Place) -> None:
+    """Partial updates, key changes, truncates, DDL and a second delivery from an earlier point."""
+    stream = random_stream(7, 60)
+    chosen = random.Random(1)
+    output = place.output()
+    assert output.open() is None
+    for part in batches(stream.transactions, chosen):
+        _write(output, part)
+    assert place.table() == expected_rows(stream)
+    # Again, from the middle: nothing goes back.
+    for part in batches(stream.transactions[20:], chosen):
+        _write(output, part)
+        assert place.table() == expected_rows(stream)
+    output.close()
+    assert output.open() == stream.transactions[-1].checkpoint
+    output.close()
+
+
+def test_replayed_event_never_revives_deleted_row(place: Place) -> None:
+    stream = Stream(ID, Column("qty", "integer"))
+    stream.insert(id="1", qty="5")
+    created = stream.commit()
+    stream.delete("1")
+    deleted = stream.commit()
+    stream.insert(id="2", qty="6")
+    stream.truncate()
+    truncated = stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, [created, deleted])
+    _write(output, [created])
+    assert place.table() == []
+    _write(output, [truncated])
+    _write(output, [created])
+    assert place.table() == []
+    output.close()
+
+
+def test_partial_rows_are_marked_until_filled(place: Place) -> None:
+    """An update without its unchanged columns, of a row that the target lacks, is incomplete until a fill."""
+    stream = Stream(ID, Column("qty", "integer"), Column("note", "text"))
+    stream.insert(id="1", qty="5", note="long")
+    stream.commit()
+    stream.update(id="1", qty="6")
+    update = stream.commit()
+    stream.update(op="f", id="1", note="long")
+    fill = stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, [update])
+    assert place.table() == [(1, 6, None)]
+    assert place.rows(f"SELECT key_1, incomplete FROM {SCHEMA}._dblake_rows_orders") == [(1, 1)]
+    _write(output, [fill])
+    assert place.table() == [(1, 6, "long")]
+    assert place.rows(f"SELECT key_1, incomplete FROM {SCHEMA}._dblake_rows_orders") == [(1, 0)]
+    output.close()
+
+
+def test_schema_changes_are_followed_by_name(place: Place) -> None:
+    note = Column("note", "character varying(10)")
+    stream = Stream(ID, Column("qty", "smallint"), note)
+    stream.insert(id="1", qty="5", note="a")
+    stream.commit()
+    stream.change_schema(ID, Column("qty", "bigint"), Column("added", "text"))
+    stream.insert(id="2", qty=str(1 << 40), added="x")
+    stream.commit()
+    stream.update(id="1", qty="7")
+    stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, stream.transactions)
+    assert place.table("id, qty, note, added") == [(1, 7, "a", None), (2, 1 << 40, None, "x")]
+    stream.change_schema(ID, Column("qty", "date"))
+    stream.insert(id="3", qty="2020-01-01")
+    with pytest.raises(IncompatibleSchemaChange, match=r"qty of .* changed its type from bigint to date"):
+        _write(output, [stream.commit()])
+    stream.change_schema(ID, Column("qty", "bigint", False, 2))
+    stream.insert(id="3", qty="1")
+    with pytest.raises(IncompatibleSchemaChange, match=r"the primary key of public.orders changed"):
+        _write(output, [stream.commit()])
+    output.close()
+
+
+def test_bootstrap_again_removes_rows_no_longer_there(place: Place) -> None:
+    stream = Stream(ID, Column("qty", "integer"))
+    output = place.output()
+    output.open()
+    stream.control(ControlKind.BOOTSTRAP_STARTED, tables=["public.orders"])
+    for key in "123":
+        stream.insert(op="r", origin="state", id=key, qty="1")
+    stream.commit()
+    stream.control(ControlKind.BOOTSTRAP_FINISHED)
+    _write(output, stream.transactions)
+    assert len(place.table()) == 3
+    # Row 2 vanishes unseen, in a gap.
+    del stream.rows["2",]
+    first = len(stream.transactions)
+    stream.control(ControlKind.BOOTSTRAP_STARTED, tables=["public.orders"])
+    for key in "13":
+        stream.insert(op="r", origin="state", id=key, qty="2")
+    stream.commit()
+    _write(output, stream.transactions[first:])
+    stream.insert(id="4", qty="4")
+    stream.commit()
+    stream.control(ControlKind.BOOTSTRAP_FINISHED)
+    _write(output, stream.transactions[first + 2:])
+    assert place.table() == [(1, 2), (3, 2), (4, 4)]
+    output.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "where"),
+    [
+        (Column("v", "text"), "a\0b", "on_postgres"),
+        (Column("v", "datetime"), "0000-00-00 00:00:00", "on_postgres"),
+        (Column("v", "character varying(3)"), "abcd", "on_mariadb"),
+        (Column("v", "double precision"), "NaN", "on_mariadb"),
+        (Column("v", "timestamp with time zone"), "infinity", "on_mariadb"),
+        (Column("v", "numeric(5,2)"), "NaN", "on_mariadb"),
+    ],
+    ids=["nul", "zero-date", "too-long", "nan", "infinity", "decimal-nan"],
+)
+def test_unholdable_values_are_rejected_by_name(
+    column: Column, value: str, where: str, request: pytest.FixtureRequest
+) -> None:
+    """The row in the middle of a write is named, without its value; the write without it succeeds."""
+    place: Place = request.getfixturevalue(where)
+    stream = Stream(ID, column)
+    for key in range(5):
+        stream.insert(id=str(key), v=None)
+        stream.commit()
+    stream.insert(id="7", v=value)
+    bad = stream.commit()
+    stream.insert(id="8", v=None)
+    stream.commit()
+    output = place.output()
+    output.open()
+    with pytest.raises(EventRejected) as caught:
+        _write(output, stream.transactions)
+    assert (caught.value.table, caught.value.position) == ("public.orders", bad.position)
+    assert "column v" in caught.value.what and value not in caught.value.what
+    _write(output, [t for t in stream.transactions if t is not bad])
+    assert len(place.table()) == 6
+    output.close()
+
+
+@pytest.mark.parametrize("where", ["on_postgres", "on_mariadb"])
+def test_odd_names_and_cases_are_kept(where: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(where)
+    stream = Stream(
+        Column('we"ird `key` %s', "text", False, 1), Column("Größe; --", "integer"), table='public."T a.b""`%"'
+    )
+    stream.insert(**{'we"ird `key` %s': "a", "Größe; --": "1"})
+    stream.insert(**{'we"ird `key` %s': "A ", "Größe; --": "2"})
+    stream.update(**{'we"ird `key` %s': "A ", "Größe; --": "3"})
+    stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, stream.transactions)
+    quoted = '"T a.b""`%%"' if where == "on_postgres" else '`T a.b"``%`'
+    assert sorted(place.table("*", quoted)) == [("A ", 3), ("a", 1)]
+    output.close()
+
+
+def test_targets_are_refused_by_name(on_postgres: Place) -> None:
+    output = on_postgres.output()
+    output.open()
+    keyless = Stream(Column("v", "text"))
+    keyless.insert(v="a")
+    with pytest.raises(Unsupported, match=r"public.orders has no primary key"):
+        _write(output, [keyless.commit()])
+    stream = Stream(ID)
+    stream.insert(id="1")
+    _write(output, [stream.commit()])
+    other = Stream(ID, table="sales.orders")
+    other.insert(id="1")
+    with pytest.raises(ConfigError, match=r"sales.orders and public.orders .* have the same target table orders"):
+        _write(output, [other.commit()])
+    on_postgres.run(f"CREATE TABLE {SCHEMA}.owned (id integer)")
+    third = Stream(ID, table="public.owned")
+    third.insert(id="1")
+    with pytest.raises(ConfigError, match=r"owned has no unique key \(id\)"):
+        _write(output, [third.commit()])
+    output.close()
+
+
+def test_existing_table_is_adopted_with_own_columns(place: Place) -> None:
+    place.run(f"CREATE {'DATABASE' if place.flavour != 'postgres' else 'SCHEMA'} {SCHEMA}",
+              f"CREATE TABLE {SCHEMA}.orders (id integer PRIMARY KEY, own integer DEFAULT 9, qty bigint NOT NULL)")
+    stream = Stream(ID, Column("qty", "integer"), Column("note", "text"))
+    stream.insert(id="1", qty="5", note="a")
+    stream.insert(id="2", qty="5", note="b")
+    stream.update(id="1", qty="6")
+    stream.delete("2")
+    stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, stream.transactions)
+    assert place.table() == [(1, 9, 6, "a")]
+    output.close()
+
+
+def test_second_writer_is_fenced_by_checkpoint(place: Place) -> None:
+    stream = Stream(ID)
+    for key in "123":
+        stream.insert(id=key)
+        stream.commit()
+    first, second = place.output(), place.output()
+    first.open()
+    second.open()
+    _write(first, stream.transactions[:1])
+    with pytest.raises(OutputUnavailable, match=r"another process has written"):
+        _write(second, stream.transactions[:2])
+    second.close()
+    assert second.open() == stream.transactions[0].checkpoint
+    _write(second, stream.transactions[1:])
+    assert place.table() == [(1,), (2,), (3,)]
+    first.close()
+    second.close()
+
+
+def test_unreachable_and_refusing_targets_differ_in_exit_code(on_postgres: Place) -> None:
+    down = sql_output("postgresql://u@127.0.0.1:1/db", "")
+    with pytest.raises(OutputUnavailable, match=r"127\.0\.0\.1"):
+        down.open()
+    wrong = sql_output(on_postgres.url + "x", on_postgres.password)
+    with pytest.raises(ConsumeError) as caught:
+        wrong.open()
+    assert not caught.value.retryable
+
+
+def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
+    stream = Stream(ID)
+    stream.insert(id="1")
+    stream.commit()
+    output = on_postgres.output()
+    output.open()
+    on_postgres.rows(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dblake output copy'"
+    )
+    with pytest.raises(OutputUnavailable):
+        _write(output, stream.transactions)
+    output.close()
+    output.open()
+    _write(output, stream.transactions)
+    assert on_postgres.table() == [(1,)]
+    output.close()
+
+
+_FAILPOINTS = ["outputs.sql.prepared", "outputs.sql.applied", "outputs.sql.committed"]
+
+
+@pytest.mark.parametrize("where", ["on_postgres", pytest.param("on_mariadb", marks=pytest.mark.slow)])
+def test_killed_at_every_failpoint_ends_equal(where: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(where)
+    command = [sys.executable, "-m", "tests.support.sql_delivery", place.url, place.password]
+    for failpoint in (f"{name}:{count}" for name in _FAILPOINTS for count in (1, 2)):
+        killed = subprocess.run(command, env={**os.environ, "DBLAKE_FAILPOINT": failpoint},
+                                check=False, timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert place.table() == expected_rows(history())
+

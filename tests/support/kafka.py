@@ -1,0 +1,215 @@
+"""A Kafka broker for tests: one real broker in KRaft mode per session, topics of any name created on first use.
+
+``kafka`` is the broker. A test that restarts its broker starts its own ``KafkaServer``. The jars come from Maven
+Central by Ivy, which is among pyspark's jars, into ``${XDG_CACHE_HOME:-~/.cache}/dblake/servers/kafka-VERSION``, once;
+``python -m tests.support.kafka`` fetches them. Raises ``debian.Unavailable`` if they cannot be fetched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import Consumer, Message
+
+from dblake.source.postgres.ports import free_port
+from tests.support.debian import Unavailable
+from tests.support.java import find_java
+from tests.support.report import note_version
+
+VERSION = "4.1.0"
+_IVY = f"""\
+<ivy-module version="2.0">
+  <info organisation="dblake" module="kafka-for-tests"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="default"/>
+    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default"/>
+  </dependencies>
+</ivy-module>
+"""
+_START_SECONDS = 90
+_STOP_SECONDS = 30
+_FETCH_SECONDS = 600
+
+
+class KafkaServer:
+    """A broker that is its own controller. ``settings`` are further lines of server.properties. A context manager."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def brokers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the broker; return when it accepts connections."""
+        properties = self._folder / "server.properties"
+        if not properties.exists():
+            self._format(properties)
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig=KILL", *_java_command(), "kafka.Kafka", str(properties)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_serving():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop(crash=True)
+                raise RuntimeError((self._folder / "log").read_text(errors="replace")[-2000:])
+            time.sleep(0.1)
+        note_version("Kafka", VERSION)
+
+    def stop(self, *, crash: bool = False) -> None:
+        """Stop the broker; ``crash`` kills it."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        if crash:
+            process.kill()
+        else:
+            process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def read(self, *topics: str) -> list[Message]:
+        """Return all records of topics, each partition in order."""
+        consumer = Consumer({
+            "bootstrap.servers": self.brokers, "group.id": str(uuid.uuid4()), "auto.offset.reset": "earliest",
+            "enable.partition.eof": True, "enable.auto.commit": False,
+        })
+        records, ends = [], set[tuple[Any, Any]]()
+        wanted = {
+            (topic, number) for topic in topics
+            for number in consumer.list_topics(topic, timeout=15).topics[topic].partitions
+        }
+        consumer.subscribe(list(topics))
+        deadline = time.monotonic() + 60
+        try:
+            while ends < wanted:
+                assert time.monotonic() < deadline, "the broker did not send all records in a minute"
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                if message.error() is None:
+                    records.append(message)
+                else:
+                    ends.add((message.topic(), message.partition()))
+        finally:
+            consumer.close()
+        return records
+
+    def _format(self, properties: Path) -> None:
+        controller = free_port()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lines = {
+            "process.roles": "broker,controller", "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER", "log.dirs": str(self._folder / "data"),
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "num.partitions": "3", "offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0", "num.network.threads": "1", "num.io.threads": "2",
+            "background.threads": "2", "log.cleaner.enable": "false", **self._settings,
+        }
+        properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        subprocess.run(
+            [*_java_command(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            check=True, capture_output=True, timeout=_START_SECONDS, cwd=self._folder,
+        )
+
+    def _is_serving(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+
+def _java_command() -> list[str]:
+    return [
+        find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars()}/*",
+    ]
+
+
+def jars() -> Path:
+    """Return the folder of Kafka's jars; fetch them first if they are missing."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dblake/servers"
+    folder = cache / f"kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "kafka.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _fetch(folder)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(f"Kafka cannot be fetched: {type(error).__name__}. Next: check that Maven Central is "
+                          "reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
+    return folder
+
+
+def _fetch(folder: Path) -> None:
+    pyspark = importlib.util.find_spec("pyspark")
+    assert pyspark and pyspark.submodule_search_locations
+    ivy = next(Path(pyspark.submodule_search_locations[0]).glob("jars/ivy-*.jar"), None)
+    if ivy is None:
+        raise Unavailable("Kafka cannot be fetched: pyspark has no Ivy. Next: install requirements-dev.lock")
+    print(f"dblake: fetching Kafka into {folder}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="kafka.new.") as new:
+        (Path(new) / "ivy.xml").write_text(_IVY, encoding="utf-8")
+        subprocess.run(
+            [find_java(), "-jar", str(ivy), "-ivy", f"{new}/ivy.xml", "-cache", f"{new}/cache", "-types", "jar",
+             "bundle", "-confs", "default", "-retrieve", f"{new}/jars/[artifact]-[revision].[ext]"],
+            check=True, capture_output=True, timeout=_FETCH_SECONDS, cwd=new,
+        )
+        shutil.move(f"{new}/jars", folder)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """Return the session's broker."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka") / "broker") as server:
+        yield server
+
+
+if __name__ == "__main__":
+    try:
+        jars()
+    except Unavailable as failure:
+        print(f"dblake: {failure}", file=sys.stderr)
+        sys.exit(75)

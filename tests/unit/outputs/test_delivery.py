@@ -1,0 +1,201 @@
+"""Delivery to an output: checkpoints, retries, dead letters, restarts; and the files of jsonl."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dblake.consume.checkpoints import FileCheckpoint
+from dblake.consume.model import Transaction
+from dblake.consume.subscription import Subscription, SubscriptionSettings
+from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable
+from dblake.lake.log import query_rows
+from dblake.outputs.delivery import Delivery, DeliverySettings
+from dblake.outputs.jsonl import JsonlOutput, StdoutOutput
+from dblake.outputs.native import NativeFormat
+from dblake.outputs.protocol import Output, OutputContext
+from dblake.outputs.registry import make_format, make_output
+from tests.support.consumers import TABLES, Shop, describe
+
+CONTEXT = OutputContext("archive", ["shop"], NativeFormat())
+HOW = DeliverySettings("archive", max_events=7, retry_seconds=5, max_dead_letters=2)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    shop = Shop(tmp_path_factory.mktemp("shop"))
+    shop.move(5)
+    shop.land(*TABLES)
+    shop.reconcile()
+    shop.fold()
+    shop.move(6)
+    shop.land()
+    shop.reconcile()
+    return shop
+
+
+class Faulty:
+    """Keeps what it is given; ``fault`` may raise first, given the number of the call."""
+
+    def __init__(self, fault: Callable[[int, Sequence[Transaction]], None] = lambda *_: None) -> None:
+        self.written: list[Transaction] = []
+        self.opened = self.calls = 0
+        self._fault = fault
+
+    def open(self) -> str | None:
+        self.opened += 1
+        return None
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:
+        self.calls += 1
+        self._fault(self.calls, transactions)
+        assert checkpoint
+        self.written += transactions
+
+    def close(self) -> None:
+        pass
+
+
+def deliver(shop: Shop, output: Output, store: Path, how: DeliverySettings = HOW) -> Delivery:
+    def open_subscription(held: str | None) -> Subscription:
+        settings = SubscriptionSettings(until_caught_up=True, checkpoint=held)
+        return Subscription([shop.paths], settings, FileCheckpoint(store))
+
+    delivery = Delivery(output, open_subscription, shop.paths, how, threading.Event())
+    delivery.run()
+    return delivery
+
+
+def everything(shop: Shop) -> list[str]:
+    with shop.subscribe() as subscription:
+        return describe(list(subscription))
+
+
+def test_delivery_writes_all_once_and_resumes(shop: Shop, tmp_path: Path) -> None:
+    output = Faulty()
+    counts = deliver(shop, output, tmp_path / "checkpoint").counts
+    assert describe(output.written) == everything(shop)
+    assert counts.events == sum(len(one.events) for one in output.written)
+    again = Faulty()
+    assert deliver(shop, again, tmp_path / "checkpoint").counts.events == 0
+    assert again.written == []
+
+
+def test_failed_write_is_repeated_from_checkpoint(shop: Shop, tmp_path: Path) -> None:
+    def fail(call: int, _: Sequence[Transaction]) -> None:
+        if call in (2, 3):
+            raise OutputUnavailable("away")
+
+    output = Faulty(fail)
+    counts = deliver(shop, output, tmp_path / "checkpoint").counts
+    assert describe(output.written) == everything(shop)
+    assert (counts.retries, output.opened) == (2, 3)
+
+
+def test_failure_for_too_long_ends_delivery(shop: Shop, tmp_path: Path) -> None:
+    def fail(call: int, _: Sequence[Transaction]) -> None:
+        if call > 1:
+            raise OutputUnavailable("away")
+
+    first = Faulty(fail)
+    with pytest.raises(OutputUnavailable):
+        deliver(shop, first, tmp_path / "checkpoint", replace(HOW, retry_seconds=0))
+    rest = Faulty()
+    deliver(shop, rest, tmp_path / "checkpoint")
+    assert describe(first.written) + describe(rest.written) == everything(shop)
+
+
+def test_bug_of_output_is_not_retried(shop: Shop, tmp_path: Path) -> None:
+    def fail(_: int, __: Sequence[Transaction]) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        deliver(shop, Faulty(fail), tmp_path / "checkpoint")
+
+
+def test_rejected_event_becomes_dead_letter(shop: Shop, tmp_path: Path) -> None:
+    def reject(_: int, transactions: Sequence[Transaction]) -> None:
+        for event in (event for one in transactions for event in one.events):
+            if event.op == "u" and event.table == "public.right" and event.origin == "log":
+                raise EventRejected("too long", table=event.table, position=event.position)
+
+    output = Faulty(reject)
+    counts = deliver(shop, output, tmp_path / "checkpoint", replace(HOW, max_dead_letters=50)).counts
+    letters = query_rows(shop.paths.dead_letters, "SELECT * FROM t WHERE output = 'archive'")
+    assert counts.dead_letters == len(letters) > 2
+    kept = [event for one in output.written for event in one.events]
+    assert len(kept) + len(letters) == sum(len(e.split("; ")) for e in everything(shop) if e.startswith("public"))
+    with pytest.raises(EventRejected):
+        deliver(shop, Faulty(reject), tmp_path / "other")
+
+
+def test_jsonl_files_have_every_line_once(shop: Shop, tmp_path: Path) -> None:
+    """The job dies after it has written lines that its checkpoint does not cover."""
+    path = str(tmp_path / "out" / "{table}.jsonl")
+    deliver(shop, JsonlOutput(CONTEXT, path=path), tmp_path / "checkpoint")
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "out").glob("*.jsonl")}
+    assert set(whole) == {"public.left.jsonl", "public.right.jsonl", "_control.jsonl"}
+
+    other = str(tmp_path / "dies" / "{table}.jsonl")
+
+    class Dies(JsonlOutput):
+        calls = 0
+
+        def _record(self, checkpoint: str) -> None:
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise KeyError("the process dies")
+            super()._record(checkpoint)
+
+    for _ in range(30):
+        try:
+            deliver(shop, Dies(CONTEXT, path=other), tmp_path / "stale")
+            break
+        except KeyError:
+            continue
+    assert {file.name: file.read_bytes() for file in (tmp_path / "dies").glob("*.jsonl")} == whole
+
+
+def test_jsonl_shortened_file_rejected(shop: Shop, tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    deliver(shop, JsonlOutput(CONTEXT, path=str(path)), tmp_path / "checkpoint")
+    assert all(json.loads(line)["source"] == "shop" for line in path.read_text(encoding="utf-8").splitlines())
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ConfigError, match=r"has \d+ bytes, fewer than the \d+ written"):
+        deliver(shop, JsonlOutput(CONTEXT, path=str(path)), tmp_path / "checkpoint")
+
+
+def test_stdout_marks_saved_checkpoints(shop: Shop, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    deliver(shop, StdoutOutput(CONTEXT, stream), tmp_path / "checkpoint", replace(HOW, marks_checkpoints=True))
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert lines[-1]["control"] == "checkpoint"
+    assert lines[-1]["position"] == lines[-2]["position"]
+
+
+def test_metrics_hold_counts(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "output.prom"
+    counts = deliver(shop, Faulty(), tmp_path / "checkpoint", replace(HOW, metrics=file)).counts
+    text = file.read_text(encoding="utf-8")
+    assert f'dblake_output_events{{output="archive",source="shop"}} {float(counts.events)}' in text
+    assert "dblake_output_lag_seconds" in text
+
+
+@pytest.mark.parametrize("reference", ["nonsense", "no.such:Class", "json:Nothing"])
+def test_unknown_class_rejected(reference: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no {reference}"):
+        make_format(reference)
+    with pytest.raises(ConfigError, match=f"there is no {reference}"):
+        make_output(reference, CONTEXT, {})
+
+
+def test_custom_class_is_made_with_settings() -> None:
+    assert isinstance(make_output("dblake.outputs.jsonl:JsonlOutput", CONTEXT, {"path": "x"}), JsonlOutput)
+    with pytest.raises(ConfigError, match="does not take these settings"):
+        make_output("jsonl", CONTEXT, {"paht": "x"})

@@ -1,0 +1,176 @@
+"""The HTTP output against a real server: batches, idempotency keys, retries, rejected events, TLS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblake.consume.model import ControlKind, Transaction
+from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable
+from dblake.core.schema import Column
+from dblake.outputs import http
+from dblake.outputs.http import HttpOutput
+from dblake.outputs.native import NativeFormat
+from dblake.outputs.protocol import OutputContext
+from tests.support.certificates import create_authority, create_signed
+from tests.support.streams import ID, Stream
+
+
+@dataclass
+class Service:
+    """A web service: ``answers`` are the status codes of its first requests, with headers; 200 after them."""
+
+    url: str = ""
+    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    poison: str = ""
+    requests: list[tuple[dict[str, str], list[Any]]] = field(default_factory=list)
+
+    def answer(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str]]:
+        """Record one request; return its status and headers."""
+        if self.answers:
+            return self.answers.pop(0)
+        if self.poison and self.poison.encode() in body:
+            return 422, {}
+        self.requests.append((headers, [json.loads(line) for line in body.splitlines()]))
+        return 200, {}
+
+    @property
+    def positions(self) -> list[str]:
+        """The positions of all acknowledged records."""
+        return [record["position"] for _, records in self.requests for record in records]
+
+
+def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status, headers = service.answer(dict(self.headers), body)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": "0"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write nothing."""
+
+    return Handler
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(http, "_FIRST_PAUSE_SECONDS", 0.01)
+    yield from _serve(None)
+
+
+def _serve(tls: ssl.SSLContext | None) -> Iterator[Service]:
+    service = Service()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(service))
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    service.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}/events"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield service
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def _output(service: Service, **settings: Any) -> HttpOutput:
+    secrets = {"headers.Authorization": "Bearer hunter2", "format_settings.password": "other"}
+    output = HttpOutput(OutputContext("hook", ("shop",), NativeFormat(), secrets), **{"url": service.url, **settings})
+    output.open()
+    return output
+
+
+def _stream(transactions: int, events: int = 2) -> Stream:
+    stream = Stream(ID, Column("note", "text"))
+    for number in range(transactions):
+        for event in range(events):
+            stream.insert(id=str(number * events + event), note=f"n{number * events + event}")
+        stream.commit()
+    return stream
+
+
+def _write(output: HttpOutput, transactions: list[Transaction]) -> None:
+    output.write(transactions, transactions[-1].checkpoint)
+
+
+def test_requests_hold_whole_transactions_in_order(service: Service) -> None:
+    """Up to five events a request: two transactions of two; one of twelve is divided."""
+    stream = _stream(3)
+    stream.control(ControlKind.GAP)
+    for key in range(12):
+        stream.insert(id=str(100 + key))
+    stream.commit()
+    _write(_output(service, batch=5, headers={"X-Team": "a"}), stream.transactions)
+    assert [len(records) for _, records in service.requests] == [4, 3, 5, 5, 2]
+    expected = [str(e.position) for t in stream.transactions for e in (*t.events, t.control) if e]
+    assert service.positions == expected
+    headers = service.requests[0][0]
+    assert headers["Idempotency-Key"] == f"shop:{expected[0]}-{expected[3]}"
+    assert (headers["X-Team"], headers["Authorization"]) == ("a", "Bearer hunter2")
+    assert headers["Content-Type"] == "application/x-ndjson"
+    assert "other" not in str(headers)
+
+
+def test_busy_service_gets_same_request_again(service: Service) -> None:
+    service.answers = [(503, {}), (429, {"Retry-After": "0"}), (500, {})]
+    stream = _stream(1)
+    _write(_output(service), stream.transactions)
+    assert len(service.requests) == 1 and len(service.positions) == 2
+
+
+def test_service_that_stays_down_is_retryable(service: Service) -> None:
+    service.answers = [(503, {})] * 20
+    with pytest.raises(OutputUnavailable, match="status 503"):
+        _write(_output(service), _stream(1).transactions)
+    with pytest.raises(OutputUnavailable, match=r"NewConnectionError|MaxRetryError"):
+        _write(_output(service, url="http://127.0.0.1:1/"), _stream(1).transactions)
+
+
+def test_refused_event_is_named_and_others_sent_once(service: Service) -> None:
+    service.poison = '"n5"'
+    stream = _stream(5)
+    output = _output(service)
+    with pytest.raises(EventRejected, match="answers 422") as caught:
+        _write(output, stream.transactions)
+    bad = stream.transactions[2].events[1]
+    assert (caught.value.table, caught.value.position) == (bad.table, bad.position)
+    stream.transactions[2].events = stream.transactions[2].events[:1]
+    _write(output, stream.transactions)
+    expected = [str(e.position) for t in stream.transactions for e in t.events]
+    assert service.positions == expected
+
+
+@pytest.mark.parametrize("status", [301, 401, 404])
+def test_refused_request_stops_output(service: Service, status: int) -> None:
+    service.answers = [(status, {"Location": "/other"})]
+    with pytest.raises(ConsumeError, match=f"answers {status}") as caught:
+        _write(_output(service), _stream(1).transactions)
+    assert not caught.value.retryable and not isinstance(caught.value, EventRejected)
+
+
+def test_certificates_are_verified_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_FIRST_PAUSE_SECONDS", 0.01)
+    authority = create_authority(tmp_path, "ours")
+    own = create_signed(tmp_path, "localhost", authority)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own.certificate, own.key)
+    for service in _serve(context):
+        service.url = service.url.replace("127.0.0.1", "localhost")
+        with pytest.raises(ConsumeError, match="certificate cannot be verified"):
+            _write(_output(service), _stream(1).transactions)
+        _write(_output(service, tls_ca=str(authority.certificate)), _stream(1).transactions)
+        _write(_output(service, tls="require"), _stream(1).transactions)
+        assert len(service.requests) == 2

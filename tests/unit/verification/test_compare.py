@@ -1,0 +1,67 @@
+"""Comparing two sides column by column: every kind of value, and what counts as equal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dblake.state.shape import Shape, StateColumn
+from dblake.verification.compare import absent_keys, compare_rows, differs
+from dblake.verification.ledger import Differences, Round
+from dblake.verification.state_rows import repeated_keys
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "right", "expected"),
+    [
+        (pa.string(), ["a", "a", None, None, ""], ["a", "b", None, "b", None], [False, True, False, True, True]),
+        (pa.float64(), [NAN, 0.0, 1.5, NAN, None], [NAN, -0.0, 1.5, 1.0, NAN], [False, True, False, True, True]),
+        (pa.float32(), [NAN, 0.5], [NAN, 0.25], [False, True]),
+        (pa.binary(), [b"\x00", b""], [b"\x00", b"\x01"], [False, True]),
+        (pa.list_(pa.string()), [["a", None], ["a"], [], None, ["a", "b"], ["x"]],
+         [["a", None], ["b"], ["a"], [], ["a", "b"], ["x"]], [False, True, True, True, False, False]),
+        (pa.list_(pa.string()), [[None], ["a", "b"]], [["a"], ["a", "c"]], [True, True]),
+        (pa.bool_(), [True, False], [True, True], [False, True]),
+        (pa.string(), [], [], []),
+    ],
+    ids=["text", "double", "float", "binary", "lists", "list elements", "boolean", "empty"],
+)
+def test_differs_compares_values(
+    kind: pa.DataType, left: list[object], right: list[object], expected: list[bool]
+) -> None:
+    assert differs(pa.array(left, kind), pa.array(right, kind)).tolist() == expected
+    assert differs(pa.array(right, kind), pa.array(left, kind)).tolist() == expected
+
+
+def table(keys: list[str], lossy: list[list[str]], **columns: list[object]) -> pa.Table:
+    return pa.table({"_key": pa.array(keys, pa.string()), "_lossy": pa.array(lossy, pa.list_(pa.string())), **columns})
+
+
+def test_compare_rows_names_kinds_and_columns() -> None:
+    columns = (StateColumn("id", "STRING"), StateColumn("v", "STRING"), StateColumn("new", "STRING"),
+               StateColumn("gone", "STRING", dropped=True))
+    shape = Shape("public.t", columns, ("id",))
+    source = table(["1", "2", "3", "4"], [[], [], ["v"], []], id=["1", "2", "3", "4"], v=["a", "b", None, "d"],
+                   new=pa.array([None, "n", None, None], pa.string()), gone=["x"] * 4)
+    state = table(["3", "2", "1"], [[], [], []], id=["3", "2", "1"], v=[None, "B", "a"])
+    assert compare_rows(source, state, shape) == Differences(["4"], (), ["2", "3"], {"v": 2, "new": 1})
+
+
+def test_absent_keys_are_neither_returned_nor_touched() -> None:
+    keys = [pa.array(list(texts), pa.string()) for texts in ("abcd", "a", "c", "")]
+    assert absent_keys(keys[0], keys[1:2], keys[2]).to_pylist() == ["b", "d"]
+    assert absent_keys(keys[0], [], keys[3]).to_pylist() == ["a", "b", "c", "d"]
+
+
+def test_repeated_keys_are_named() -> None:
+    assert repeated_keys(table(["1", "2", "1"], [[], [], []])) == ["1"]
+    assert repeated_keys(table(["1"], [[]])) == []
+
+
+@pytest.mark.parametrize(
+    "round_", [Round("20261123-1-a"), Round("20261123-1-a", 2), Round("20261123-1-a", 13, True, True)]
+)
+def test_round_is_parsed_from_request_id(round_: Round) -> None:
+    assert Round.parse(round_.request_id) == round_
