@@ -167,7 +167,7 @@ install_jars() {
 install_archive() {
     [[ -f $venv/jars/archived ]] && return
     log "archiving the classes of Spark and Delta, once"
-    "$python" -m dblake.spark.startup >/dev/null 2>"$venv/jars/archived.log" ||
+    "$python" -m dblake.spark.class_archive >/dev/null 2>"$venv/jars/archived.log" ||
         log "the classes could not be archived: each start of Spark takes some seconds longer. Next: see $venv/jars/archived.log"
     : >"$venv/jars/archived"
 }

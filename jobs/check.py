@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dblake.config import Config
 from dblake.lake.layout import Paths
+from dblake.lake.log import holds_little
 from dblake.quality.pending import has_unchecked_data
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
@@ -48,7 +49,7 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
 
     own = read_suites(config.quality.suites) if config.quality.suites else []
     with show_progress():
-        spark = spark_session("dblake check", config.warehouse)
+        spark = spark_session("dblake check", config.warehouse, is_short=holds_little(paths))
         # Spark's own report of a suite's fault may show row values.
         silence_spark(spark)
         report = run_check(spark, paths, own, everything=everything, tables=tables)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dblake.config import Config
 from dblake.lake.layout import Paths
+from dblake.lake.log import holds_little
 from dblake.maintenance.run import MaintenanceResult
 from dblake.maintenance.run import maintain as run_maintenance
 from dblake.spark.session import session_of
@@ -27,7 +28,8 @@ def maintain(config: Config, as_json: bool) -> None:
     paths = Paths(config.warehouse, config.source.name)
     with show_progress():
         results = run_maintenance(
-            session_of("dblake maintain", config.warehouse), paths, config.maintain, parallel=config.state.parallel
+            session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
+            config.maintain, parallel=config.state.parallel,
         )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))

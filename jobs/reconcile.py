@@ -14,6 +14,7 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.core.errors import CopyDiffers, UsageError
 from dblake.lake.layout import Paths
+from dblake.lake.log import holds_little
 from dblake.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.progress import show_progress
@@ -51,7 +52,9 @@ def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_js
     from dblake.reconcile.stream import reconcile_once, reconcile_until
     from dblake.spark.session import session_of
 
-    spark, size = session_of("dblake reconcile", config.warehouse), config.reconcile.max_bytes_per_trigger
+    spark = session_of("dblake reconcile", config.warehouse,
+                       is_short=lambda: mode == "once" and holds_little(paths))
+    size = config.reconcile.max_bytes_per_trigger
     with show_progress():
         if mode == "once":
             batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)

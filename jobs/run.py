@@ -9,6 +9,8 @@ import click
 
 from dblake.config import Config
 from dblake.cycle.run import Cycle, CycleResult
+from dblake.lake.layout import Paths
+from dblake.lake.log import holds_little
 from dblake.spark.session import session_of
 from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
@@ -37,7 +39,9 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     due = {"check_seconds": check, "maintain_seconds": maintain}
     changes = {key: None if choice == "never" else 0.0 for key, choice in due.items() if choice != "due"}
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
-    cycle = Cycle(config, session_of("dblake run", config.warehouse))
+    paths = Paths(config.warehouse, config.source.name)
+    session = session_of("dblake run", config.warehouse, is_short=lambda: mode == "once" and holds_little(paths))
+    cycle = Cycle(config, session)
     with show_progress():
         if mode == "continuous":
             with stop_requested() as stop:

@@ -20,7 +20,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -44,9 +43,12 @@ _EVERY_CORE = "local[*]"
 _START = threading.Lock()
 
 
-def session_of(app: str, warehouse: str = "", **settings: str) -> Session:
-    """Return the function that returns the active session or starts one."""
-    return partial(spark_session, app, warehouse, **settings)
+def session_of(app: str, warehouse: str = "", *, is_short: Callable[[], bool] = lambda: False) -> Session:
+    """Return the function that returns the active session or starts one.
+
+    ``is_short``: whether the job will end before code that the JVM optimizes pays off; called when Spark starts.
+    """
+    return lambda: spark_session(app, warehouse, is_short=is_short())
 
 
 def as_session(spark: SparkSession | Session) -> Session:
@@ -54,10 +56,10 @@ def as_session(spark: SparkSession | Session) -> Session:
     return spark if callable(spark) else lambda: spark
 
 
-def spark_session(app: str, warehouse: str = "", **settings: str) -> SparkSession:
+def spark_session(app: str, warehouse: str = "", *, is_short: bool = False, **settings: str) -> SparkSession:
     """Return the active session or start one that reaches ``warehouse``.
 
-    ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
+    ``is_short`` as in ``session_of``. ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
     """
     # Delta's conflicts are exceptions of their own only once this is imported.
     import delta.exceptions  # noqa: F401
@@ -69,17 +71,17 @@ def spark_session(app: str, warehouse: str = "", **settings: str) -> SparkSessio
         # Of another thread there is no active session, but one that it would get.
         running = SparkSession.getActiveSession() or (SparkSession.builder.getOrCreate() if is_running() else None)
         if running is None:
-            return _start_session(app, warehouse, settings)
+            return _start_session(app, warehouse, settings, is_short=is_short)
         require_storage(running, warehouse)
         return running
 
 
-def _start_session(app: str, warehouse: str, settings: dict[str, str]) -> SparkSession:
+def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_short: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from dblake.spark.storage import storage_jars, storage_settings
 
-    started = _start_jvm(settings, storage_jars(warehouse))
+    started = _start_jvm(settings, storage_jars(warehouse), is_short=is_short)
     configured = spark_defaults() | started | storage_settings(warehouse)
     master = configured.setdefault(_MASTER, _EVERY_CORE)
     if _is_local_master(master):
@@ -120,7 +122,7 @@ def _configured_master() -> str:
     return spark_defaults().get(_MASTER, _EVERY_CORE)
 
 
-def _start_jvm(settings: dict[str, str], more_jars: list[str]) -> dict[str, str]:
+def _start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool) -> dict[str, str]:
     """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf."""
     from pyspark import SparkConf, SparkContext
 
@@ -133,7 +135,10 @@ def _start_jvm(settings: dict[str, str], more_jars: list[str]) -> dict[str, str]
         settings_file = ["--properties-file", str(application_home() / "conf" / "spark-defaults.conf")]
         options = shlex.join([*settings_file, *_jar_options(master, given, more_jars), *_code_options(master)])
         os.environ[_SUBMIT_ARGS] = f"{options} {given}"
-        startup.set_java_options(delta_jars(), application_home() / "conf" / "log4j2.properties")
+        startup.set_java_options(
+            delta_jars(), application_home() / "conf" / "log4j2.properties",
+            is_short=is_short and _is_local_master(master),
+        )
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
     with defer_signals(), _discarded_stdout():
