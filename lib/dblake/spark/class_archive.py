@@ -1,6 +1,6 @@
-"""Write the class-data archive with which later JVMs start sooner: set-up runs ``python -m dblake.spark.class_archive``.
+"""Write the class-data archive with which later JVMs start sooner.
 
-Starts Spark once, works a little with Delta, and lets the JVM archive the classes it has loaded. Guarantee: an archive
+Place: set-up runs ``python -m dblake.spark.class_archive``. Starts Spark once, works a little with Delta, and lets the JVM archive the classes it has loaded. Guarantee: an archive
 is complete or absent. Using it is ``startup``'s.
 """
 

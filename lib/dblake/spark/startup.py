@@ -1,8 +1,8 @@
 """Options of the JVM of a job on one machine: a class-data archive, and the quick compiler alone for a short job.
 
-Place: below ``session``. A JVM maps the archive, which set-up writes (``class_archive``), into memory instead of reading,
-parsing and verifying each class. A job with little data to read also does without the optimizing compiler, which would
-take more time than it saves: of a job of seconds, more than half.
+Place: below ``session``. A JVM maps the archive, which set-up writes (``class_archive``), into memory instead of
+reading, parsing and verifying each class. A job with little data to read also does without the optimizing compiler,
+which takes more time than it saves then: of a job of seconds, about half.
 
 Guarantee: the archive only saves time. Its name depends on Java and on all jars; a JVM for which it does not fit, or
 that finds it damaged, starts without it. Without an archive jobs start as before.
