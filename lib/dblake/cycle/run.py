@@ -105,12 +105,12 @@ class Cycle:
         every = self._config.run.check_seconds
         if not is_check_due(self._paths, every, has_user_suites=suites is not None, retry=retry):
             return
+        spark = self.session()
         from dblake.quality.run import run_check
         from dblake.quality.user_suite import read_suites
         from dblake.sql.query import silence_spark
 
         user_suites = read_suites(suites) if suites else []
-        spark = self.session()
         # Spark's own report of a suite's fault may show row values.
         silence_spark(spark)
         try:

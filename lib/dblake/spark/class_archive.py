@@ -1,7 +1,7 @@
 """Write the class-data archive with which later JVMs start sooner.
 
-Place: set-up runs ``python -m dblake.spark.class_archive``. Starts Spark once, works a little with Delta, and lets the JVM archive the classes it has loaded. Guarantee: an archive
-is complete or absent. Using it is ``startup``'s.
+Place: set-up runs ``python -m dblake.spark.class_archive``. Starts Spark once, works a little with Delta, and lets the
+JVM archive the classes it has loaded. Guarantee: an archive is complete or absent. Using it is ``startup``'s.
 """
 
 from __future__ import annotations
