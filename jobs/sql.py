@@ -1,69 +1,59 @@
-"""``sql``: query state, live and history views and events of one source, with one statement or at a prompt."""
+"""``sql``: query state, live and history views and events, with one statement, a file or at a prompt."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING
 
 import click
 
 from dblake.config import Config
-from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
-from dblake.spark.session import spark_session
-from dblake.sql.query import query, read_frontier_at, silence_spark
+from dblake.read.points import parse_point
 from jobs.cli.frame import job_options, run_job
-from jobs.cli.sql_output import print_result
+from jobs.cli.sql_prompt import Prompt, run_file, run_statement
+
+if TYPE_CHECKING:
+    from jobs.cli.sql_prompt import Engine
 
 
 @click.command("sql")
 @job_options
 @click.argument("statement", required=False)
-@click.option("--at", metavar="POSITION|TIME", help="Read all tables as of one recorded point in time.")
+@click.option("--at", metavar="POINT", help="Read all tables as of one point: a position 1/4711, a time, or now.")
+@click.option("--engine", "engine_name", type=click.Choice(["duckdb", "spark"]), default="duckdb", show_default=True,
+              help="Run in this process, without a JVM, or with Spark and its dialect.")
 @click.option("--json", "form", flag_value="json", help="Print an array of objects, one per row.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV with a header line; NULL is an empty field.")
-def sql(config: Config, statement: str | None, at: str | None, form: str | None) -> None:
-    """Run a Spark SQL query; without STATEMENT, open a prompt.
+@click.option("--vertical", "form", flag_value="vertical", help="Print each column of a row on its own line.")
+def sql(config: Config, statement: str | None, at: str | None, engine_name: str, form: str | None) -> int | None:
+    """Run a SQL query; without STATEMENT, open a prompt, or run the statements of a file: sql < FILE.
 
     Tables are schema.table, schema.table_live, schema.table_history, and dblake.events, dblake.schemas,
-    dblake.windows, dblake.frontier, dblake.verifications.
+    dblake.windows, dblake.frontier, dblake.verifications; of another source in the warehouse source.schema.table.
+    SHOW TABLES lists them, DESCRIBE lists a table's columns.
     """
-    spark = spark_session("dblake sql", config.warehouse)
-    silence_spark(spark)
-    paths = Paths(config.warehouse, config.source.name)
-    point = read_frontier_at(paths, at) if at else None
+    if at is not None:
+        # Before a session starts.
+        parse_point(at)
+    engine = _open_engine(engine_name, Paths(config.warehouse, config.source.name), at)
     if statement is not None:
-        print_result(query(spark, paths, statement.strip().rstrip(";"), point), form)
-        return
-    for typed in _read_statements(sys.stdin):
-        try:
-            print_result(query(spark, paths, typed.strip().rstrip(";"), point), form)
-        except DblakeError as error:
-            click.echo(" ".join(str(error).split()), err=True)
+        run_statement(engine, statement, form)
+        return None
+    if not sys.stdin.isatty():
+        return run_file(engine, sys.stdin, form)
+    Prompt(engine, form).run()
+    return None
 
 
-def _read_statements(stream: TextIO) -> Iterator[str]:
-    """Yield what is typed or piped in, up to each ``;`` at the end of a line."""
-    is_terminal = stream.isatty()
-    if is_terminal:
-        # Importing readline gives input() line editing and a history.
-        importlib.import_module("readline")
-    lines: list[str] = []
-    while True:
-        try:
-            line = input(("   ... " if lines else "dblake> ") if is_terminal else "")
-        except EOFError:
-            line = ";"
-            if not any(text.strip() for text in lines):
-                return
-        lines.append(line)
-        if line.rstrip().endswith(";"):
-            statement = "\n".join(lines)
-            lines = []
-            if statement.strip(" \n;"):
-                yield statement
+def _open_engine(name: str, paths: Paths, at: str | None) -> Engine:
+    if name == "spark":
+        from dblake.sql.spark_engine import SparkEngine
+
+        return SparkEngine(paths, at)
+    from dblake.sql.engine import DuckdbEngine
+
+    return DuckdbEngine(paths, at)
 
 
 if __name__ == "__main__":

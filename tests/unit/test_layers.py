@@ -78,7 +78,7 @@ DELTA_READERS = (
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
     "dblake.redecode.ledger", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
-    "dblake.sql.query", "dblake.sql.views",
+    "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.report",
     "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
@@ -102,7 +102,8 @@ ONLY_THERE = {
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
         "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.read.versions",
+        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.consume.state_rows",
+        "dblake.read.versions",
         "trials.airflow.trial",
     ),
     "great_expectations": ("dblake.quality.validation",),

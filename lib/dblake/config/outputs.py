@@ -7,6 +7,7 @@ captured or a class exists is left to ``subscribe``.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
@@ -92,6 +93,13 @@ class OutputConfig(Section):
             for name, field in type(self).model_fields.items()
             if name not in OutputConfig.model_fields and name not in ("type", "password")
         }
+
+    def as_target(self, make_partition: Callable[..., Any]) -> dict[str, Any]:
+        """Return all settings as keyword arguments of ``outputs.run.Target``."""
+        shared = {name: without_secrets(getattr(self, name)) for name in OutputConfig.model_fields}
+        partition = make_partition(**self.partition.model_dump()) if self.partition else None
+        own = {"kind": self.kind, "settings": self.own_settings(), "secrets": self.secrets()}
+        return {**shared, **own, "partition": partition}
 
     @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)
     @classmethod

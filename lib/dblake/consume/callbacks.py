@@ -76,11 +76,11 @@ class Consumer:
 
 
 class _Retry(Exception):
-    """A callback asked for a rollback."""
+    """A callback requires a rollback."""
 
 
 class _Stop(Exception):
-    """A callback asked for the end."""
+    """A callback ends the run."""
 
 
 def run_consumer(

@@ -14,8 +14,6 @@ from typing import Any
 from dblake.core.errors import ConfigError
 from dblake.core.position import Position
 
-END = 2**62
-"""A ``seq`` after those of all events."""
 BEGINNING = Position(1, 0, 0)
 _VERSION = 1
 

@@ -95,7 +95,8 @@ def _repeated(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _numbers(column: pa.ChunkedArray) -> list[Any]:
-    return column.to_pylist() if column.null_count else column.to_numpy().tolist()
+    numbers: list[Any] = column.to_pylist() if column.null_count else column.to_numpy().tolist()
+    return numbers
 
 
 def _lists(column: pa.ChunkedArray) -> list[Any]:

@@ -101,7 +101,7 @@ class OpenTransaction:
 
 
 class EventTable:
-    """The events of one source. ``refresh`` takes in newer commits; until then all answers are of one version.
+    """The events of one source. ``refresh`` reads newer commits; until then all answers are of one version.
 
     ``batch`` is the newest landing batch in it, ``consolidated`` the newest batch of which superseded events may have
     been removed, ``run`` the redecode run that its events come from.
@@ -112,12 +112,13 @@ class EventTable:
         self._table: DeltaTable | None = None
         self._footers: dict[str, pq.FileMetaData] = {}
         self._files: list[_File] = []
+        self._spans: tuple[np.ndarray, np.ndarray, np.ndarray]
         self.batch = self.consolidated = self.run = 0
         self.bytes_read = 0
         """Bytes of column chunks read from event files so far."""
 
     def refresh(self) -> bool:
-        """Take in the newest version; return False if nothing changed, or while there is no table."""
+        """Read the newest version; return False if nothing changed, or while there is no table."""
         if self._table is None:
             self._table = find_table(self._paths.events)
             if self._table is None:
@@ -132,6 +133,9 @@ class EventTable:
         self.consolidated = table.transaction_version(Application.consolidation(source)) or 0
         self.run = table.transaction_version(Application.redecode(source)) or 0
         self._files = _list_files(table)
+        least = np.array([max(file.low[BATCH], 1) for file in self._files], np.int64)
+        most = np.array([min(file.high[BATCH], max(self.batch, 1)) for file in self._files], np.int64)
+        self._spans = np.array([file.size for file in self._files], np.float64), least, np.maximum(least, most)
         names = {file.path for file in self._files}
         self._footers = {path: footer for path, footer in self._footers.items() if path in names}
         return True
@@ -196,26 +200,17 @@ class EventTable:
 
     def _portion_end(self, first: int) -> int:
         """Return the last batch up to which event files have about PORTION_BYTES from ``first`` on."""
-        ends = sorted({min(f.high[BATCH], self.batch) for f in self._files if f.high[BATCH] >= first} | {self.batch})
-        end = first
-        for candidate in ends:
-            if self._estimate(first, candidate) > PORTION_BYTES:
-                break
-            end = candidate
-        low, high = end, next((candidate for candidate in ends if candidate > end), end)
+        low, high = first, self.batch
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._estimate(first, middle) <= PORTION_BYTES else (low, middle - 1)
-        return max(low, first)
+        return low
 
     def _estimate(self, first: int, last: int) -> float:
         """Return the bytes of files in some batches, as if each file's bytes were spread evenly over its batches."""
-        size = 0.0
-        for file in self._files:
-            if file.overlaps(first, last):
-                low, high = max(file.low[BATCH], 1), min(file.high[BATCH], self.batch)
-                size += file.size * (min(high, last) - max(low, first) + 1) / max(high - low + 1, 1)
-        return size
+        size, least, most = self._spans
+        common = np.minimum(most, last) - np.maximum(least, first) + 1
+        return float((size * np.clip(common, 0, None) / (most - least + 1)).sum())
 
     def _read_wanted(self, file: _File, first: int, last: int, wanted: Wanted) -> Iterator[pa.Table]:
         for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted):

@@ -31,7 +31,7 @@ class Membership(Protocol):
     name: str
 
     def join(self) -> None:
-        """Become a member, anew if membership was lost."""
+        """Become a member; a lost membership begins again."""
 
     def members(self) -> Sequence[str]:
         """Return the members' names as known last, in order."""

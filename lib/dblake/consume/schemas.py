@@ -97,4 +97,4 @@ def _require_compatible(writer: TableSchema, reader: TableSchema) -> None:
 
 
 def _incompatible(table: str, reason: str) -> ConsumeError:
-    return ConsumeError(f"table {table}: {reason}", next_step="update the schema that the consumer asks for")
+    return ConsumeError(f"table {table}: {reason}", next_step="update the schema that the consumer passes")

@@ -1,51 +1,54 @@
 """Where a subscription without a checkpoint begins: a bootstrap, a position, a commit time, or now.
 
-Place: between ``stream`` and the lake. Guarantee: a point that events do not reach, or no longer hold, is rejected with
-the earliest and latest readable one.
+Place: between ``stream`` and the lake. A point means what it means in ``sql --at`` (``read.resolve``). A position
+before the first event is the beginning of the events, as long as none has passed its retention.
 """
 
 from __future__ import annotations
 
-from dblake.consume.cursor import BEGINNING, END, Bootstrap, Cursor
+from dblake.consume.cursor import BEGINNING, Bootstrap, Cursor
 from dblake.consume.event_table import EventTable
 from dblake.consume.filters import Selection
-from dblake.consume.points import Point
 from dblake.consume.redecodes import replaced_since
 from dblake.consume.state_rows import readable_version
-from dblake.core.errors import ConsumeError, PointUnreadable, StateNotReady
+from dblake.core.errors import ConsumeError, PointOutOfRange, StateNotReady
 from dblake.core.names import abbreviated, split_qualified
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.read.event_log import EventLog
+from dblake.read.points import Point, parse_point
+from dblake.read.resolve import resolve
+
+BOOTSTRAP = "bootstrap"
 
 
-def begin_at(paths: Paths, events: EventTable, point: Point, selection: Selection) -> Cursor:
-    """Return the cursor of a subscription that begins at a point.
+def begin_at(paths: Paths, events: EventTable, start: str, selection: Selection) -> Cursor:
+    """Return the cursor of a subscription that begins at a point, as ``parse_start`` accepts it.
 
-    Raises PointUnreadable for a point out of range, and what ``begin_bootstrap`` raises.
+    Raises PointOutOfRange for a point that events do not hold, and what ``begin_bootstrap`` raises.
     """
-    if point.is_bootstrap:
+    point = parse_start(start)
+    if point is None:
         return begin_bootstrap(paths, events, selection)
-    if point.is_now:
+    if point.position is None and point.time is None:
         return _begin_now(events)
-    position = point.position
-    if point.time is not None:
-        microseconds = int(point.time.timestamp() * 1_000_000)
-        position = _position_at(paths, f"committed_at <= to_timestamp_micros({microseconds})")
-        position = BEGINNING if position is None else Position(position.incarnation, position.lsn, END)
-    assert position is not None, "a point is a position, a time, now or a bootstrap"
-    newest = events.position_of_batch(events.batch)
-    next_batch = _first_batch_after(paths, position)
-    is_beyond = newest is not None and (position.incarnation, position.lsn) > (newest.incarnation, newest.lsn)
-    if is_beyond or (next_batch is not None and next_batch <= events.consolidated):
-        earliest = events.position_of_batch(events.consolidated) if events.consolidated else BEGINNING
-        raise PointUnreadable(
-            f"source {paths.source}: events cannot be read from {point.text} on; the earliest point is {earliest}, the "
-            f"latest {newest}",
-            next_step="begin between the two, or with --from bootstrap",
+    if point.position is not None and not events.consolidated and _is_before_all(paths, point.position):
+        return Cursor(BEGINNING, 0, events.run)
+    position = resolve(point, EventLog(paths), paths).cut
+    batch = _first_batch_after(paths, position)
+    if batch is not None and batch <= events.consolidated:
+        # A position inside the newest batch with removed events: those after it are not complete.
+        raise PointOutOfRange(
+            f"source {paths.source}: events after {start} passed their retention", next_step="begin with a bootstrap"
         )
-    return Cursor(position, events.batch if next_batch is None else next_batch - 1, events.run)
+    return Cursor(position, events.batch if batch is None else batch - 1, events.run)
+
+
+def parse_start(text: str) -> Point | None:
+    """Parse where to begin: None for ``bootstrap``, else a point. Raises UsageError for anything else."""
+    return None if text == BOOTSTRAP else parse_point(text)
 
 
 def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> Cursor:
@@ -86,12 +89,9 @@ def _begin_now(events: EventTable) -> Cursor:
     return Cursor(newest or BEGINNING, events.batch, events.run)
 
 
-def _position_at(paths: Paths, where: str) -> Position | None:
-    rows = query_rows(
-        paths.events,
-        f"SELECT incarnation, lsn, seq FROM t WHERE {where} ORDER BY incarnation DESC, lsn DESC, seq DESC LIMIT 1",
-    )
-    return Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"]) if rows else None
+def _is_before_all(paths: Paths, position: Position) -> bool:
+    rows = query_rows(paths.events, "SELECT incarnation, lsn, seq FROM t ORDER BY incarnation, lsn, seq LIMIT 1")
+    return not rows or position < Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"])
 
 
 def _first_batch_after(paths: Paths, position: Position) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from dblake.consume.event_rows import ROWS_AT_ONCE, image_dicts
 from dblake.consume.event_table import EventTable, Wanted
@@ -46,6 +47,10 @@ def readable_version(paths: Paths, table: str, frontier: Frontier) -> int:
     return frontier.versions[table]
 
 
+class VersionRemoved(Exception):
+    """Maintenance has removed the version of a state table that a bootstrap was reading."""
+
+
 @dataclass
 class StateRows:
     """One table of a bootstrap: its rows at ``version``, valid as of ``position``, with the columns of ``schema``."""
@@ -60,7 +65,10 @@ class StateRows:
     def __post_init__(self) -> None:
         table = self.schema.table
         self._path = self.paths.state(*split_qualified(table))
-        self._files = TableFiles(self._path, open_table(self._path, self.version))
+        try:
+            self._files = TableFiles(self._path, open_table(self._path, self.version))
+        except DeltaError:
+            raise VersionRemoved(table) from None
         kept = self.selection.columns_of(self.schema)
         self._columns = [
             column for column in self.schema.columns
@@ -70,7 +78,7 @@ class StateRows:
     def read(self, skip: int = 0) -> Iterator[list[Event]]:
         """Yield the rows after the first ``skip``, up to ROWS_AT_ONCE at a time."""
         texts = self._read_lossy_texts()
-        for rows in self._read_files([*_OWN, *(column.name for column in self._columns)]):
+        for rows in self._read_files():
             if skip >= rows.num_rows:
                 skip -= rows.num_rows
                 continue
@@ -78,13 +86,24 @@ class StateRows:
                 yield self._build(rows.slice(start, ROWS_AT_ONCE), texts)
             skip = 0
 
-    def _read_files(self, names: list[str]) -> Iterator[pa.Table]:
-        """Yield the selected rows with some columns, by files in order of their paths and by row groups."""
+    def _read_files(self, *, only_lossy: bool = False) -> Iterator[pa.Table]:
+        """Yield the selected rows by files, in order of their paths, and by row groups.
+
+        ``only_lossy`` leaves out row groups without a lossy value, of which only that column is read.
+        """
+        names = [*_OWN, *(() if only_lossy else (column.name for column in self._columns))]
         for file in sorted(self._files.files(), key=lambda one: one.path):
             if self._may_select(file):
-                with FileReader(self._path, self._files.columns, file) as reader:
+                with self._open_file(file) as reader:
                     for group in range(reader.groups):
-                        yield self._choose(reader.read(group, names))
+                        if not only_lossy or _has_items(reader.read(group, ["_lossy"])["_lossy"]).any():
+                            yield self._choose(reader.read(group, names))
+
+    def _open_file(self, file: DataFile) -> FileReader:
+        try:
+            return FileReader(self._path, self._files.columns, file)
+        except FileNotFoundError:
+            raise VersionRemoved(self.schema.table) from None
 
     def _may_select(self, file: DataFile) -> bool:
         partition, key = self.selection.partition, self.schema.primary_key
@@ -154,9 +173,8 @@ class StateRows:
         """Return, by key, the texts of values that state's types cannot hold; they are rare, and in events."""
         wanted: dict[tuple[str, ...], set[str]] = {}
         known = {column.name for column in self._columns}
-        for rows in self._read_files(["_key", "_deleted", "_lossy"]):
-            has_lossy = pc.greater(pc.list_value_length(rows["_lossy"]), 0)
-            for row in rows.filter(pc.fill_null(has_lossy, False)).to_pylist():
+        for rows in self._read_files(only_lossy=True):
+            for row in rows.select(["_key", "_lossy"]).filter(pa.array(_has_items(rows["_lossy"]))).to_pylist():
                 parts = self._key_parts(row["_key"])
                 if parts is not None:
                     wanted[parts] = known.intersection(row["_lossy"])
@@ -173,6 +191,11 @@ class StateRows:
                                       strict=True):
                 _fold_row(texts, wanted, key, op, after)
         return texts
+
+
+def _has_items(lists: pa.ChunkedArray) -> np.ndarray:
+    found: np.ndarray = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False).to_numpy()
+    return found.astype(bool)
 
 
 def _fold_row(

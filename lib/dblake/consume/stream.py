@@ -2,7 +2,7 @@
 
 Place: between the readers of Delta files and ``subscription``, which merges sources and stores checkpoints. Guarantee:
 each ``poll`` continues exactly after the cursor. Where events after it are missing or were replaced, a control entry
-says so and a bootstrap follows: a consumer never meets a silent hole.
+names the reason and a bootstrap follows: a consumer never meets a silent hole.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dblake.consume.event_rows import EventBuilder
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.consume.model import Control, ControlKind, Event, Transaction
-from dblake.consume.points import Point
 from dblake.consume.redecodes import ReplacedEvents, replaced_since
 from dblake.consume.schemas import Schemas
 from dblake.consume.start import begin_at, begin_bootstrap
-from dblake.consume.state_rows import StateRows
+from dblake.consume.state_rows import StateRows, VersionRemoved
 from dblake.consume.transactions import schemas_of, whole_transactions
 from dblake.core.errors import ConsumeError, StateNotReady
 from dblake.core.position import Position
@@ -38,7 +37,7 @@ class SourceStream:
     """The selected changes of one source, from a cursor or, without one, from ``start``."""
 
     def __init__(
-        self, paths: Paths, selection: Selection, start: Point, cursor: Cursor | None,
+        self, paths: Paths, selection: Selection, start: str, cursor: Cursor | None,
         readers: Mapping[str, TableSchema] | None = None,
     ) -> None:
         """``readers`` are the schemas that the consumer was written for, by table; other tables have their own."""
@@ -121,6 +120,20 @@ class SourceStream:
         return Transaction(self.source, cursor.position, None, (), control), cursor
 
     def _bootstrap(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield state at one point; begin again if maintenance removed the versions of a bootstrap that took long."""
+        try:
+            yield from self._read_state(cursor)
+        except VersionRemoved as removed:
+            following = begin_bootstrap(self._paths, self.events, self._selection)
+            known = cursor.bootstrap
+            if known is not None and following.bootstrap is not None and known.versions == following.bootstrap.versions:
+                raise StateNotReady(
+                    f"table {removed}: its state table cannot be read", next_step="run state, then this again"
+                ) from None
+            yield self._control(ControlKind.GAP, self.cursor or cursor, reason="the bootstrap's state was removed")
+            yield from self._read_state(self._advance(following))
+
+    def _read_state(self, cursor: Cursor) -> Iterator[Step]:
         """Yield state at one point, from where the cursor is in it, between its two control entries."""
         bootstrap = cursor.bootstrap
         assert bootstrap is not None, "the caller checked"
@@ -184,10 +197,12 @@ class SourceStream:
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
         """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
-        left = cursor.position.incarnation
-        cursor = self._advance(replace(cursor, position=beginning))
-        yield self._control(ControlKind.GAP, cursor, reason=f"the log after incarnation {left} is missing")
-        yield self._control(ControlKind.INCARNATION, cursor, incarnation=beginning.incarnation)
+        left, following = cursor.position.incarnation, replace(cursor, position=beginning)
+        gap, _ = self._control(ControlKind.GAP, following, reason=f"the log after incarnation {left} is missing")
+        # A consumer that ends between the two meets both again.
+        yield gap, cursor
+        self._advance(following)
+        yield self._control(ControlKind.INCARNATION, following, incarnation=beginning.incarnation)
 
     def _require_partition(self, schema: TableSchema) -> None:
         if self._selection.partition is not None:

@@ -21,7 +21,7 @@ from dblake.consume.cursor import Cursor, parse_checkpoint, write_checkpoint
 from dblake.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.consume.filters import Selection
 from dblake.consume.model import Event, Transaction
-from dblake.consume.points import BOOTSTRAP, parse_point
+from dblake.consume.start import BOOTSTRAP, parse_start
 from dblake.consume.stream import SourceStream, Step
 from dblake.core.errors import DblakeError, UsageError
 from dblake.core.schema import TableSchema
@@ -63,8 +63,8 @@ class Subscription:
         """``store`` keeps the checkpoint; without one the caller does. Setting ``stop`` ends the iteration."""
         self._paths, self._settings, self._store = {paths.source: paths for paths in sources}, settings, store
         self._stop = stop or threading.Event()
-        self._start = parse_point(settings.start)
-        if self._start.position is not None and len(self._paths) > 1:
+        point = parse_start(settings.start)
+        if point is not None and point.position is not None and len(self._paths) > 1:
             raise UsageError(
                 "a position is of one source, but there are several", next_step="begin at a time, or with a bootstrap"
             )
@@ -95,7 +95,7 @@ class Subscription:
             self._store.close()
 
     def __iter__(self) -> Iterator[Transaction]:
-        """Yield transactions until ``stop`` is set, or until caught up if the settings ask for that."""
+        """Yield transactions until ``stop`` is set, or until caught up, as the settings require."""
         return (transaction for transaction in self._transactions() if transaction is not None)
 
     def poll(self) -> Iterator[Transaction]:
@@ -182,7 +182,7 @@ class Subscription:
         self._saved = text
         self._delivered = {name: cursor for name, cursor in cursors.items() if name in self._paths}
         self._streams = [
-            SourceStream(paths, selection, self._start, self._delivered.get(name), self._settings.schemas)
+            SourceStream(paths, selection, self._settings.start, self._delivered.get(name), self._settings.schemas)
             for name, paths in self._paths.items()
         ]
 

@@ -26,7 +26,6 @@
     ├── StateError                   78  a state table cannot hold the events
     │   └── IncompatibleSchemaChange 78  a table changed its key or a type incompatibly
     ├── ConsumeError                 78  a subscription or an output cannot go on as it is set up
-    │   ├── PointUnreadable          78  events do not hold the point where a subscription must begin
     │   ├── StateNotReady            75  state has not reached what a bootstrap needs
     │   ├── OutputUnavailable        75  the target of an output failed for a reason that may pass
     │   └── EventRejected            65  a target can never take one event
@@ -212,10 +211,6 @@ class ConsumeError(DblakeError):
     """A subscription or an output cannot go on as it is set up."""
 
     exit_code = ExitCode.CONFIGURATION
-
-
-class PointUnreadable(ConsumeError):
-    """Events do not hold the point where a subscription must begin; the message has the earliest and latest one."""
 
 
 class StateNotReady(ConsumeError):

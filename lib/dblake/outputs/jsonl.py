@@ -65,7 +65,7 @@ class JsonlOutput:
             for name, file in self._files.items():
                 file.flush()
                 os.fsync(file.fileno())
-                self._sizes[name] = file.tell()
+                self._sizes[name] = os.fstat(file.fileno()).st_size
             self._record(checkpoint)
         except OSError as error:
             raise _unusable(error) from error

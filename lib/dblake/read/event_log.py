@@ -221,10 +221,9 @@ class EventLog:
     def newest_complete(self) -> EventPlace | None:
         """Return the newest event of a transaction all of whose events are there; None without one."""
         place = self.newest(Wanted())
-        while place is not None and place.is_open:
-            place = self.newest(Wanted(until=before_transaction(place.position)))
+        if place is not None and place.is_open:
             # Transactions before the newest one have ended.
-            return place
+            return self.newest(Wanted(until=before_transaction(place.position)))
         return place
 
     def _read_file(self, file: _File, wanted: Wanted, columns: Sequence[str]) -> Iterator[pa.Table]:

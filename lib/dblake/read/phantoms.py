@@ -1,8 +1,9 @@
-"""Phantoms of the tail: keys that a dump of a whole table, which ends there, did not return.
+"""Phantoms of the tail: keys that a dump, which ends there, should have returned and did not.
 
 Place: part of ``tail``. Guarantee: the deletes equal those of ``reconcile.phantoms``: a key is deleted exactly if its
 newest event before the dump's end precedes the dump's begin, is not a delete, and was visible to the dump's first
-chunk. All earlier events of the table are compared by their keys, so a caller bounds how many bytes that may be.
+chunk; a dump of given keys deletes only those of them. All earlier events of the table are compared by their keys, so a
+caller bounds how many bytes that may be.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.window import Snapshot
 from dblake.decode.columns import DELETE, TRUNCATE
+from dblake.decode.row_keys import key_text, key_text_of
 from dblake.events.files import EVENT_COLUMNS
 from dblake.events.schema import DUMP
 from dblake.landing.control import DumpStart
@@ -30,12 +32,16 @@ def phantoms(ending: Ending, schema: TableSchema, log: EventLog | None, tail: pa
 
     ``log`` and ``tail`` have all events before it, ``schema`` is the one the dump's last chunk was read under.
     """
-    window, began = ending.window, ending.end.began
-    assert window is not None and began is not None, "the window closes a dump"
+    window, began, removes = ending.window, ending.end.dump_start, ending.end.removes
+    assert window is not None and began is not None, "the window closes a dump that deletes"
     wanted = Wanted(until=Position(window.high.incarnation, window.high.lsn - 1, 2**62), table=window.table)
     parts = [wanted.filter(tail).select(_KNOWN)]
     parts += [log.read_all(wanted, _KNOWN)] if log else []
     known = pa.concat_tables(parts).combine_chunks()
+    if removes:
+        only = pa.array([key_text_of(list(key)) for key in removes.keys], pa.string())
+        is_truncate = pc.equal(known["op"], TRUNCATE)
+        known = known.filter(pc.or_(is_truncate, pc.is_in(_chunk(key_text(_chunk(known["key"]))), only)))
     gone = _gone(_since_truncate(known), schema, began)
     # The order of reconcile: by the entries of the key.
     keys = sorted(gone, key=lambda key: sorted(key.items()))
@@ -55,9 +61,7 @@ def _gone(known: pa.Table, schema: TableSchema, began: DumpStart) -> list[dict[s
     """Return the keys whose newest event precedes the dump, is no delete, and was visible to its first chunk."""
     if not known.num_rows:
         return []
-    keys = known["key"].combine_chunks()
-    keys = keys.chunk(0) if isinstance(keys, pa.ChunkedArray) else keys
-    texts = key_texts(keys, schema.primary_key)
+    texts = key_texts(_chunk(known["key"]), schema.primary_key)
     # Rows from before the table had its key cannot be identified.
     identified = np.flatnonzero(pc.is_valid(texts).to_numpy(zero_copy_only=False))
     codes = texts.dictionary_encode().indices.fill_null(-1).to_numpy()
@@ -91,3 +95,10 @@ def _event(ending: Ending, schema: TableSchema, key: dict[str, str | None], numb
         "key": list(key.items()), "schema_id": schema.schema_id, "txid": row.txid, "committed_at": row.committed_at,
         "last_in_txn": False, "origin": DUMP, "chunk_id": row.chunk_id, "batch": row.batch, "partial": False,
     }
+
+
+def _chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    column = column.combine_chunks()
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column

@@ -18,56 +18,23 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dblake.core.errors import PointOutOfRange, StateError, UsageError
+from dblake.core.errors import UsageError
 from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table
 from dblake.read.event_log import EventLog, Wanted
-from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
-from dblake.read.points import describe, end_of_transaction, parse_point
+from dblake.read.points import end_of_transaction, parse_point
 from dblake.read.resolve import Resolved, resolve
-from dblake.read.tail import Tail, read_tail
-from dblake.read.versions import StateVersion, StateVersions
-from dblake.state.shape import Shape
-from dblake.state.values import arrow_type
+from dblake.read.table_reader import Basis, TableReader, TableReading
+from dblake.read.versions import StateVersions
+
+__all__ = ["EventsReading", "LakeReading", "TableReading", "open_reading", "open_reading_at"]
 
 MAX_TAIL_BYTES = 32 << 20
 """A live reading decodes about so many bytes of landing's files that are not reconciled."""
-_BEGINNING = Position(1, 0, 0)
-
-
-@dataclass(frozen=True)
-class TableReading:
-    """One table of a reading.
-
-    ``table`` is its qualified name, ``path`` its state table. ``version`` is the Delta version to read; None if no row
-    of state counts. ``keys`` are the key columns, none for a table that is only appended to. ``changes`` has, for every
-    key with newer events, its row at the position: ``_key``, the other columns of state, ``_deleted``, and the columns
-    of ``shape`` with their types; None if nothing is newer than ``version``. ``position`` is the reading's, or an
-    earlier one if the table lags.
-    """
-
-    table: str
-    path: str
-    version: int | None
-    keys: tuple[str, ...]
-    changes: pa.Table | None
-    position: Position
-    shape: Shape
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the table at the position, in the source's order."""
-        return tuple(column.name for column in self.shape.current)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of ``columns``."""
-        return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in self.shape.current])
 
 
 @dataclass(frozen=True)
@@ -92,18 +59,6 @@ class Estimate:
     bytes: float
 
 
-@dataclass(frozen=True)
-class _Basis:
-    """What a reading rests on: events up to ``cut``, over the ``frontier`` at or before it, and a live one's tail."""
-
-    frontier: Frontier
-    is_newest: bool
-    cut: Position
-    position: Position
-    log: EventLog | None
-    tail: Tail | None = None
-
-
 class LakeReading:
     """All tables as of ``position``, that of the newest event read; tables are resolved on first use, and kept.
 
@@ -111,7 +66,7 @@ class LakeReading:
     decode, or a dump of a table with more events than that ends there.
     """
 
-    def __init__(self, paths: Paths, basis: _Basis | None, schemas: Mapping[str, Sequence[SchemaVersion]],
+    def __init__(self, paths: Paths, basis: Basis | None, schemas: Mapping[str, Sequence[SchemaVersion]],
                  *, is_strict: bool) -> None:
         self._paths, self._basis, self._is_strict = paths, basis, is_strict
         self._schemas = schemas
@@ -164,7 +119,7 @@ class LakeReading:
             if name not in self._schemas or self._basis is None:
                 raise UsageError(f"there is no table {name} at this point", next_step="choose one of: "
                                  + (", ".join(self.tables) or "none yet"))
-            self._tables[name] = _TableReader(self._paths, self._basis, self._versions, name, self._schemas[name]).read(
+            self._tables[name] = TableReader(self._paths, self._basis, self._versions, name, self._schemas[name]).read(
                 is_strict=self._is_strict
             )
         return self._tables[name]
@@ -187,87 +142,6 @@ class LakeReading:
         return EventsReading(self._paths.events, version, basis.cut, basis.tail.events if basis.tail else None)
 
 
-@dataclass(frozen=True)
-class _TableReader:
-    """Resolves one table."""
-
-    paths: Paths
-    basis: _Basis
-    versions: StateVersions
-    table: str
-    schemas: Sequence[SchemaVersion]
-
-    def read(self, *, is_strict: bool) -> TableReading:
-        state = self.versions.find(self.table, self.basis.frontier, is_newest=self.basis.is_newest)
-        try:
-            if state is None and not self.versions.is_expected(self.table, self.basis.frontier):
-                # It had no events up to the frontier.
-                return self._from_events(self._events(self.basis.frontier.batch))
-            return self._folded(state)
-        except StateError:
-            if is_strict:
-                raise
-            return self._lagging(state)
-
-    def _folded(self, state: StateVersion | None) -> TableReading:
-        events = self._events(state.batch if state else 0)
-        if state is not None:
-            if not events.num_rows:
-                return self._reading(state.version, None, shape_over(state, self.schemas))
-            try:
-                shape, version, rows = fold_over(self.versions.path(self.table), state, self.schemas, events)
-                return self._reading(version, rows, shape)
-            except StateError:
-                events = self._events(0)
-        self._require_all_events()
-        return self._from_events(events)
-
-    def _from_events(self, events: pa.Table) -> TableReading:
-        """Read a table from events alone, which are all it has up to the position."""
-        if not events.num_rows:
-            return self._reading(None, None, shape_over(None, self.schemas))
-        shape, rows = fold_all(self.paths, self.schemas, events, pc.max(events["batch"]).as_py())
-        return self._reading(None, rows, shape)
-
-    def _events(self, after_batch: int) -> pa.Table:
-        """Read the table's events after a batch, up to the reading's position."""
-        basis, parts = self.basis, []
-        wanted = Wanted(until=basis.cut, after_batch=after_batch, table=self.table)
-        # All events of the frontier's batches precede its position.
-        if basis.log and not (after_batch >= basis.frontier.batch and basis.position == basis.frontier.position):
-            parts.append(basis.log.read_all(wanted, FOLDED))
-        if basis.tail:
-            parts.append(wanted.filter(basis.tail.events).select(FOLDED))
-        return pa.concat_tables(parts) if parts else pa.table({name: [] for name in FOLDED})
-
-    def _require_all_events(self) -> None:
-        """Raise PointOutOfRange if maintenance removed events that a fold of all up to the position needs."""
-        log = self.basis.log
-        removed = log.newest(Wanted(until_batch=log.consolidated)) if log and log.consolidated else None
-        if removed and self.basis.cut < removed.position:
-            raise PointOutOfRange(
-                f"table {self.table} cannot be read at {describe(self.basis.position)}: the files of its state are "
-                f"gone, limited by maintain.vacuum_hours, and superseded events before {describe(removed.position)}, "
-                "by maintain.events_days", next_step="choose a later point",
-            )
-
-    def _lagging(self, state: StateVersion | None) -> TableReading:
-        """Read the table as of its own, earlier position."""
-        batch = state.batch if state else 0
-        schemas = [version for version in self.schemas if version.batch <= batch]
-        if state is None or not schemas:
-            return TableReading(self.table, self.versions.path(self.table), None, self.schemas[-1].schema.primary_key,
-                                None, _BEGINNING, shape_over(None, self.schemas[-1:]))
-        place = self.basis.log.newest(Wanted(until_batch=batch)) if self.basis.log else None
-        shape = shape_over(state, schemas)
-        return TableReading(self.table, self.versions.path(self.table), state.version, shape.primary_key, None,
-                            place.position if place else _BEGINNING, shape)
-
-    def _reading(self, version: int | None, changes: pa.Table | None, shape: Shape) -> TableReading:
-        return TableReading(self.table, self.versions.path(self.table), version, shape.primary_key, changes,
-                            self.basis.position, shape)
-
-
 def open_reading(
     paths: Paths, at: str | None = None, *, is_live: bool = False, max_tail_bytes: int = MAX_TAIL_BYTES,
 ) -> LakeReading:
@@ -287,14 +161,14 @@ def open_reading(
     if frontier.position is None:
         return LakeReading(paths, None, {}, is_strict=False)
     cut = end_of_transaction(frontier.position)
-    basis = _Basis(frontier, True, cut, frontier.position, _open_log(paths))
+    basis = Basis(frontier, True, cut, frontier.position, _open_log(paths))
     return LakeReading(paths, basis, _visible(known, cut, frontier.batch), is_strict=False)
 
 
 def open_reading_at(paths: Paths, resolved: Resolved, log: EventLog | None) -> LakeReading:
     """Open a reading at a point of ``log``."""
     newest, frontier = read_frontier(paths), read_frontier(paths, until=resolved.cut)
-    basis = _Basis(frontier, frontier.batch == newest.batch, resolved.cut, resolved.newest.position, log)
+    basis = Basis(frontier, frontier.batch == newest.batch, resolved.cut, resolved.newest.position, log)
     return LakeReading(paths, basis, _visible(read_schemas(paths), resolved.cut, frontier.batch), is_strict=True)
 
 
@@ -303,6 +177,9 @@ def _open_live(
 ) -> LakeReading:
     log = _open_log(paths)
     ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
+    # It imports Spark's types, which takes long.
+    from dblake.read.tail import read_tail
+
     tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])
@@ -315,7 +192,7 @@ def _open_live(
     if position is None:
         return LakeReading(paths, None, {}, is_strict=False)
     cut = end_of_transaction(position)
-    basis = _Basis(frontier, True, cut, position, log, tail)
+    basis = Basis(frontier, True, cut, position, log, tail)
     return LakeReading(paths, basis, known, is_strict=False)
 
 

@@ -149,11 +149,11 @@ def _with_phantoms(
     events: pa.Table, closing: Sequence[Ending], schemas: Mapping[str, TableSchema], log: EventLog | None,
     max_bytes: int,
 ) -> tuple[pa.Table, bool]:
-    """Add the deletes at the ends of whole tables' dumps.
+    """Add the deletes at the ends of dumps.
 
     A dump of a table with more bytes of events than allowed ends the tail before its end; then the result is True.
     """
-    for ending in sorted((e for e in closing if e.end.began), key=lambda e: (e.row.incarnation, e.row.lsn)):
+    for ending in sorted((e for e in closing if e.end.dump_start), key=lambda e: (e.row.incarnation, e.row.lsn)):
         assert ending.window is not None, "discarded chunks are no windows"
         table = ending.row.table
         if log and log.estimate_bytes(Wanted(table=table)) > max_bytes:

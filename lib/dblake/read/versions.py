@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dblake.core.names import split_qualified
@@ -20,8 +19,8 @@ from dblake.lake.files import file_path, filesystem
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
-from dblake.lake.tables import find_table, open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.lake.tables import DeltaTable, find_table, open_table
+from dblake.redecode.changed_tables import read_changed_tables
 
 
 @dataclass(frozen=True)

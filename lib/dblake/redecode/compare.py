@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, TimestampType
 
-from dblake.redecode.ledger import COUNTS
+from dblake.redecode.changed_tables import COUNTS
 
 _OLD, _NEW = "old", "new"
 

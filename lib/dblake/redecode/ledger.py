@@ -14,10 +14,7 @@ from typing import Any
 
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
-from dblake.lake.tables import has_table
-
-COUNTS = ("same", "different", "only_old", "only_new")
-"""The columns that count rows."""
+from dblake.redecode.changed_tables import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +88,3 @@ def read_run(paths: Paths, number: int) -> RedecodeRun:
     rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
     run_line = next(row for row in rows if row["of"] is None)
     return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], parse_lines(rows))
-
-
-def read_changed_tables(paths: Paths) -> dict[str, dict[int, int]]:
-    """Return, by table and run, the first batch with changed events or schemas; only of runs that swapped events."""
-    if not has_table(paths.redecoded):
-        return {}
-    swapped = newest_batch(paths.events, Application.redecode(paths.source))
-    differs = " OR ".join(f"{name} > 0" for name in COUNTS[1:])
-    rows = query_rows(
-        paths.redecoded, f"SELECT \"table\", run, min(batch) AS batch FROM t WHERE run <= {swapped} AND ({differs}) "
-                         "AND of IN ('schemas', 'events') GROUP BY \"table\", run",
-    )
-    changed: dict[str, dict[int, int]] = {}
-    for row in rows:
-        changed.setdefault(row["table"], {})[row["run"]] = row["batch"]
-    return changed

@@ -15,7 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
-from dblake.redecode.ledger import COUNTS, DifferenceLine, RedecodeRun, parse_lines
+from dblake.redecode.changed_tables import COUNTS
+from dblake.redecode.ledger import DifferenceLine, RedecodeRun, parse_lines
 
 #: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
 #: are the same in all batches; the one line without ``of`` describes the run itself.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -16,20 +15,32 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.errors import UsageError
-from dblake.core.position import Position
-from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.tables import has_table
 from dblake.sql.views import Views
 
 _REJECTED_NODES = ("plans.logical.Command", "plans.logical.ParsedStatement")
+#: The twin of the macro in ``engine``: the elements of a PostgreSQL array of one dimension, as text.
+_FUNCTIONS = (
+    r"""CREATE OR REPLACE TEMPORARY FUNCTION array_of(value STRING) RETURNS ARRAY<STRING> RETURN
+    transform(regexp_extract_all(regexp_replace(value, '^\\[[^=]*\\]=', ''), '"(?:[^"\\\\]|\\\\.)*"|[^{},]+', 0),
+    e -> CASE WHEN e = 'NULL' THEN NULL WHEN startswith(e, '"')
+    THEN regexp_replace(substr(e, 2, length(e) - 2), '\\\\(.)', '$1') ELSE e END)""",
+)
 _RELATION_NODE = "analysis.UnresolvedRelation"
 
 
-def query(spark: SparkSession, paths: Paths, statement: str, at: Frontier | None = None) -> DataFrame:
-    """Return the statement's result, not yet computed; with ``at``, as of that row of the frontier.
+def query(spark: SparkSession, paths: Paths, statement: str, at: str | None = None) -> DataFrame:
+    """Return the statement's result, not yet computed; with ``at``, as of that point.
 
     Raises UsageError for a statement that is not a query or that Spark cannot parse or resolve.
+    """
+    return query_views(spark, Views(spark, paths, at), statement)
+
+
+def query_views(spark: SparkSession, views: Views, statement: str) -> DataFrame:
+    """Return the statement's result, not yet computed, over views that are created as it names them.
+
+    Raises as ``query`` does.
     """
     try:
         plan = _parse(spark, statement)
@@ -38,7 +49,9 @@ def query(spark: SparkSession, paths: Paths, statement: str, at: Frontier | None
             if any(_is_instance(spark, node, kind) for kind in _REJECTED_NODES):
                 raise UsageError(f"{node.nodeName()} is not a query, and sql only reads", next_step="write a SELECT")
         relations = [node.multipartIdentifier() for node in nodes if _is_instance(spark, node, _RELATION_NODE)]
-        Views(spark, paths, at).create([[r.apply(i) for i in range(r.size())] for r in relations])
+        views.create([[r.apply(i) for i in range(r.size())] for r in relations])
+        for macro in _FUNCTIONS:
+            spark.sql(macro)
         return spark.sql(statement)
     except PySparkException as error:
         raise to_usage_error(error) from None
@@ -62,30 +75,6 @@ def to_usage_error(error: PySparkException) -> UsageError:
         return UsageError(message, next_step="correct the query")
     condition = error.getCondition() or type(error).__name__
     return UsageError(f"the query failed while running: {condition}", next_step="correct the query")
-
-
-def read_frontier_at(paths: Paths, text: str) -> Frontier:
-    """Return the newest point that state recorded at or before a position (``1/4711``) or an ISO time.
-
-    A time without a zone is UTC. Raises UsageError for a text that is neither, and if there is no such point.
-    """
-    if not has_table(paths.frontier):
-        raise UsageError("state has not been folded yet", next_step="run ./spark-submit.sh state")
-    until: Position | datetime
-    try:
-        if "/" in text:
-            until = Position.parse(text)
-        else:
-            moment = datetime.fromisoformat(text)
-            until = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except ValueError:
-        raise UsageError(f"--at {text} is neither a position nor a time",
-                         next_step="write 1/4711 or 2024-01-31T12:00:00") from None
-    frontier = read_frontier(paths, until=until)
-    if frontier.position is None:
-        raise UsageError(f"state recorded no point at or before {text}",
-                         next_step="SELECT * FROM dblake.frontier lists the recorded points")
-    return frontier
 
 
 def _parse(spark: SparkSession, statement: str) -> Any:

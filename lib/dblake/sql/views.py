@@ -1,186 +1,209 @@
-"""Views of one source in the session's catalog, created for the names that a query uses.
+"""Views of one source in a Spark session's catalog, created for the names that a query uses.
 
-Place: between ``sql.live`` and ``sql.query``. Names: ``schema.table``, ``schema.table_live``, ``schema.table_history``;
-``dblake.events``, ``.schemas``, ``.windows``, ``.frontier``, ``.verifications``. Guarantee: each view is pinned to the
-table versions that are newest when it is created, or to those of a frontier row, so one query reads one consistent
-point. Names match case-insensitively, as in Spark; a character that Spark rejects in a view's name is written ``_``.
+Place: between ``read`` and ``sql.query``. Names are those of ``names``, but Spark accepts no view's name with other
+characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned
+when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are those of a
+reading; live views fold newer events in Spark.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from dblake.core.errors import StateError, UsageError
+from dblake.core.errors import UsageError
 from dblake.core.names import split_qualified
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.events.schema import EVENTS, WINDOWS
-from dblake.lake.frontier import FRONTIER, Frontier, read_frontier
+from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
-from dblake.lake.schemas import SCHEMAS, read_schemas
+from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
-from dblake.spark.sql_literals import delta, identifier, literal
+from dblake.read.reading import LakeReading, TableReading, open_reading
+from dblake.spark.sql_literals import delta, identifier, literal, position
 from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
-from dblake.state.shape import Shape, shape_of, widened_to_fit
+from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, spelled, sql_name
+from dblake.sql.system import SYSTEM_TABLES, SystemTable
+from dblake.state.files import table_columns
+from dblake.state.shape import Shape, first_compatible_version, shape_of, widened_to_fit
 from dblake.state.table import progress
-from dblake.verification.ledger import VERIFICATIONS
-
-SYSTEM_DATABASE = "dblake"
-"""The database of the views over a source's own tables."""
-LIVE, HISTORY = "_live", "_history"
-
-
-@dataclass(frozen=True, slots=True)
-class _TableView:
-    """A view of a table: ``kind`` is ``""``, ``_live`` or ``_history``."""
-
-    table: str
-    kind: str
 
 
 class Views:
-    """Creates views on demand, with ``at`` as of a row of the frontier.
+    """Creates views on demand, with ``at`` as of a point.
 
-    Reads the schemas once; later tables need a new instance.
+    Reads the schemas once; later tables need a new instance. Raises UsageError and PointOutOfRange as ``open_reading``.
     """
 
-    def __init__(self, spark: SparkSession, paths: Paths, at: Frontier | None = None) -> None:
+    def __init__(self, spark: SparkSession, paths: Paths, at: str | None = None) -> None:
         self._spark, self._paths, self._at = spark, paths, at
-        self._schemas: dict[str, list[TableSchema]] = {}
-        if has_table(paths.schemas):
-            for table, versions in read_schemas(paths).items():
-                visible = [v.schema for v in versions if at is None or v.batch <= at.batch]
-                if visible:
-                    self._schemas[table] = visible
-        self._by_name: dict[tuple[str, str], list[str]] = {}
-        for table in self._schemas:
-            schema, name = split_qualified(table)
-            self._by_name.setdefault((_view_name(schema).lower(), _view_name(name).lower()), []).append(table)
+        known = read_schemas(paths)
+        tables = known if at is None else self.reading.tables
+        self._schemas: dict[str, list[TableSchema]] = {
+            table: [v.schema for v in (known[table] if at is None else self.reading.schemas(table))] for table in tables
+        }
+        self.names = TableNames(self._schemas)
         self._databases: dict[str, tempfile.TemporaryDirectory[str]] = {}
-        schemas = sorted({schema for schema, _ in self._by_name})
-        self._default = schemas[0] if len(schemas) == 1 else "public" if "public" in schemas else None
-        for database in [*schemas, SYSTEM_DATABASE]:
+        self._default = spelled(self.names.default).lower() if self.names.default else None
+        for database in [*{spelled(schema).lower() for schema in self.names.schemas}, SYSTEM_SCHEMA]:
             self._create_database(database)
         if self._default:
             spark.catalog.setCurrentDatabase(self._default)
 
+    @cached_property
+    def reading(self) -> LakeReading:
+        """The reading of the plain tables."""
+        return open_reading(self._paths, self._at)
+
     @property
-    def tables(self) -> list[str]:
-        """Return the qualified names of all tables."""
-        return sorted(self._schemas)
+    def schemas(self) -> dict[str, TableSchema]:
+        """The newest schema of every table, or that of the point."""
+        return {table: versions[-1] for table, versions in self._schemas.items()}
 
     def create(self, names: Iterable[Sequence[str]]) -> None:
         """Create the views for names, each given in parts as in the query; other names are ignored.
 
-        Raises UsageError for an ambiguous name and StateError if events cannot be folded over a table's state.
+        Raises UsageError for an ambiguous name, one that Spark does not accept, and one of another source; StateError
+        if events cannot be folded over a table's state.
         """
         for parts in names:
             if len(parts) == 1:
                 self._create_unqualified(parts[0].lower())
-            elif len(parts) == 2 and parts[0].lower() == SYSTEM_DATABASE and self._create_system_view(parts[1].lower()):
-                continue
+            elif len(parts) == 3:
+                raise UsageError(f"{'.'.join(parts)}: Spark reads one source at a time",
+                                 next_step="join sources with the default engine")
+            elif len(parts) == 2 and parts[0].lower() == SYSTEM_SCHEMA and parts[1].lower() in SYSTEM_TABLES:
+                name = parts[1].lower()
+                self._replace(f"VIEW {SYSTEM_SCHEMA}.{name}", f"SELECT * FROM {self._system_sql(SYSTEM_TABLES[name])}")
             elif len(parts) == 2:
-                view = self._resolve(parts[0].lower(), parts[1].lower())
+                view = self._find(*parts)
                 if view:
                     self._replace(f"VIEW {identifier(parts[0])}.{identifier(parts[1])}", self._sql(view))
 
+    def find(self, parts: Sequence[str]) -> TableView | None:
+        """Return the view that a name in parts means; None for another name. Raises UsageError as ``create``."""
+        if len(parts) == 2:
+            return self._find(*parts)
+        schemas = [self.names.default] if self.names.default else self.names.schemas
+        return next((view for schema in schemas if (view := self._find(schema, parts[-1]))), None)
+
     def read_plain(self, table: str) -> DataFrame:
         """Return the rows of the plain view of a table, given by its qualified name."""
-        return self._spark.sql(self._sql(_TableView(table, "")))
+        return self.read(TableView(table))
+
+    def read(self, view: TableView) -> DataFrame:
+        """Return the rows of a view."""
+        return self._spark.sql(self._sql(view))
 
     def _create_unqualified(self, name: str) -> None:
         self._spark.catalog.dropTempView(name)
-        views = {schema: v for schema in {s for s, _ in self._by_name} if (v := self._resolve(schema, name))}
+        schemas = {spelled(schema).lower() for schema in self.names.schemas}
+        views = {schema: v for schema in schemas if (v := self.names.find_spelled(schema, name))}
         if self._default in views:
             self._replace(f"VIEW {identifier(self._default or '')}.{identifier(name)}", self._sql(views[self._default]))
         elif len(views) > 1:
             raise UsageError(f"{name} is a table of {', '.join(sorted(views))}", next_step=f"write schema.{name}")
         elif views:
             self._replace(f"TEMPORARY VIEW {identifier(name)}", self._sql(*views.values()))
+        else:
+            self._reject_real_name(None, name)
 
-    def _resolve(self, schema: str, name: str) -> _TableView | None:
-        for kind in ("", LIVE, HISTORY):
-            tables = self._by_name.get((schema, name.removesuffix(kind)), []) if name.endswith(kind) else []
-            if len(tables) > 1:
-                raise UsageError(
-                    f"{schema}.{name} is ambiguous in Spark: {' or '.join(tables)}",
-                    next_step="read the table by its folder under state/ in the warehouse",
-                )
-            if tables:
-                return _TableView(tables[0], kind)
-        return None
+    def _find(self, schema: str, name: str) -> TableView | None:
+        view = self.names.find_spelled(schema, name)
+        if view is None:
+            self._reject_real_name(schema, name)
+        return view
 
-    def _create_system_view(self, name: str) -> bool:
-        tables: Mapping[str, tuple[str, StructType]] = {
-            "events": (self._paths.events, EVENTS), "schemas": (self._paths.schemas, from_arrow_schema(SCHEMAS)),
-            "windows": (self._paths.windows, WINDOWS), "frontier": (self._paths.frontier, from_arrow_schema(FRONTIER)),
-            "verifications": (self._paths.verifications, from_arrow_schema(VERIFICATIONS)),
-        }
-        if name not in tables:
-            return False
-        path, schema = tables[name]
-        self._replace(f"VIEW {SYSTEM_DATABASE}.{name}", f"SELECT * FROM {self._relation(path, schema)}")
-        return True
-
-    def _sql(self, view: _TableView) -> str:
-        # Read before the state table: a later frontier could be ahead of it, and the view would miss events.
-        frontier = self._at or (read_frontier(self._paths) if view.kind == LIVE else Frontier())
-        shape = shape_of(self._schemas[view.table])
-        events = self._relation(self._paths.events, EVENTS)
-        of_table = f"`table` = {literal(view.table)}"
-        if view.kind == HISTORY:
-            return history_sql(shape, f"(SELECT * FROM {events} WHERE {of_table})")
-        shape, state, folded = self._state(view.table, shape, strict=view.kind == LIVE)
-        if view.kind == "":
-            return plain_sql(shape, state)
-        if view.table not in frontier.behind:
-            folded = max(folded, frontier.batch)
-        return live_sql(shape, state, f"(SELECT * FROM {events} WHERE {of_table} AND batch > {folded})")
-
-    def _state(self, table: str, shape: Shape, *, strict: bool) -> tuple[Shape, str, int]:
-        """Return the shape of state, state as a relation, and the landing batch it holds.
-
-        ``strict`` raises StateError if newer events cannot be folded over state.
-        """
-        path = self._paths.state(*split_qualified(table))
-        if self._at and table in self._at.behind:
+    def _reject_real_name(self, schema: str | None, name: str) -> None:
+        """Raise UsageError if the name is a table's at the source that Spark does not accept."""
+        view = self.names.find(schema, name)
+        if view:
+            own_schema, own_name = (spelled(part) for part in split_qualified(view.table))
             raise UsageError(
-                f"table {table} was behind at that point: its state held landing batch {self._at.behind[table]}",
-                next_step="choose another point, or omit --at",
+                f"Spark accepts no view named {sql_name(view.table)}{view.kind}",
+                next_step=f"write {own_schema}.{own_name}{view.kind}, or use the default engine",
             )
-        is_folded = self._at is None or table in self._at.versions
-        now = progress(path, Application.state(self._paths.source)) if is_folded else None
+
+    def _sql(self, view: TableView) -> str:
+        if view.kind == HISTORY:
+            events = self._system_sql(SYSTEM_TABLES["events"])
+            of_table = f"(SELECT * FROM {events} WHERE `table` = {literal(view.table)})"
+            return history_sql(shape_of(self._schemas[view.table]), of_table)
+        if view.kind == LIVE and self._at is None:
+            return self._live_sql(view.table)
+        if view.table not in self.reading.tables:
+            shape = shape_of(self._schemas[view.table])
+            return plain_sql(shape, state_rows_sql(shape, None, set()))
+        return self._reading_sql(self.reading.table(view.table))
+
+    def _reading_sql(self, reading: TableReading) -> str:
+        """Return a query for the rows of a table of the reading. Raises UsageError if Spark cannot fold its events."""
+        folded = 0
+        if reading.version is None:
+            state = state_rows_sql(reading.shape, None, set())
+        else:
+            table = open_table(reading.path, reading.version)
+            state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(table_columns(table).types))
+            folded = table.transaction_version(Application.state(self._paths.source)) or 0
+        if reading.changes is None:
+            return plain_sql(reading.shape, state)
+        # Folded again by Spark: a view cannot refer to rows of this process.
+        if reading.version is None and first_compatible_version(self._schemas[reading.table]):
+            raise UsageError(f"table {reading.table} changed its key or a type before this point",
+                             next_step="use the default engine")
+        newer = f"`table` = {literal(reading.table)} AND batch > {folded}"
+        events = self._system_sql(SYSTEM_TABLES["events"])
+        return live_sql(reading.shape, state, f"(SELECT * FROM {events} WHERE {newer})")
+
+    def _live_sql(self, table: str) -> str:
+        """Return a query for a table's rows after all events. Raises StateError if they cannot be folded over state."""
+        # Read before the state table: a later frontier could be ahead of it, and the view would miss events.
+        frontier = read_frontier(self._paths)
+        shape, state, folded = self._state(table, shape_of(self._schemas[table]))
+        if table not in frontier.behind:
+            folded = max(folded, frontier.batch)
+        events = self._system_sql(SYSTEM_TABLES["events"])
+        return live_sql(
+            shape, state, f"(SELECT * FROM {events} WHERE `table` = {literal(table)} AND batch > {folded})"
+        )
+
+    def _state(self, table: str, shape: Shape) -> tuple[Shape, str, int]:
+        """Return the shape of state, state as a relation, and the landing batch it holds."""
+        path = self._paths.state(*split_qualified(table))
+        now = progress(path, Application.state(self._paths.source))
         if now is None:
             return shape, state_rows_sql(shape, None, set()), 0
-        relation = delta(path, self._at.versions[table] if self._at else now.version)
-        fields = self._spark.sql(f"SELECT * FROM {relation} LIMIT 0").schema
-        existing = {f.name: f.dataType.simpleString().upper() for f in fields}
-        if strict:
-            now.require_key(shape)
-        try:
-            shape = widened_to_fit(shape, existing)
-        except StateError:
-            # The plain view can still be read as of before the change; newer events cannot be folded over it.
-            if strict:
-                raise
-        return shape, state_rows_sql(shape, relation, set(existing)), now.batch or 0
+        now.require_key(shape)
+        existing = table_columns(open_table(path, now.version)).types
+        shape = widened_to_fit(shape, existing)
+        return shape, state_rows_sql(shape, delta(path, now.version), set(existing)), now.batch or 0
 
-    def _relation(self, path: str, schema: StructType) -> str:
-        """Return a system table as a relation, as of now or of the frontier row; empty if it does not exist yet."""
+    def _system_sql(self, table: SystemTable) -> str:
+        """Return a system table as a relation, as of now or of the point; empty if it does not exist yet."""
+        path = table.path(self._paths)
         if not has_table(path):
-            columns = ", ".join(f"CAST(NULL AS {f.dataType.simpleString()}) AS {identifier(f.name)}" for f in schema)
+            fields: StructType = from_arrow_schema(table.schema)
+            columns = ", ".join(f"CAST(NULL AS {f.dataType.simpleString()}) AS {identifier(f.name)}" for f in fields)
             return f"(SELECT {columns} WHERE false)"
         pinned = delta(path, open_table(path).version())
-        if self._at and StructField("batch", LongType()) in schema.fields:
-            return f"(SELECT * FROM {pinned} WHERE batch <= {self._at.batch})"
-        return pinned
+        if self._at is None:
+            return pinned
+        until = self._until(table)
+        at = f"named_struct('incarnation', incarnation, 'lsn', {table.lsn}, 'seq', {table.seq})"
+        return f"(SELECT * FROM {pinned} WHERE {f'{at} <= {position(until)}' if until else 'false'})"
+
+    def _until(self, table: SystemTable) -> Position | None:
+        """Return the position up to which a system table is read as of the point."""
+        if table is SYSTEM_TABLES["events"]:
+            events = self.reading.events()
+            return events.until if events else None
+        return self.reading.position
 
     def _create_database(self, name: str) -> None:
         # Spark requires a folder for every database. These hold only views, so the folder is temporary.
@@ -192,6 +215,3 @@ class Views:
     def _replace(self, view: str, text: str) -> None:
         self._spark.sql(f"CREATE OR REPLACE {view} AS {text}")
 
-
-def _view_name(part: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]", "_", part)

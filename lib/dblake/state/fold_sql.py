@@ -25,8 +25,8 @@ def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
     """Return SQL for row events with ``_key`` and ``_at``; one before the truncate becomes a delete at the truncate."""
     rows = (
         f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
-        f"CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at "
-        f"FROM {events} WHERE op <> 't'"
+        f"CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at, "
+        f"origin FROM {events} WHERE op <> 't'"
     )
     if truncated_at is None:
         return rows

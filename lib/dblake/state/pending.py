@@ -14,7 +14,7 @@ from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.tables import has_table, open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.redecode.changed_tables import read_changed_tables
 
 _NEWEST = "max.batch"
 

@@ -21,7 +21,7 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.session import Session
 from dblake.state.files import table_columns

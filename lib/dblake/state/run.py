@@ -32,7 +32,7 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, newest_version
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
-from dblake.redecode.ledger import read_changed_tables
+from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.session import Session, as_session
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.key_ranges import fold_ranges

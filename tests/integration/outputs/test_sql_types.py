@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dblake.core.errors import EventRejected
@@ -21,6 +21,9 @@ from tests.support.sql_places import Place
 from tests.support.streams import ID, Stream
 
 _DOMAINS = {"positive": "integer", "price": "numeric(6,2)", "words": "text[]"}
+
+# NaN, infinity, years before 1 and after 9999, zero dates, the character NUL; MySQL's JSON has no larger numbers.
+_DOCUMENTED = re.compile(r"^-?(NaN|Infinity)$| BC$|^\d{5,}-|^0000-|-00|\0|1e400", re.IGNORECASE)
 
 
 def _postgres_types() -> list[tuple[str, list[str]]]:
@@ -77,6 +80,9 @@ def _as_text(place: Place, kind: str) -> str:
     """Return the SQL that makes a column's canonical text."""
     if place.flavour == "postgres":
         return "v::text"
+    if kind in ("real", "float", "double precision", "double"):
+        # As text, a float has six digits only.
+        return "v + 0e0"
     return "bin(v)" if kind.startswith("bit(") else "v" if _is_binary(kind) else "CAST(v AS char)"
 
 
@@ -93,9 +99,10 @@ def _is_same(kind: str, text: str, found: Any) -> bool:
     if kind == "json":
         return bool(json.loads(text) == json.loads(found))
     if kind == "boolean":
-        return bool({"t": "1", "f": "0"}.get(text) == found)
+        return found in ({"t": ("1", "true"), "f": ("0", "false")}[text])
     if kind in ("real", "float", "double precision", "double"):
-        return math.isclose(float(text), float(found), rel_tol=1e-6 if kind in ("real", "float") else 0)
+        one = np.float32 if kind in ("real", "float") else np.float64
+        return bool(one(text) == one(found))
     if kind.startswith("bit("):
         return int(text, 2) == int(found, 2)
     if kind.startswith(("timestamp", "datetime")):
@@ -113,26 +120,31 @@ def _trimmed(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _undocumented(rejected: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Return the rejected texts that the documentation does not name as such."""
+    return [(kind, text[:80]) for kind, texts in rejected.items() for text in texts if not _DOCUMENTED.search(text)]
+
+
 def test_postgres_types_arrive_in_postgres(on_postgres: Place) -> None:
     assert _deliver(on_postgres, _postgres_types()) == {}
 
 
 def test_postgres_types_arrive_in_mariadb(on_mariadb: Place) -> None:
     rejected = _deliver(on_mariadb, _postgres_types())
-    assert {kind: len(texts) for kind, texts in rejected.items()} == {}
+    assert rejected and not _undocumented(rejected)
 
 
 @pytest.mark.slow
 def test_postgres_types_arrive_in_mysql(on_mysql: Place) -> None:
     rejected = _deliver(on_mysql, _postgres_types())
-    assert {kind: len(texts) for kind, texts in rejected.items()} == {}
+    assert rejected and not _undocumented(rejected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["mariadb", "mysql"])
 def test_mysql_types_arrive_in_postgres(on_postgres: Place, flavour: str) -> None:
     rejected = _deliver(on_postgres, _mysql_types(flavour))
-    assert {kind: len(texts) for kind, texts in rejected.items()} == {}
+    assert rejected and not _undocumented(rejected)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import StateError, UsageError
-from dblake.sql.query import query, read_frontier_at
+from dblake.sql.query import query
 from tests.spark.state.conftest import Lake, table_schema
 
 T = table_schema("public.t", "id integer key", "a text", "b text")
@@ -73,7 +73,7 @@ LIVE = [(1, None, "b1"), (3, "a3", "filled"), (4, "new", "b4"), (5, "again", Non
         ("SELECT * FROM new_live", [(1, "x")]),
         ("SELECT * FROM lone_live ORDER BY v", [(5,), (6,)]),
         ("SELECT * FROM My_Shop.Order_lines", [(1,)]),
-        ("SELECT * FROM altered", [(1, 1, None)]),
+        ("SELECT * FROM altered", [(1, "x", 1)]),
         ("WITH x AS (SELECT id FROM public.t_live) SELECT count(*), (SELECT max(id) FROM other.t) FROM x "
          "WHERE EXISTS (SELECT 1 FROM cut WHERE cut.id = x.id)", [(1, 1)]),
         ("SELECT `table`, count(*) FROM dblake.events WHERE batch = 2 GROUP BY 1 ORDER BY 1",
@@ -114,20 +114,6 @@ def test_history_truncate_ends_all_versions(lake: Lake) -> None:
 
 def test_history_without_key_has_the_created_rows(lake: Lake) -> None:
     assert run(lake, "SELECT v, _from.lsn, _to FROM lone_history ORDER BY v") == [(5, 15, None), (6, 21, None)]
-
-
-def test_query_as_of_frontier_point_ignores_newer_events(lake: Lake) -> None:
-    at = read_frontier_at(lake.paths, "1/1000")
-    assert [tuple(r) for r in query(lake.spark, lake.paths, "SELECT count(*) FROM dblake.events", at).collect()] == [
-        (13,)
-    ]
-    assert [tuple(r) for r in query(lake.spark, lake.paths, "SELECT * FROM t_live ORDER BY id", at).collect()] == PLAIN
-
-
-@pytest.mark.parametrize("point", ["1/9", "2020-01-01", "yesterday"])
-def test_unknown_frontier_point_is_rejected(lake: Lake, point: str) -> None:
-    with pytest.raises(UsageError):
-        read_frontier_at(lake.paths, point)
 
 
 def test_live_view_after_incompatible_change_is_rejected(lake: Lake) -> None:

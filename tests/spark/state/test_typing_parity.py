@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from dblake.events.keys import key_sql
 from dblake.spark.sql_literals import texts as texts_sql
 from dblake.spark.types import read_sql
+from dblake.sql import duckdb_types
 from dblake.state.fold import key_texts
 from dblake.state.values import arrow_type, read_texts
 
@@ -68,6 +70,19 @@ def test_arrow_typing_of_single_text_equals_sql(by_sql: dict[str, list[object]],
     texts = [*CASES[kind], None]
     values = [_values(read_texts(kind, pa.array([text], pa.string())))[0] for text in texts]
     assert _shown(texts, values) == _shown(texts, by_sql[kind])
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_duckdb_typing_of_odd_texts_equals_arrow(kind: str) -> None:
+    # No source sends a decimal with an exponent.
+    texts = [text for text in CASES[kind] if not (kind.startswith("DECIMAL") and "e" in text.lower())] + [None]
+    column = pa.array(texts, pa.string())
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("texts", pa.table({"n": range(len(texts)), "v": column}))
+    typed = connection.sql(f"SELECT {duckdb_types.read_sql(kind, 'v')} AS t FROM texts ORDER BY n").to_arrow_table()
+    values = _values(typed["t"].combine_chunks().cast(arrow_type(kind)))
+    assert _shown(texts, values) == _shown(texts, _values(read_texts(kind, column)))
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -16,7 +16,7 @@ from dblake.consume.checkpoints import FileCheckpoint
 from dblake.consume.filters import Partition, Selection
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointUnreadable, StateNotReady, UsageError
+from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointOutOfRange, StateNotReady, UsageError
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.log import Application, record_batch
 from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe
@@ -142,7 +142,7 @@ def test_resume_inside_bootstrap_repeats_nothing(shop: Shop, monkeypatch: pytest
     monkeypatch.setattr("dblake.consume.state_rows.ROWS_AT_ONCE", 3)
     found = read(shop)
     for place in (2, 4, 9, 12):
-        # The rest is read at the state versions of the checkpoint, whatever state does meanwhile.
+        # The rest is read at the state versions of the checkpoint, whatever state does after it.
         shop.move()
         shop.land()
         shop.reconcile()
@@ -199,12 +199,11 @@ def test_start_points(quiet_shop: Shop) -> None:
     assert third.committed_at is not None
     assert changes(read(quiet_shop, start=third.committed_at.isoformat()))[-1] == everything[-1]
     assert read(quiet_shop, start="now") == []
-    assert changes(read(quiet_shop, start="2000-01-01")) == everything
 
 
 @pytest.mark.parametrize("point", ["1/99999999", "2/1"])
 def test_start_beyond_events_rejected(quiet_shop: Shop, point: str) -> None:
-    with pytest.raises(PointUnreadable, match=rf"from {point} on; the earliest point is 1/0/0, the latest 1/\d+/2"):
+    with pytest.raises(PointOutOfRange, match=rf"{point} cannot be read: the earliest readable point is"):
         read(quiet_shop, start=point)
 
 
@@ -212,17 +211,17 @@ def test_start_before_retention_rejected(shop: Shop) -> None:
     expired = changes(read(shop, start="1/0"))[15]
     batch = shop.lake.reached.batch
     record_batch(shop.paths.events, Application.consolidation("shop"), batch)
-    with pytest.raises(PointUnreadable):
+    with pytest.raises(PointOutOfRange):
         read(shop, start=f"1/{expired.position.lsn}")
 
 
 @pytest.mark.parametrize("text", ["yesterday", "1", "1/2/3/4", ""])
 def test_start_without_meaning_rejected(quiet_shop: Shop, text: str) -> None:
-    with pytest.raises(UsageError, match="is no point to begin at"):
+    with pytest.raises(UsageError, match="is no point: neither a position nor a time"):
         quiet_shop.subscribe(start=text)
 
 
-def test_bootstrap_without_state_asks_for_it(tmp_path: Path) -> None:
+def test_bootstrap_without_state_is_retryable(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with pytest.raises(StateNotReady, match="there are no events yet"):
         read(shop)

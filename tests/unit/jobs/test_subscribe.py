@@ -86,8 +86,8 @@ def test_sigterm_ends_with_0(folder: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--output", "archiv"], 64, "there is no output archiv. Next: use - or one of archive"),
-    (["--output", "-", "--from", "yesterday"], 64, "'yesterday' is no point to begin at"),
-    (["--output", "-", "--from", "1/999999999"], 78, "the earliest point is 1/0/0, the latest 1/"),
+    (["--output", "-", "--from", "yesterday"], 64, "'yesterday' is no point: neither a position nor a time"),
+    (["--output", "-", "--from", "1/999999999"], 78, "1/999999999 cannot be read: the earliest readable point is"),
     (["--output", "-", "--table", "orders"], 78, "tables: not a schema.table pattern: orders"),
     (["--output", "-", "--checkpoint", "redis://x"], 78, "checkpoint: must be file:PATH or zookeeper://"),
 ])

@@ -71,7 +71,7 @@ class MysqlTarget(Target):
         if is_mariadb is not (given.flavour == "mariadb"):
             raise ConfigError(
                 f"output {given.name}: the server is {'MariaDB' if is_mariadb else 'MySQL'}, its url names another",
-                next_step=f"begin outputs.{given.name}.url with {'mariadb' if is_mariadb else 'mysql'}://",
+                next_step=f"begin outputs.{given.name}.url with {'mariadb' if is_mariadb else 'mysql'}",
             )
         if not self.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self._schema,)):
             self.execute(f"CREATE DATABASE {self.quote(self._schema)} CHARACTER SET utf8mb4")

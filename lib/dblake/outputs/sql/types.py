@@ -96,8 +96,8 @@ def mysql_type(source_type: str, key_columns: int = 0) -> str:
     """
     mapped = _mapped(source_type, "mysql") or _MYSQL_TEXT
     decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", mapped)
-    if decimal and (int(decimal[1]) > 65 or int(decimal[2]) > min(38, int(decimal[1]))):
-        # PostgreSQL's go further.
+    if decimal and (int(decimal[1]) > 65 or int(decimal[2]) > min(30, int(decimal[1]))):
+        # PostgreSQL's go further, and MariaDB's to a scale of 38.
         mapped = _MYSQL_TEXT
     bits = re.fullmatch(r"bit\((\d+)\)", mapped)
     if bits and int(bits[1]) > 64:

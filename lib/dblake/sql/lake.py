@@ -1,0 +1,155 @@
+"""Read a lake from Python: tables and queries as Arrow, pandas, polars, DuckDB or Spark.
+
+Place: behind ``dblake.open``. Guarantee: all tables and queries of one ``Lake`` are read as of one position: state's, a
+point's, or the newest transaction that has landed. No JVM is started unless a Spark session is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dblake.core.errors import UsageError
+from dblake.core.position import Position
+from dblake.lake.layout import Paths
+from dblake.read.reading import LakeReading, TableReading, open_reading
+from dblake.sql.engine import DuckdbEngine
+from dblake.sql.names import TableNames
+from dblake.sql.rows import table_rows_sql
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Lake:
+    """The tables of one source. ``dblake.open`` returns one that is read as of state's newest position."""
+
+    def __init__(self, paths: Paths, point: str | None = None, *, is_live: bool = False) -> None:
+        self._paths, self._point, self._is_live = paths, point, is_live
+
+    def at(self, point: str) -> Lake:
+        """Return the lake as of a point: a position ``1/4711``, an ISO 8601 time (UTC without a zone), or ``now``.
+
+        Raises UsageError for another text, PointOutOfRange for a point that events and state do not cover.
+        """
+        lake = Lake(self._paths, point)
+        _ = lake._reading
+        return lake
+
+    def live(self) -> Lake:
+        """Return the lake as of the newest transaction that has landed completely."""
+        return Lake(self._paths, is_live=True)
+
+    @property
+    def position(self) -> Position | None:
+        """The position that all tables are read at; None if nothing has been folded yet."""
+        return self._reading.position
+
+    @property
+    def tables(self) -> Sequence[str]:
+        """The qualified names of all tables."""
+        return self._reading.tables
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table by its name, as ``sql`` takes it or qualified. Raises UsageError for an unknown name."""
+        return LakeTable(self._paths, self._reading, self._resolve(name))
+
+    def sql(self, statement: str) -> LakeQuery:
+        """Return the result of a query in DuckDB's dialect over the tables of ``sql``.
+
+        Raises UsageError for a statement that is not a query, or that cannot be parsed or resolved.
+        """
+        return LakeQuery(self._engine, statement)
+
+    @cached_property
+    def _reading(self) -> LakeReading:
+        return open_reading(self._paths, self._point, is_live=self._is_live)
+
+    @cached_property
+    def _engine(self) -> DuckdbEngine:
+        return DuckdbEngine(self._paths, self._point, is_live=self._is_live, reading=self._reading)
+
+    def _resolve(self, name: str) -> str:
+        if name in self._reading.tables:
+            return name
+        names = TableNames(self._reading.tables)
+        view = names.find_written(name)
+        if view is None or view.kind:
+            raise UsageError(f"there is no table {name}", next_step=names.suggest(name.rpartition(".")[2]))
+        return view.table
+
+
+class LakeTable:
+    """The rows of one table; nothing is read before one of its methods is called, and each reads the same rows."""
+
+    def __init__(self, paths: Paths, reading: LakeReading, name: str) -> None:
+        self._paths, self._lake, self.name = paths, reading, name
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table, in no particular order."""
+        import duckdb
+
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        return self.to_duckdb(connection).to_arrow_table().cast(self._table.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows as a pandas data frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a polars data frame."""
+        return _to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        """Return the rows as a relation of a DuckDB connection: only what a query of it needs is read."""
+        return connection.sql(table_rows_sql(connection, self._table, f"_dblake_{id(self)}"))
+
+    def to_spark(self, session: SparkSession) -> DataFrame:
+        """Return the rows as a data frame of a Spark session, which has Delta's packages."""
+        from dblake.sql.spark_reading import reading_frame
+
+        return reading_frame(session, self._table)
+
+    @cached_property
+    def _table(self) -> TableReading:
+        return self._lake.table(self.name)
+
+
+class LakeQuery:
+    """The result of a query; each method runs it."""
+
+    def __init__(self, engine: DuckdbEngine, statement: str) -> None:
+        self._engine, self._statement = engine, statement
+        self._engine.prepare(statement)
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table."""
+        return self._engine.prepare(self._statement).to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows as a pandas data frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a polars data frame."""
+        return _to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        """Return all rows as a relation of a DuckDB connection; they are held in memory."""
+        return connection.from_arrow(self.to_arrow())
+
+    def to_spark(self, session: SparkSession) -> DataFrame:
+        """Return all rows as a data frame of a Spark session; they are held in memory."""
+        return session.createDataFrame(self.to_arrow())
+
+
+def _to_polars(rows: pa.Table) -> Any:
+    import polars as pl
+
+    return pl.from_arrow(rows)

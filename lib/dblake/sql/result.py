@@ -1,0 +1,45 @@
+"""The result of a query in any engine: columns, and rows as text or as JSON, read in order as they come.
+
+Place: between the engines and what prints. Guarantee: no value passes through a Python type that cannot hold it; the
+engine converts each to text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+TextRow = Sequence[str | None]
+
+
+class Result(Protocol):
+    """Rows that are computed while they are read, once. Reading raises UsageError if the query fails."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns."""
+
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield each row's values as text, or those of the first ``most`` rows; None is NULL."""
+
+    def json_rows(self) -> Iterator[str]:
+        """Yield each row as a JSON object."""
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """A small result whose values are texts."""
+
+    columns: Sequence[str]
+    rows: Sequence[TextRow]
+
+    def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
+        """Yield the rows, or the first ``most`` of them."""
+        yield from self.rows[:most]
+
+    def json_rows(self) -> Iterator[str]:
+        """Yield each row as a JSON object."""
+        for row in self.rows:
+            yield json.dumps(dict(zip(self.columns, row, strict=True)), ensure_ascii=False)

@@ -1,0 +1,93 @@
+"""A small warehouse made without Spark: events and schemas written directly, state folded by its own tasks.
+
+An event is ``(lsn, op, key, after)``, optionally with its undecoded columns, as in ``tests/spark/state/conftest.py``,
+whose ``Lake`` writes the same with Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from dblake.core.names import split_qualified
+from dblake.core.position import Position
+from dblake.core.schema import TableSchema
+from dblake.events.files import EVENT_COLUMNS, write_event_file
+from dblake.lake.frontier import append_frontier, read_frontier
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, commit_files
+from dblake.lake.schemas import SCHEMAS, read_schemas, schema_row
+from dblake.state.events import Events, Selection, split_tables
+from dblake.state.merge import Slice, merge_slice
+
+Event = tuple[object, ...]
+
+
+class PlainLake:
+    """One source's tables."""
+
+    def __init__(self, root: Path, source: str = "shop") -> None:
+        self.paths = Paths(str(root), source)
+
+    def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
+        """Append a version of a table's schema."""
+        row = schema_row(schema, Position(1, lsn), batch)
+        write_deltalake(self.paths.schemas, pa.Table.from_pylist([row], schema=SCHEMAS), mode="append")
+
+    def land(self, batch: int, events: Mapping[TableSchema, Sequence[Event]]) -> None:
+        """Append the events of one batch, by table."""
+        rows = [_row(schema, batch, event) for schema, found in events.items() for event in found]
+        self.append(pa.Table.from_pylist(sorted(rows, key=lambda r: (r["lsn"], r["seq"])), schema=EVENT_COLUMNS), batch)
+
+    def append(self, events: pa.Table, batch: int) -> None:
+        """Append events in order with the columns of EVENT_COLUMNS, all of one batch."""
+        if not DeltaTable.is_deltatable(self.paths.events):
+            DeltaTable.create(self.paths.events, pa.schema(EVENT_COLUMNS))
+        file = write_event_file(self.paths.events, events.combine_chunks().to_batches())
+        application = Application.reconcile(self.paths.source)
+        commit_files(self.paths.events, DeltaTable(self.paths.events), application, batch, [file])
+
+    def fold(self, until: int) -> None:
+        """Fold all events up to a batch into state and append a frontier row."""
+        done = read_frontier(self.paths)
+        schemas = read_schemas(self.paths)
+        chunks = list(Events(self.paths.events).read(Selection(done.batch, until)))
+        events = pa.concat_tables(chunks)
+        newest = max(zip(*(events[name].to_pylist() for name in ("incarnation", "lsn", "seq")), strict=True))
+        versions = dict(done.versions)
+        for table, found in split_tables(events).items():
+            known = tuple(v.schema for v in schemas[table] if v.batch <= until)
+            recent = tuple(v.schema for v in schemas[table] if done.batch < v.batch <= until)
+            path = self.paths.state(*split_qualified(table))
+            outcome = merge_slice(Slice(
+                table, path, Application.state(self.paths.source), until, done.batch, known, (*recent, known[-1]),
+                found,
+            ))
+            outcome.raise_error()
+            versions[table] = outcome.version
+        frontier = type(done)(until, Position(*newest), versions, {})
+        append_frontier(self.paths, frontier)
+
+
+def _row(schema: TableSchema, batch: int, event: Event) -> dict[str, object]:
+    lsn, op, key, after, *undecoded = event
+    assert isinstance(lsn, int) and (after is None or isinstance(after, dict))
+    names = schema.primary_key
+    keys = None if key is None else list(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
+    return {
+        "incarnation": 1, "lsn": lsn, "seq": 0, "table": schema.table, "op": op, "key": keys, "before": None,
+        "after": None if after is None else list(after.items()), "schema_id": schema.schema_id, "txid": 700,
+        "committed_at": when(lsn), "last_in_txn": True,
+        "origin": "dump" if op in ("r", "f") else "log", "chunk_id": None, "batch": batch,
+        "partial": op in ("c", "u", "r") and after is not None and set(after) != set(schema.names),
+        "undecoded": undecoded[0] if undecoded else [],
+    }
+
+
+def when(lsn: int) -> datetime:
+    """Return the commit time of transaction ``lsn``: that many minutes after midnight."""
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=lsn)
