@@ -9,7 +9,7 @@ change on. Until such a dump is done the table stays as it is, and behind; then 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,10 +24,6 @@ from dblake.state.runner import Runner
 from dblake.state.shape import shape_of, widened_to_fit
 from dblake.state.table import has_odd_names, replace, replace_odd_names
 from dblake.state.upsert import first_rows
-
-if TYPE_CHECKING:
-    # Most callers need no Spark, which takes long to import.
-    pass
 
 
 def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema, TableFeatures
@@ -25,10 +24,6 @@ from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
-
-if TYPE_CHECKING:
-    # Most callers need no Spark, which takes long to import.
-    pass
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")

@@ -15,22 +15,15 @@ PACKAGE = Path(dblake.__file__).parent
 WITHOUT_EFFECT = {
     "core.errors": "errors end a run",
     "core.failpoints": "inert outside tests",
-    "core.processes": "child processes",
     "core.progress": "shows how far the work is",
-    "installation": "locates and packs the code",
     "lake.files": "opens files",
     "lake.frontier": "finds state, which redecode does not read",
     "lake.layout": "paths of tables",
     "lake.locks": "commit locks",
     "lake.log": "commits and reads whole rows",
-    "lake.storage": "where tables lie",
     "lake.tables": "opens tables",
     "landing": "a package without code",
-    "spark": "a package without code",
-    "spark.s3_jars": "jars of the session",
     "spark.session": "starts the session",
-    "spark.startup": "options of the JVM",
-    "spark.storage": "settings of the session",
 }
 SOURCE = '"""Docstring."""\nLIMIT = 3\n"""Rows."""\n\n\ndef cut(rows):\n    """Cut."""\n    return rows[:LIMIT]\n'
 
