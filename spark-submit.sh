@@ -163,15 +163,6 @@ install_jars() {
     rm -rf "$ivy"
 }
 
-# Jobs start without the archive, too, only later. One try for each set of jars.
-install_archive() {
-    [[ -f $venv/jars/archived ]] && return
-    log "archiving the classes of Spark and Delta, once"
-    "$python" -m dblake.spark.class_archive >/dev/null 2>"$venv/jars/archived.log" ||
-        log "the classes could not be archived: each start of Spark takes some seconds longer. Next: see $venv/jars/archived.log"
-    : >"$venv/jars/archived"
-}
-
 # Export everything that a JVM needs.
 need_spark() {
     need_java
@@ -179,7 +170,6 @@ need_spark() {
     SPARK_HOME=${homes[0]}
     export SPARK_HOME
     has_jars || locked install_jars
-    [[ -f $venv/jars/archived ]] || locked install_archive
 }
 
 # The code and its settings as one file, for a spark-submit of the user's own.

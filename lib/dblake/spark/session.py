@@ -127,18 +127,15 @@ def _start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._gateway is None and _GATEWAY not in os.environ:
+        os.environ["SPARK_CONF_DIR"] = str(application_home() / "conf")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Spark's Python workers start with an empty module path.
         os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
         master = settings.get(_MASTER) or _configured_master()
         given = os.environ.get(_SUBMIT_ARGS, "pyspark-shell")
-        settings_file = ["--properties-file", str(application_home() / "conf" / "spark-defaults.conf")]
-        options = shlex.join([*settings_file, *_jar_options(master, given, more_jars), *_code_options(master)])
+        options = shlex.join([*_jar_options(master, given, more_jars), *_code_options(master)])
         os.environ[_SUBMIT_ARGS] = f"{options} {given}"
-        startup.set_java_options(
-            delta_jars(), application_home() / "conf" / "log4j2.properties",
-            is_short=is_short and _is_local_master(master),
-        )
+        startup.set_java_options(is_short=is_short and _is_local_master(master))
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
     with defer_signals(), _discarded_stdout():
@@ -160,26 +157,17 @@ def _discarded_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-def delta_jars() -> list[str]:
-    """Return the paths of Delta's jars, which set-up resolved; none in an environment without that set-up."""
-    return sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
-
-
 def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
     """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did."""
-    jars = delta_jars()
+    jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
     if not jars:
-        return ["--packages", delta_package(), *(["--jars", ",".join(more)] if more else [])]
+        spark = ".".join(version("pyspark").split(".")[:2])
+        delta = ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
+        return [*delta, "--jars", ",".join(more)] if more else delta
     if _is_local_master(master) and not (more or "driver-class-path" in given or "extraClassPath" in given):
-        # On one machine no other process needs them, and only classes of the class path can be archived.
+        # On one machine no other process needs them, so Spark need not serve and copy them.
         return ["--driver-class-path", os.pathsep.join(jars)]
     return ["--jars", ",".join(jars + more)]
-
-
-def delta_package() -> str:
-    """Return the Maven coordinates of Delta for the installed PySpark."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
 
 
 def _code_options(master: str) -> list[str]:
