@@ -44,12 +44,12 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
         return
     from dblake.quality.run import run_check
     from dblake.quality.user_suite import read_suites
-    from dblake.spark.session import spark_session
+    from dblake.spark.session import session_of
     from dblake.sql.query import silence_spark
 
     own = read_suites(config.quality.suites) if config.quality.suites else []
     with show_progress():
-        spark = spark_session("dblake check", config.warehouse, is_short=holds_little(paths))
+        spark = session_of("dblake check", config.warehouse, is_short=lambda: holds_little(paths))()
         # Spark's own report of a suite's fault may show row values.
         silence_spark(spark)
         report = run_check(spark, paths, own, everything=everything, tables=tables)

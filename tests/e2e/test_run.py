@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,13 @@ class Shop:
         self.database.run(*(f"INSERT INTO {table} {rows}" for table in TABLES))
         self.run("capture", "--until-caught-up")
 
-    def run(self, job: str, *arguments: str, code: int = 0, **environment: str) -> str:
-        """Run a job, require its exit code, and return what it printed to stdout."""
+    def run(self, job: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+        """Run a job, require success, and return what it printed to stdout."""
         done = subprocess.run(
             [sys.executable, str(HOME / f"jobs/{job}.py"), "--conf", str(self.conf), *arguments], capture_output=True,
-            text=True, timeout=240, check=False, env=self.environment | environment,
+            text=True, timeout=240, check=False, env={**self.environment, **(environment or {})},
         )
-        assert done.returncode == code, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def count(self, table: str) -> int:
@@ -73,12 +74,12 @@ def shop(database: Database, tmp_path: Path) -> Shop:
 
 def test_run_without_jvm_folds_small_batches(shop: Shop) -> None:
     shop.write(1, 100)
-    printed = json.loads(shop.run("run", "--json", **NO_JVM))
+    printed = json.loads(shop.run("run", "--json", environment=NO_JVM))
     assert printed["steps"] == ["reconcile", "state"]
     assert [table["events"] for table in printed["tables"]] == [100] * 10
     assert [shop.count(table) for table in TABLES] == [100] * 10
-    assert shop.run("run", **NO_JVM) == f"nothing to do: events and state have reached batch {printed['batch']}\n"
+    assert shop.run("run", environment=NO_JVM) == f"nothing to do: events and state have reached batch {printed['batch']}\n"
     shop.database.run("DELETE FROM t3 WHERE id <= 40")
     shop.write(101, 105)
-    assert "public.t3: 45 events" in shop.run("run", **NO_JVM)
+    assert "public.t3: 45 events" in shop.run("run", environment=NO_JVM)
     assert [shop.count(table) for table in TABLES] == [105, 105, 105, 65, *[105] * 6]

@@ -19,7 +19,7 @@ def is_check_due(paths: Paths, every_seconds: float | None, *, has_user_suites: 
     """
     latest = read_latest_check(paths)
     failed = latest is not None and not latest.passed
-    if not ((retry and failed) or _is_older(latest and latest.at, every_seconds)):
+    if not ((retry and failed) or _is_older(latest.at if latest else None, every_seconds)):
         return False
     return has_user_suites or has_unchecked_data(paths)
 

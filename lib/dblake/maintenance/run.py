@@ -96,7 +96,8 @@ class Maintenance:
     """One run. Its bounds are read once, at the start: readers only advance from there."""
 
     def __init__(self, spark: SparkSession | Session, paths: Paths, settings: MaintainConfig) -> None:
-        self._session, self._started, self._lock = as_session(spark), None, threading.Lock()
+        self._session, self._lock = as_session(spark), threading.Lock()
+        self._started: SparkSession | None = None
         self._now = datetime.now(UTC)
         self._paths, self._settings = paths, settings
         self._reconciled = min(

@@ -42,14 +42,13 @@ from dblake.redecode.compare import count_differences
 from dblake.redecode.decoder import fingerprint_decoder
 from dblake.redecode.ledger import (
     RedecodeRun,
-    collect_lines,
     newest_compared_run,
     newest_finished_run,
     read_run,
     record_finished_run,
 )
 from dblake.redecode.preconditions import require_landing
-from dblake.redecode.recording import record_comparison
+from dblake.redecode.recording import collect_lines, record_comparison
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.session import as_session
 

@@ -48,7 +48,7 @@ def session_of(app: str, warehouse: str = "", *, is_short: Callable[[], bool] = 
 
     ``is_short``: whether the job will end before code that the JVM optimizes pays off; called when Spark starts.
     """
-    return lambda: spark_session(app, warehouse, is_short=is_short())
+    return lambda: _session(app, warehouse, {}, is_short=is_short)
 
 
 def as_session(spark: SparkSession | Session) -> Session:
@@ -56,11 +56,17 @@ def as_session(spark: SparkSession | Session) -> Session:
     return spark if callable(spark) else lambda: spark
 
 
-def spark_session(app: str, warehouse: str = "", *, is_short: bool = False, **settings: str) -> SparkSession:
+def spark_session(app: str, warehouse: str = "", **settings: str) -> SparkSession:
     """Return the active session or start one that reaches ``warehouse``.
 
-    ``is_short`` as in ``session_of``. ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
+    ``settings`` are Spark's (``**{"spark.master": "local[2]"}``).
     """
+    return _session(app, warehouse, settings)
+
+
+def _session(
+    app: str, warehouse: str, settings: dict[str, str], *, is_short: Callable[[], bool] = lambda: False
+) -> SparkSession:
     # Delta's conflicts are exceptions of their own only once this is imported.
     import delta.exceptions  # noqa: F401
     from pyspark.sql import SparkSession
@@ -71,7 +77,7 @@ def spark_session(app: str, warehouse: str = "", *, is_short: bool = False, **se
         # Of another thread there is no active session, but one that it would get.
         running = SparkSession.getActiveSession() or (SparkSession.builder.getOrCreate() if is_running() else None)
         if running is None:
-            return _start_session(app, warehouse, settings, is_short=is_short)
+            return _start_session(app, warehouse, settings, is_short=is_short())
         require_storage(running, warehouse)
         return running
 
