@@ -78,7 +78,8 @@ def test_run_without_jvm_folds_small_batches(shop: Shop) -> None:
     assert printed["steps"] == ["reconcile", "state"]
     assert [table["events"] for table in printed["tables"]] == [100] * 10
     assert [shop.count(table) for table in TABLES] == [100] * 10
-    assert shop.run("run", environment=NO_JVM) == f"nothing to do: events and state have reached batch {printed['batch']}\n"
+    again = shop.run("run", environment=NO_JVM)
+    assert again == f"nothing to do: events and state have reached batch {printed['batch']}\n"
     shop.database.run("DELETE FROM t3 WHERE id <= 40")
     shop.write(101, 105)
     assert "public.t3: 45 events" in shop.run("run", environment=NO_JVM)
