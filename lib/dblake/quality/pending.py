@@ -15,6 +15,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, query_rows
 from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
+from dblake.verification.ledger import newest_by_table
 
 Bounds = dict[tuple[str, str], int]
 """By suite and table: a landing batch, of state a version."""
@@ -51,7 +52,9 @@ def read_passed_bounds(paths: Paths) -> Bounds:
 
 
 def has_unchecked_data(paths: Paths) -> bool:
-    """Return False if every built-in suite has passed for all there is."""
+    """Return False if every built-in suite has passed for all there is, and no table's newest verification failed."""
+    if any(rounds[-1].differences for rounds in newest_by_table(paths).values()):
+        return True
     passed = read_passed_bounds(paths)
     if any(passed.get(suite, 0) != batch for suite, batch in _newest_batches(paths).items()):
         return True
