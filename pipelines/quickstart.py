@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.source.postgres.digest import digests
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
+from dblake.source.postgres.pgbench import ACCOUNTS_PER_SCALE, Pgbench
 from dblake.source.postgres.source import PostgresSource
 from dblake.spark.session import spark_session
 from dblake.spark.sql_literals import delta, identifier
@@ -44,10 +45,6 @@ from pipelines.sources import postgres_settings
 
 _MARKER = "made-by-dblake-quickstart"
 _HOME = Path(__file__).parents[1]
-_ACCOUNTS_PER_SCALE = 100_000
-
-_FILL_SECONDS = 300
-"""For ``pgbench -i``, and as much again for each ten of its scale."""
 _STALL_SECONDS = 180
 """Longest time without a newly landed chunk during the dump; starting capture on a busy machine is part of it."""
 _CATCH_UP_SECONDS = 1800
@@ -84,15 +81,16 @@ class Quickstart:
         """Run all steps and return the comparison of each table."""
         folder = self._fresh_folder()
         database = EmbeddedPostgres(folder / "postgres", port=self.config.source.port)
-        self._announce(f"1. Start a PostgreSQL server with {self.scale * _ACCOUNTS_PER_SCALE:,} accounts")
+        self._announce(f"1. Start a PostgreSQL server with {self.scale * ACCOUNTS_PER_SCALE:,} accounts")
         with database:
-            self._fill(database)
+            load = Pgbench(database, self.config.source.database, folder / "pgbench.log")
+            load.fill(self.scale)
             settings = postgres_settings(self.config)
             self._announce("2. Preflight: create capture role, grants, watermark table, publication and slot")
             run_init(settings, database.user, database.password)
             tables = [t for t in PostgresSource(settings).tables() if t.primary_key]
             store = open_progress(self.config.progress, self.config.source.name)
-            with self._capture(folder) as capture, self._load(database, folder):
+            with self._capture(folder) as capture, load.writing(self.changes_per_second):
                 self._announce(f"3. Dump {len(tables)} tables while pgbench writes to all of them")
                 queue_dump(store, [t.table for t in tables])
                 self._spark = spark_session("dblake quickstart")
@@ -100,7 +98,7 @@ class Quickstart:
                 self._announce("4. Reconcile and state, while capture and pgbench run")
                 self._advance()
                 self._announce("5. Verify state against the database row by row, while capture and pgbench run")
-                self._verify(store, {t.table: len(t.primary_key) for t in tables})
+                self._verify(store, {t.table: len(t.primary_key) for t in tables}, capture, folder)
             self._announce("6. Stop pgbench and capture the rest of the log")
             self._run_job("capture", "--until-caught-up")
             self._advance()
@@ -139,53 +137,6 @@ class Quickstart:
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_urlsafe(24), encoding="ascii")
         return folder
-
-    def _fill(self, database: EmbeddedPostgres) -> None:
-        name = self.config.source.database
-        with closing(database.connect()) as admin, admin.cursor() as cur:
-            cur.execute(f'CREATE DATABASE "{name}"')
-        self._initialise(database)
-        with closing(database.connect(name)) as admin, admin.cursor() as cur:
-            # The table has no primary key; without a replica identity PostgreSQL would reject an UPDATE.
-            cur.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
-
-    def _initialise(self, database: EmbeddedPostgres) -> None:
-        """Let pgbench make its tables."""
-        seconds = _FILL_SECONDS * (1 + self.scale / 10)
-        log = Path(self.config.warehouse).parent / "pgbench.log"
-        load = self._pgbench(database, "-i", "-q", "-s", str(self.scale))
-        try:
-            code = load.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise SourceError(
-                f"pgbench did not fill the tables within {seconds:.0f} s",
-                next_step=f"read {log}, then run again with a smaller --scale",
-            ) from None
-        finally:
-            stop_process(load)
-        if code:
-            raise SourceError(f"pgbench could not fill the tables (exit code {code})", next_step=f"read {log}")
-
-    def _pgbench(self, database: EmbeddedPostgres, *arguments: str) -> subprocess.Popen[bytes]:
-        with (Path(self.config.warehouse).parent / "pgbench.log").open("ab") as log:
-            return subprocess.Popen(
-                [*end_with_parent(), str(database.binaries / "pgbench"), "-h", "127.0.0.1", "-p", str(database.port),
-                 "-U", database.user, *arguments, self.config.source.database],
-                env={**os.environ, "PGPASSWORD": database.password, "PGSSLMODE": "disable"},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )
-
-    @contextmanager
-    def _load(self, database: EmbeddedPostgres, folder: Path) -> Iterator[None]:
-        """Run pgbench within the block: read-write transactions of three updates and one insert."""
-        rate = max(1, self.changes_per_second // 4)
-        load = self._pgbench(database, "-n", "-c", "2", "-R", str(rate), "-T", "3600")
-        try:
-            yield
-            if load.poll() is not None:
-                raise SourceError("pgbench ended early", next_step=f"read {folder / 'pgbench.log'}")
-        finally:
-            stop_process(load)
 
     @contextmanager
     def _capture(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -226,7 +177,7 @@ class Quickstart:
         """Show the progress of the dump until it is done; raise SourceError if it fails or stalls."""
         columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as progress:
-            bar = progress.add_task("rows dumped", total=self.scale * (_ACCOUNTS_PER_SCALE + 11))
+            bar = progress.add_task("rows dumped", total=self.scale * (ACCOUNTS_PER_SCALE + 11))
             seen, since = None, time.monotonic()
             while True:
                 dumps = dump_status(store)
@@ -261,10 +212,13 @@ class Quickstart:
             f"state {time.monotonic() - reconciled:.1f} s"
         )
 
-    def _verify(self, store: ProgressStore, tables: dict[str, int]) -> None:
+    def _verify(
+        self, store: ProgressStore, tables: dict[str, int], capture: subprocess.Popen[bytes], folder: Path
+    ) -> None:
         """Verify tables, given with the number of their key columns, while all jobs run; raise if a row differs."""
         verification = Verification(self._paths, store, queue_verification(store, list(tables)), tables)
         while not verification.advance():
+            _require_running(capture, folder)
             time.sleep(1)
             self._advance()
         for result in verification.results():

@@ -29,9 +29,11 @@ def queue_tables(
             "verified",
             next_step="correct source.tables, or add primary keys",
         )
-    queued = queue_verification(store, names, sample=config.verify.sample if sample is None else sample)
+    share = config.verify.sample if sample is None else sample
+    queued = queue_verification(store, names, sample=share)
     keys = {name: captured[name].primary_key for name in names}
     masked = {name for name in names if rules_of(config.mask.tables, name).keys() & set(keys[name])}
     columns = {name: None if name in masked else len(key) for name, key in keys.items()}
     skipped = () if tables else tuple(name for name in captured if name not in names)
-    return Verification(Paths(config.warehouse, config.source.name), store, queued, columns, repair), skipped
+    paths = Paths(config.warehouse, config.source.name)
+    return Verification(paths, store, queued, columns, repair, share), skipped

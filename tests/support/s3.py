@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -91,10 +92,9 @@ def location(server: S3Server, *, port: int | None = None) -> Location:
     return Location(f"s3://{server.new_bucket()}/lake", storage(port or server.port))
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    """Return the session's S3 server."""
-    pytest.importorskip("moto", reason="moto is not installed")
+@contextmanager
+def running_server() -> Iterator[S3Server]:
+    """Run a server for the duration of the block."""
     process = subprocess.Popen(
         [*end_with_parent(), sys.executable, "-m", "tests.support.s3"], stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -104,6 +104,14 @@ def s3() -> Iterator[S3Server]:
         yield S3Server(int(process.stdout.readline()))
     finally:
         stop_process(process)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """Return the session's S3 server."""
+    pytest.importorskip("moto", reason="moto is not installed")
+    with running_server() as server:
+        yield server
 
 
 def serve() -> None:

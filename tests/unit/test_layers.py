@@ -75,7 +75,7 @@ DELTA_READERS = (
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
     "dblake.reconcile.known_keys", "dblake.reconcile.landing_files", "dblake.reconcile.reconciler",
-    "dblake.redecode.ledger", "dblake.redecode.preconditions",
+    "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
     "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.restate", "dblake.state.upsert",

@@ -65,10 +65,11 @@ class LogIngest:
     def _why_stale(self, chunk: OpenChunk) -> str | None:
         """Return why state cannot equal a chunk: rows of its table changed without row events, and are not dumped yet.
 
-        Scans the catalog first where the log does not show such a change.
+        Scans the catalog first if the chunk has another schema than the log, and where the log does not show such
+        changes once per table, at its last chunk: what that finds concerns all of its chunks.
         """
         has_new_schema = chunk.read and self._schema_ids.get(chunk.table) != chunk.read.schema.schema_id
-        if has_new_schema or not self._capture.source.schema_changes_in_log:
+        if has_new_schema or (chunk.closes and not self._capture.source.schema_changes_in_log):
             retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
             if retry(self._detector.scan_catalog):
                 self._dumps.on_dump_queued()

@@ -18,7 +18,7 @@ from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import query_rows
-from dblake.lake.tables import find_table, storage_options
+from dblake.lake.tables import create_table, find_table, open_table
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
 FRONTIER = pa.schema(
@@ -76,9 +76,13 @@ def append_frontier(paths: Paths, frontier: Frontier) -> None:
         "at": datetime.now(UTC), "batch": frontier.batch, "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq,
         "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
     }
-    with commit_lock(paths.frontier), confirmed_commit(paths.frontier) as metadata:
-        write_deltalake(
-            find_table(paths.frontier) or paths.frontier, pa.Table.from_pylist([row], schema=FRONTIER),
-            mode="append", storage_options=storage_options(paths.frontier),
-            commit_properties=CommitProperties(metadata),
-        )
+    with commit_lock(paths.frontier):
+        table = find_table(paths.frontier)
+        if table is None:
+            create_table(paths.frontier, FRONTIER)
+            table = open_table(paths.frontier)
+        with confirmed_commit(paths.frontier) as metadata:
+            write_deltalake(
+                table, pa.Table.from_pylist([row], schema=FRONTIER), mode="append",
+                commit_properties=CommitProperties(metadata),
+            )

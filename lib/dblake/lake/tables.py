@@ -12,7 +12,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 
-from dblake.lake.storage import is_local, storage_of
+from dblake.lake.storage import is_local, is_s3, storage_of
+
+_CHECKPOINT_COMMITS_ON_S3 = 10
+"""Opening a table reads each commit since the newest checkpoint twice, one request each."""
 
 __all__ = ["DeltaTable", "create_table", "find_table", "has_table", "open_table", "storage_options"]
 
@@ -43,9 +46,12 @@ def has_table(path: str) -> bool:
 
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:
     """Create a table, unless there is one. Keys of ``configuration`` may be ours."""
+    settings = dict(configuration or {})
     if is_local(path):
         os.makedirs(path.removeprefix("file://"), exist_ok=True)
+    if is_s3(path):
+        settings["delta.checkpointInterval"] = str(_CHECKPOINT_COMMITS_ON_S3)
     DeltaTable.create(
-        path, schema, mode="ignore", configuration=dict(configuration or {}), raise_if_key_not_exists=False,
+        path, schema, mode="ignore", configuration=settings, raise_if_key_not_exists=False,
         storage_options=storage_options(path),
     )

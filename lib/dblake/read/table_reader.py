@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +23,12 @@ from dblake.lake.schemas import SchemaVersion
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
 from dblake.read.points import describe
-from dblake.read.tail import Tail
 from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
 from dblake.state.values import arrow_type
+
+if TYPE_CHECKING:
+    from dblake.read.tail import Tail
 
 _KEPT_BYTES = 32 << 20
 """Events of files up to this size are read once for all tables of a reading."""

@@ -14,13 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from dblake.core.errors import WindowInvariantViolated
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
-from dblake.landing.columns import HIGH, INCARNATION, LOW, LSN, TXID
+from dblake.landing.columns import HIGH, LOW
 from dblake.landing.control import CLOSED, ChunkEnd
 
 ChunkName = tuple[str, str, int]
@@ -96,26 +93,6 @@ def require_row_counts(closing: Iterable[Ending], landed: Mapping[ChunkName, int
         count = landed.get(ending.row.chunk, 0)
         if count != ending.end.rows:
             raise _invariant_error(ending.row, f"read {ending.end.rows} rows, but landing has {count} of them")
-
-
-def reach_condition(windows: Iterable[ChunkWindow]) -> Column:
-    """Return a condition on ``incarnation, lsn, txid``: true for every log row that a window holds, and for few others.
-
-    The condition consists of comparisons with constants, so that file statistics rule out earlier and later files. A
-    transaction that a chunk's snapshot could not see may have landed long before the chunk's low watermark.
-    """
-    by_incarnation: dict[int, list[ChunkWindow]] = {}
-    for window in windows:
-        by_incarnation.setdefault(window.high.incarnation, []).append(window)
-    near = F.lit(False)
-    for incarnation, spans in by_incarnation.items():
-        since = F.col(LSN) >= min(window.low.lsn for window in spans)
-        oldest = [window.snapshot.xmin for window in spans if window.snapshot]
-        if oldest:
-            since = since | (F.col(TXID) >= min(oldest))
-        until = F.col(LSN) <= max(window.high.lsn for window in spans)
-        near = near | ((F.col(INCARNATION) == incarnation) & until & since)
-    return near
 
 
 def _invariant_error(row: WatermarkRow, problem: str) -> WindowInvariantViolated:

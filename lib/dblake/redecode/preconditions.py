@@ -8,18 +8,21 @@ rows. The events and the window ledger, which are retained longer, show what lan
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblake.core.errors import LandingError, LandingGap
+from dblake.core.window import ChunkWindow
 from dblake.events.schema import LOG, ORIGIN
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table
-from dblake.landing.columns import BATCH, CHUNK_ID, KIND, LEASE_EPOCH, LOW, TABLE
+from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, LSN, TABLE, TXID
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.ledger import ORPHANED
-from dblake.reconcile.windows import parse_endings, reach_condition
+from dblake.reconcile.windows import parse_endings
 
 
 def require_landing(spark: SparkSession, paths: Paths, first: int, last: int) -> None:
@@ -60,9 +63,29 @@ def _tables_with_missing_rows(
     if windows:
         removed = spark.read.format("delta").load(paths.events).where((F.col(BATCH) < oldest) & (F.col(ORIGIN) == LOG))
         is_of_table = F.col(TABLE).isin(sorted({window.table for window in windows}))
-        in_reach = removed.where(is_of_table & reach_condition(windows))
+        in_reach = removed.where(is_of_table & _reach_condition(windows))
         tables |= {row[TABLE] for row in in_reach.select(TABLE).distinct().collect()}
     ledger = spark.read.format("delta").load(paths.windows).where(span & (F.col("reason") == ORPHANED))
     lows = landing.where(F.col(KIND) == LOW).select(CHUNK_ID, TABLE, LEASE_EPOCH)
     orphans = ledger.join(lows, [CHUNK_ID, TABLE, LEASE_EPOCH], "left_anti")
     return sorted(tables | {row[TABLE] for row in orphans.select(TABLE).distinct().collect()})
+
+
+def _reach_condition(windows: Iterable[ChunkWindow]) -> Column:
+    """Return a condition on ``incarnation, lsn, txid``: true for every log row that a window holds, and for few others.
+
+    The condition consists of comparisons with constants, so that file statistics rule out earlier and later files. A
+    transaction that a chunk's snapshot could not see may have landed long before the chunk's low watermark.
+    """
+    by_incarnation: dict[int, list[ChunkWindow]] = {}
+    for window in windows:
+        by_incarnation.setdefault(window.high.incarnation, []).append(window)
+    near = F.lit(False)
+    for incarnation, spans in by_incarnation.items():
+        since = F.col(LSN) >= min(window.low.lsn for window in spans)
+        oldest = [window.snapshot.xmin for window in spans if window.snapshot]
+        if oldest:
+            since = since | (F.col(TXID) >= min(oldest))
+        until = F.col(LSN) <= max(window.high.lsn for window in spans)
+        near = near | ((F.col(INCARNATION) == incarnation) & until & since)
+    return near

@@ -190,7 +190,9 @@ def last_whole(rounds: Sequence[RoundSummary]) -> RoundSummary:
     return next(each for each in reversed(rounds) if not each.keyed)
 
 
-def _summarize(rows: Sequence[Mapping[str, Any]]) -> RoundSummary:
+def _summarize(landed: Sequence[Mapping[str, Any]]) -> RoundSummary:
+    # A capture that died before it saved the last chunk's progress reads it again.
+    rows = [row for row in landed if not row["closing"]] + [row for row in landed if row["closing"]][-1:]
     counts = {
         name: sum(row[name] for row in rows)
         for name in ("rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")

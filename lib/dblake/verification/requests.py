@@ -48,13 +48,17 @@ class _TableVerification:
 
 @dataclass(slots=True)
 class Verification:
-    """A queued verification of ``tables``: by table, its key has ``key_columns`` columns; None if keys are masked."""
+    """A queued verification: the number of each table's key columns, None if some are masked.
+
+    ``sample`` is the share of key ranges that was requested.
+    """
 
     paths: Paths
     store: ProgressStore
     id: str
     tables: Mapping[str, int | None]
     repair: bool = False
+    sample: float = 1.0
     _states: dict[str, _TableVerification] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,8 +167,10 @@ class Verification:
 
     def _read_again(self, state: _TableVerification, keys: list[Key] | None, *, repaired: bool) -> None:
         state.round = Round(self.id, state.round.number + 1, keys is not None, repaired)
+        # After a repair another choice of ranges would not show what it has repaired.
+        sample = self.sample if keys is None and not repaired else 1.0
         queue_verification(
-            self.store, [state.table], keys, verification_id=state.round.request_id,
+            self.store, [state.table], keys, sample=sample, verification_id=state.round.request_id,
             priority=0 if keys is None else _KEYS_PRIORITY,
         )
 

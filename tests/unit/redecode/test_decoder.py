@@ -15,7 +15,6 @@ PACKAGE = Path(dblake.__file__).parent
 WITHOUT_EFFECT = {
     "core.errors": "errors end a run",
     "core.failpoints": "inert outside tests",
-    "lake.storage": "credentials and endpoints",
     "lake.tables": "opens tables",
     "lake.files": "opens files",
     "lake.frontier": "finds state, which redecode does not read",

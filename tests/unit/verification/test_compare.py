@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
+from dblake.core.position import Position
+from dblake.lake.layout import Paths
 from dblake.state.shape import Shape, StateColumn
 from dblake.verification.compare import absent_keys, compare_rows, differs
-from dblake.verification.ledger import Differences, Round
+from dblake.verification.ledger import ChunkResult, Differences, Round, append_results, read_rounds
 from dblake.verification.state_rows import repeated_keys
 
 NAN = float("nan")
@@ -65,3 +70,18 @@ def test_repeated_keys_are_named() -> None:
 )
 def test_round_is_parsed_from_request_id(round_: Round) -> None:
     assert Round.parse(round_.request_id) == round_
+
+
+def test_summary_counts_last_chunk_once(tmp_path: Path) -> None:
+    """Capture may read the last chunk twice if it dies before it has saved its progress."""
+    paths, round_, extra = Paths(str(tmp_path), "shop"), Round("a"), Differences(extra=["9"])
+    chunk = ChunkResult(round_, "public.t", "c", Position(1, 5), 1, rows_compared=3, rows_skipped=2,
+                        differences=Differences(["4"], (), ["5"], {"v": 1}))
+    last = ChunkResult(round_, "public.t", "d", Position(1, 6), 2, differences=extra, closing=True)
+    append_results(paths, [chunk, last], 2)
+    append_results(paths, [chunk, last], 2)
+    append_results(paths, [replace(last, chunk_id="e", batch=3)], 3)
+    ((name, (summary,)),) = read_rounds(paths).items()
+    assert name == ("a", "public.t") and summary.is_complete
+    assert (summary.chunks, summary.missing, summary.extra, summary.different) == (1, 1, 1, 1)
+    assert sorted(summary.keys or ()) == ["4", "5", "9"]

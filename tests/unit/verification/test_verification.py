@@ -15,6 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
 from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.core.schema import Column, TableSchema
+from dblake.core.source import Source
+from dblake.mask.masks import Masks
+from dblake.mask.rules import Rule
+from dblake.mask.source import MaskedSource
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from dblake.verification import run, touched
@@ -34,8 +38,8 @@ Rows = list[dict[str, Any]]
 class Copy:
     """A memory database with nine rows, and its copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self.database, self.lake = MemoryDatabase(), CopiedLake(folder)
+    def __init__(self, folder: Path, masks: Masks | None = None) -> None:
+        self.database, self.lake, self._masks = MemoryDatabase(), CopiedLake(folder), masks
         self.database.create_table(SCHEMA, toasted=("big",))
         for key in KEYS:
             with self.database.begin() as transaction:
@@ -45,8 +49,9 @@ class Copy:
         self.follow()
 
     @property
-    def source(self) -> MemorySource:
-        return MemorySource(self.database, name="shop", patterns=["public.*"])
+    def source(self) -> Source:
+        source = MemorySource(self.database, name="shop", patterns=["public.*"])
+        return MaskedSource(source, self._masks) if self._masks else source
 
     def write(self, *changes: Callable[[Any], object]) -> None:
         with self.database.begin() as transaction:
@@ -257,11 +262,15 @@ def test_repair_deletes_only_extra_row(copy: Copy) -> None:
     assert copy.live_keys() == [key for key in KEYS if key != "3"]
 
 
-@pytest.mark.slow
-def test_repair_of_masked_key_dumps_whole_table(copy: Copy) -> None:
-    copy.corrupt(lambda rows: set_value(rows, "3", v="b"))
+def test_masked_table_is_compared_masked(tmp_path: Path) -> None:
+    """Key and value land hashed; so are the keys in the ledger, and a repair reads the whole table."""
+    copy = Copy(tmp_path, Masks({T: {"id": Rule("hash"), "v": Rule("hash")}}, b"a key of 16 bytes", text="text"))
+    (key, *_) = copy.live_keys()
+    assert len(key) == 64
+    copy.corrupt(lambda rows: set_value(rows, key, v="b"))
     result = copy.verify(repair=True, columns=None)
-    assert (found(result), result["repaired"]) == ((0, 0, 1), 1)
+    assert (found(result), result["rows_compared"], result["repaired"]) == ((0, 0, 1), 9, 1)
+    assert [row["different_keys"] for row in copy.ledger() if row["different"]] == [[key]]
     assert [dump["rows"] for dump in copy.lake.dumps()] == [9, 9]
 
 
