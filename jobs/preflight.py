@@ -15,7 +15,7 @@ from dblake.config import Config
 from dblake.core.errors import ExitCode, UsageError
 from dblake.core.source import Check, InitPlan
 from jobs.cli.frame import job_options, run_job
-from pipelines.preflight import check_source, init_source, plan_source
+from pipelines.preflight import can_capture, check_source, init_source, plan_source
 
 
 @click.command("preflight")
@@ -27,11 +27,14 @@ from pipelines.preflight import check_source, init_source, plan_source
 @click.option("--dry-run", is_flag=True, help="With --init: print the SQL instead of running it.")
 @click.option("--admin-user", metavar="USER", help="With --init: the privileged user who runs it.")
 @click.option("--admin-password-env", metavar="VAR", help="With --init: the environment variable with its password.")
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as a JSON array of {check, ok, detail, fix}.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the checks as a JSON array of {check, ok, detail, fix, tables, affects}.")
 def preflight(
     config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
 ) -> int:
-    """Check all prerequisites of the source and of a warehouse on S3; exit 78 if one is not met.
+    """Check all prerequisites of the source and of a warehouse on S3; exit 78 if capture cannot start.
+
+    Tables that do not meet their own prerequisites (marked !) are suspended; capture follows the others.
 
     --init creates only what is missing, so it may be repeated. It never recreates a lost slot.
     """
@@ -56,7 +59,9 @@ def preflight(
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         _print_checks(checks)
-    return ExitCode.DONE if all(check.ok for check in checks) else ExitCode.CONFIGURATION
+    unmet = [check for check in checks if not check.ok]
+    is_capturable = all(check.affects != "source" for check in unmet) and (not unmet or can_capture(config))
+    return ExitCode.DONE if is_capturable else ExitCode.CONFIGURATION
 
 
 def _print_plan(plan: InitPlan, *, as_json: bool) -> None:
@@ -74,7 +79,7 @@ def _print_plan(plan: InitPlan, *, as_json: bool) -> None:
 def _print_checks(checks: Sequence[Check]) -> None:
     table = Table("", "check", "detail", "fix", box=None, pad_edge=False)
     for check in checks:
-        mark = ("✓", "green") if check.ok else ("✗", "red")
+        mark = ("✓", "green") if check.ok else ("✗", "red") if check.affects == "source" else ("!", "yellow")
         # Text, because names may look like markup.
         table.add_row(Text(*mark), check.check, Text(check.detail), Text(check.fix))
     Console().print(table)

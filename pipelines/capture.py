@@ -39,4 +39,5 @@ def capture_settings(config: Config) -> CaptureSettings:
     return CaptureSettings(
         max_bytes=capture.max_bytes, max_rows=capture.max_rows, commits_per_second=capture.commit_rate,
         heartbeat_seconds=capture.heartbeat_seconds, redump=capture.redump == "auto",
+        new_tables=capture.new_tables,
     )

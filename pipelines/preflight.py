@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dblake.capture.catalog_scan import has_capturable_table
 from dblake.config import Config, PasswordReference
 from dblake.core.source import Check, InitPlan
 from dblake.lake.preflight import check_storage
@@ -13,6 +14,11 @@ from pipelines.sources import mysql_settings, open_source, postgres_settings
 def check_source(config: Config) -> list[Check]:
     """Return every prerequisite of the configured source and warehouse, met or not."""
     return [*open_source(config).preflight(), *check_storage(config.warehouse)]
+
+
+def can_capture(config: Config) -> bool:
+    """Return True if capture can start and follow at least one table."""
+    return has_capturable_table(open_source(config))
 
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:

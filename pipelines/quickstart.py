@@ -90,9 +90,10 @@ class Quickstart:
             run_init(settings, database.user, database.password)
             tables = [t for t in PostgresSource(settings).tables() if t.primary_key]
             store = open_progress(self.config.progress, self.config.source.name)
+            # Before capture starts, which would queue dumps of its own.
+            queue_dump(store, [t.table for t in tables])
             with self._capture(folder) as capture, load.writing(self.changes_per_second):
                 self._announce(f"3. Dump {len(tables)} tables while pgbench writes to all of them")
-                queue_dump(store, [t.table for t in tables])
                 self._spark = spark_session("dblake quickstart")
                 self._watch_dump(store, capture, folder)
                 self._announce("4. Reconcile and state, while capture and pgbench run")

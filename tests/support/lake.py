@@ -134,6 +134,7 @@ def _quick_settings(settings: Mapping[str, Any]) -> CaptureSettings:
     defaults = CaptureConfig()
     return CaptureSettings(**{
         "max_bytes": defaults.max_bytes, "max_rows": defaults.max_rows, "redump": defaults.redump == "auto",
+        "new_tables": "ignore",
         "commits_per_second": 50.0, "heartbeat_seconds": 5.0, "reconnect_seconds": 5.0, **settings,
     })
 

@@ -63,7 +63,7 @@ CHANGES = {change.name: change for change in (
     Change("dropped and added", both(t("DROP COLUMN n, ADD COLUMN n int NOT NULL DEFAULT 77"))),
     Change("renamed", both(t("RENAME COLUMN b TO c")),
            "INSERT INTO public.t (id, a, n, c) VALUES ({0}, 'a{0}', 1{0}, 'c{0}')"),
-    Change("reordered", {"mysql": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}, redumped=()),
+    Change("reordered", {"mysql": (t("MODIFY b varchar(20) NOT NULL AFTER id"),)}),
     Change("widened", each(t("ALTER n TYPE bigint"), t("MODIFY n bigint NOT NULL"))),
     Change("narrowed", each(t("ALTER n TYPE smallint"), t("MODIFY n smallint NOT NULL"))),
     Change("scaled", each(t("ALTER n TYPE numeric(12,2)"), t("MODIFY n decimal(12,2) NOT NULL"))),

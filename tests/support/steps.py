@@ -25,6 +25,7 @@ from dblake.core.source import (
     ServerIdentity,
     Source,
     TableFingerprint,
+    UnfitTable,
 )
 
 Steps = Mapping[tuple[str, str], Callable[[], None]]
@@ -54,8 +55,8 @@ class Stepped:
     def preflight(self) -> list[Check]:
         return self._source.preflight()
 
-    def require(self) -> None:
-        self._source.require()
+    def require(self) -> Mapping[str, UnfitTable]:
+        return self._source.require()
 
     def identity(self) -> ServerIdentity:
         return self._source.identity()

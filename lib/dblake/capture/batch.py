@@ -24,6 +24,10 @@ class Closed(Exception):
     """Capture ends; the batch accepts no more rows."""
 
 
+class NoRoom(Exception):
+    """The batch stayed full for too long."""
+
+
 @dataclass(slots=True)
 class Batch:
     """A batch ready to land: its LANDING rows, where the log resumes after it, and the chunks whose windows it closes.
@@ -67,6 +71,11 @@ class BatchBuilder:
         return self._rows
 
     @property
+    def log_position(self) -> Position:
+        """The position of the last row of the log that was added."""
+        return self._log_position
+
+    @property
     def is_full(self) -> bool:
         """True if the batch has reached a limit and should be committed before more rows are added."""
         return self._bytes >= self._max_bytes or self._rows >= self._max_rows
@@ -91,17 +100,15 @@ class BatchBuilder:
                 self._log_position = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
 
     def add_chunk(
-        self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray, format_: str
+        self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray, format_: str, *,
+        wait_seconds: float = float("inf"),
     ) -> None:
         """Add rows of a chunk, numbered from ``first_row``, and their schema before the first ones that have it.
 
-        Blocks while the batch is full. Raises Closed once the builder is closed.
+        Blocks while the batch is full; raises NoRoom after ``wait_seconds``, and Closed once the builder is closed.
         """
         with self._changed:
-            while self.is_full and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                raise Closed
+            self._await_room(wait_seconds)
             chunk.add_batch(self.number)
             if schema.schema_id not in self._schemas:
                 self._schemas.add(schema.schema_id)
@@ -110,6 +117,21 @@ class BatchBuilder:
             self._chunks.append(self._chunk_rows(chunk, schema.schema_id, first_row, payload, format_))
             self._rows += len(payload)
             self._bytes += payload.nbytes
+
+    def wait_for_room(self) -> None:
+        """Block while the batch is full. Raises Closed once the builder is closed."""
+        with self._changed:
+            self._await_room(float("inf"))
+
+    def _await_room(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.is_full and not self._closed:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise NoRoom
+            self._changed.wait(None if remaining == float("inf") else remaining)
+        if self._closed:
+            raise Closed
 
     def _chunk_rows(
         self, chunk: OpenChunk, schema_id: str, first_row: int, payload: pa.BinaryArray, format_: str

@@ -119,12 +119,14 @@ def dump_status(store: ProgressStore, *, verifications: bool = False) -> list[di
     for request in read_requests(store):
         progress = _progress_of(store, request)
         if not progress.state.is_final:
-            progress = replace(progress, state=_controlled_state(progress.state, request.control))
+            state = _controlled_state(progress.state, request.control)
+            progress = replace(progress, state=state, whole=request.keys is None and not request.verify)
         entries[request.id, request.table] = (request.id, request.number, request.table), progress
     return [
         {
             "id": p.id, "table": p.table, "state": p.state.value, "chunks": p.chunks, "rows": p.rows,
             "started_at": p.started_at, "finished_at": p.finished_at, "error": p.error,
+            "whole": p.whole,
         }
         for _, p in sorted(entries.values(), key=lambda entry: entry[0]) if p.verify is verifications
     ]

@@ -7,15 +7,16 @@ Which chunk is next is left to ``schedule``.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
-from dblake.capture.batch import BatchBuilder
+from dblake.capture.batch import BatchBuilder, NoRoom
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_task import Key
 from dblake.capture.retry import retrying
@@ -23,7 +24,7 @@ from dblake.capture.schedule import Schedule
 from dblake.capture.table_dump import RangeReader
 from dblake.capture.throttle import DumpThrottle, read_throttle
 from dblake.capture.windows import OpenChunk, Windows
-from dblake.core.errors import Unsupported
+from dblake.core.errors import TableUnreadable, Unsupported
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest
@@ -38,6 +39,10 @@ _FIRST_CHUNK_ROWS = 1000
 """The size of a table's first chunk: the width of its rows is not known yet."""
 _MAX_CHUNK_BYTES = 16 << 20
 """About the largest chunk, so that its transaction stays short however wide the rows are."""
+_MAX_STALL_SECONDS = 5.0
+"""How long landing may keep a chunk's transaction waiting: an open one keeps the database from removing dead rows."""
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,6 +58,7 @@ class ReaderContext:
     schedule: Schedule
     batches: BatchBuilder
     windows: Windows
+    suspended: Callable[[], Mapping[str, str]]
     stop: threading.Event
     closed: threading.Event
 
@@ -69,6 +75,9 @@ class DumpReader:
 
     def advance(self, part: RangeReader) -> None:
         """Split the range's table, if it has not started, or read the range's next chunk and pause."""
+        if reason := self._context.suspended().get(part.task.table):
+            self._context.schedule.fail(part, f"the table is suspended: {reason}")
+            return
         throttle = read_throttle(self._context.capture.store)
         limit = throttle.chunk_size or self._settings.chunk_size
         try:
@@ -76,10 +85,21 @@ class DumpReader:
                 self._context.schedule.split(part, self._split_points(part, limit))
                 return
             affordable = _FIRST_CHUNK_ROWS if part.row_bytes is None else int(_MAX_CHUNK_BYTES / part.row_bytes)
+            # Before the chunk's transaction begins: it must not wait for landing.
+            self._context.batches.wait_for_room()
             began = time.monotonic()
-            self._read_next(part, min(limit, max(affordable, 1)))
+            limit = min(limit, max(affordable, 1))
+            self._read_next(part, limit)
         except Unsupported as error:
             self._context.schedule.fail(part, error.what)
+            return
+        except TableUnreadable as error:
+            self._context.schedule.put_off(part, error)
+            return
+        except NoRoom:
+            logger.info("a chunk of %s is read again, smaller: landing did not take it in time", part.task.table)
+            part.row_bytes = 2.0 * _MAX_CHUNK_BYTES / limit
+            self._context.schedule.release(part)
             return
         pause = self._throttle.pause_after(throttle, worked=time.monotonic() - began, latency=self._latency)
         self._context.stop.wait(pause)
@@ -167,9 +187,14 @@ class _Delivery:
     def __init__(self, batches: BatchBuilder, chunk: OpenChunk, reader: ChunkReader) -> None:
         self._batches, self._chunk, self._reader = batches, chunk, reader
         self._rows = self.bytes = 0
+        self._patience = _MAX_STALL_SECONDS
 
     def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
         """Add undecoded rows of one schema."""
-        self._batches.add_chunk(self._chunk, schema, self._rows, payload, self._reader.format)
+        began = time.monotonic()
+        self._batches.add_chunk(
+            self._chunk, schema, self._rows, payload, self._reader.format, wait_seconds=self._patience
+        )
+        self._patience -= time.monotonic() - began
         self._rows += len(payload)
         self.bytes += payload.nbytes

@@ -99,7 +99,8 @@ class KeyRange:
 class DumpProgress:
     """The progress of one table's dump. Counts chunks and rows whose windows have landed; no ranges: not started.
 
-    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601. ``verify`` is the request's.
+    ``began`` is the earliest low watermark of its chunks; times are UTC in ISO 8601. ``verify`` is the request's;
+    ``whole`` if every row of the table is dumped.
     """
 
     id: str
@@ -113,6 +114,7 @@ class DumpProgress:
     finished_at: str | None = None
     error: str | None = None
     verify: bool = False
+    whole: bool = True
 
     def to_document(self) -> Document:
         """Return the progress as a document."""
@@ -193,7 +195,9 @@ class DumpTask:
 
     def start(self) -> DumpTask:
         """Return the task as running; a resumed task keeps the time of its first start."""
-        return self._with(state=DumpState.RUNNING, started_at=self.progress.started_at or now_text())
+        return self._with(
+            state=DumpState.RUNNING, started_at=self.progress.started_at or now_text(), whole=self.is_whole_dump
+        )
 
     def split_at(self, keys: Sequence[Key]) -> DumpTask:
         """Return the task with one range up to each of ``keys``, in key order, and one up to the table's end.

@@ -6,6 +6,7 @@ Which chunk is next and what has landed is left to ``schedule``, reading a chunk
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.context import CaptureContext
@@ -20,13 +21,19 @@ _JOIN_SECONDS = 30.0
 class DumpRunner:
     """Reads the dumps queued in the progress store. ``error`` is what ended a thread, for the log loop to raise."""
 
-    def __init__(self, capture: CaptureContext, batches: BatchBuilder, windows: Windows) -> None:
+    def __init__(
+        self, capture: CaptureContext, batches: BatchBuilder, windows: Windows,
+        suspended: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """``suspended`` returns the tables of which no chunk is read, with the reasons."""
         self._stop = threading.Event()
         self._closed = threading.Event()
         self._batches = batches
         self._schedule = Schedule(capture.store)
         self.error: BaseException | None = None
-        context = ReaderContext(capture, self._schedule, batches, windows, self._stop, self._closed)
+        context = ReaderContext(
+            capture, self._schedule, batches, windows, suspended, self._stop, self._closed
+        )
         numbers = range(1, capture.dump_settings.readers + 1)
         self._readers = [DumpReader(number, context) for number in numbers]
         self._threads = [

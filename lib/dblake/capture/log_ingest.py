@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 
 from dblake.capture.batch import BatchBuilder, schema_row
 from dblake.capture.context import CaptureContext
+from dblake.capture.dropped_schemas import expand_dropped_schemas
 from dblake.capture.dumps import DumpRunner
+from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import clear_completed, read_stale_tables
 from dblake.capture.windows import OpenChunk, Windows
@@ -25,21 +27,24 @@ class LogIngest:
     """Adds the pieces of one log to the batch, in order."""
 
     def __init__(
-        self, capture: CaptureContext, detector: StaleTableDetector, dumps: DumpRunner, windows: Windows,
-        batches: BatchBuilder,
+        self, capture: CaptureContext, detector: StaleTableDetector, lifecycle: Lifecycle, dumps: DumpRunner,
+        windows: Windows, batches: BatchBuilder,
     ) -> None:
-        self._capture, self._detector, self._dumps = capture, detector, dumps
+        self._capture, self._detector, self._lifecycle, self._dumps = capture, detector, lifecycle, dumps
         self._windows, self._batches = windows, batches
         self._schema_ids: dict[str, str] = {}
 
     def add(self, piece: LogPiece) -> None:
         """Add a piece: its rows, its watermarks as rows, and the chunks that its high watermarks close."""
         rows, closes, heartbeats = [], [], set()
+        if piece.rejected:
+            self._lifecycle.reject(piece.rejected)
         if piece.rows.num_rows:
-            rows.append(piece.rows)
+            captured = expand_dropped_schemas(piece.rows, self._detector.known_tables)
+            rows.append(self._lifecycle.without_suspended(captured))
             # Before the piece lands: the log is never read before what has landed.
             retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
-            if retry(self._detector.on_log_rows, piece.rows):
+            if retry(self._detector.on_log_rows, captured):
                 self._dumps.on_dump_queued()
         schemas = deque(_schemas_of(piece) if rows else ())
         for mark in piece.watermarks:

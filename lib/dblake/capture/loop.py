@@ -12,15 +12,17 @@ import time
 from dataclasses import dataclass
 
 from dblake.capture.batch import BatchBuilder
+from dblake.capture.catalog_scan import CatalogScan, CatalogScanner, scan_at_start
 from dblake.capture.commits import Committer
 from dblake.capture.context import CaptureContext
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.heartbeat import Heartbeat
+from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.log_connection import POLL_SECONDS, START_SECONDS, LogConnection, StartPoint
 from dblake.capture.log_ingest import LogIngest
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.windows import Windows
-from dblake.core.errors import SourceError, UncapturableEvent
+from dblake.core.errors import UncapturableEvent
 from dblake.core.failpoints import failpoint
 from dblake.landing.table import Landing
 
@@ -63,7 +65,7 @@ class Loop:
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
         self._detector = StaleTableDetector(source, capture.store, auto=settings.redump)
-        capture.retrying(START_SECONDS)(self._detector.scan_at_start)
+        scan = capture.retrying(START_SECONDS)(scan_at_start, source)
         self._log = LogConnection(capture, start)
         windows = Windows()
         self._batches = BatchBuilder(
@@ -73,8 +75,13 @@ class Loop:
         self._commits = Committer(
             landing, lease_epoch=epoch, server=start.server, per_second=settings.commits_per_second
         )
-        self._dumps = DumpRunner(capture, self._batches, windows)
-        self._ingest = LogIngest(capture, self._detector, self._dumps, windows, self._batches)
+        self._lifecycle = Lifecycle(
+            capture.store, self._detector, settings.new_tables, lambda: str(self._batches.log_position)
+        )
+        self._dumps = DumpRunner(capture, self._batches, windows, lambda: self._lifecycle.suspended)
+        self._ingest = LogIngest(capture, self._detector, self._lifecycle, self._dumps, windows, self._batches)
+        self._apply_scan(scan)
+        self._scanner = CatalogScanner(source)
         self._heartbeat = Heartbeat(source, settings.heartbeat_seconds)
         logger.info("capture of %s starts: lease epoch %d", source.name, epoch)
         self._began = time.monotonic()
@@ -96,6 +103,7 @@ class Loop:
             self._commits.close()
             self._log.close()
             self._heartbeat.close()
+            self._scanner.close()
 
     def _follow(self, until: Until) -> None:
         end = time.monotonic() + until.seconds if until.seconds is not None else float("inf")
@@ -123,7 +131,9 @@ class Loop:
                     return
             elif self._heartbeat.is_due:
                 self._heartbeat.write()
-                self._check_catalog()
+                self._scanner.request()
+            if scan := self._scanner.take():
+                self._apply_scan(scan)
 
     def _poll_seconds(self, until: Until) -> float:
         """Return how long the log may be read before the loop has other work."""
@@ -176,19 +186,15 @@ class Loop:
         self._log.acknowledge(batch.resume)
         failpoint("capture.acknowledged")
 
-    def _check_catalog(self) -> None:
-        """Scan the catalog for schema changes if the log does not show them at all or not at once."""
-        try:
-            if not self._capture.source.schema_changes_in_log and self._detector.scan_catalog():
-                self._dumps.on_dump_queued()
-        except SourceError as error:
-            if not error.retryable:
-                raise
-            logger.warning("catalog not scanned: %s", error.what)
+    def _apply_scan(self, scan: CatalogScan) -> None:
+        """Follow, suspend or remove tables as the catalog shows, and queue dumps of those that require one."""
+        is_queued = self._lifecycle.apply(scan)
+        if self._detector.apply(scan.fingerprints, read_at=scan.read_at) or is_queued:
+            self._dumps.on_dump_queued()
 
     def _has_caught_up(self) -> bool:
         """Return True once no dump is queued and a heartbeat that was written after that has landed."""
-        if not self._dumps.is_idle:
+        if not self._dumps.is_idle or (self._fence is not None and self._heartbeat.has_failed(self._fence)):
             self._fence = None
         elif self._fence is None and not self._heartbeat.backing_off:
             self._fence, self._fence_landed = self._heartbeat.write(), False

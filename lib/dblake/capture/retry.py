@@ -16,7 +16,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from dblake.core.errors import DblakeError, SourceError
+from dblake.core.errors import DblakeError, SourceError, TableUnreadable
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,18 @@ def retrying(
     ``on_failure`` is called before each pause. The last error is raised unchanged.
     """
     return Retrying(
-        retry=retry_if_exception(lambda e: isinstance(e, SourceError) and e.retryable),
+        retry=retry_if_exception(_may_pass),
         wait=wait_exponential(multiplier=0.2, max=15),
         stop=stop_after_delay(seconds) | stop_when_event_set(stop),
         sleep=sleep_using_event(stop),
         before_sleep=on_failure,
         reraise=True,
     )
+
+
+def _may_pass(error: BaseException) -> bool:
+    # A table that cannot be read must not keep its reader from other tables.
+    return isinstance(error, SourceError) and error.retryable and not isinstance(error, TableUnreadable)
 
 
 def log_retry(state: RetryCallState) -> None:

@@ -7,12 +7,16 @@ replica of it; a gap is skipped only if that is accepted, and then all tables ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import pending_tasks, queue_dump
+from dblake.capture.dump_task import now_text
 from dblake.capture.log_connection import START_SECONDS, ServerChanged, StartPoint
 from dblake.capture.loop import Landed, Loop, Until
+from dblake.capture.stale_tables import StaleTable, save_stale_table
+from dblake.capture.table_life import LifeState, read_lives, save_life
 from dblake.core.errors import PositionLost, UncapturableEvent, WrongServer
 from dblake.core.source import ServerIdentity
 from dblake.landing.table import Landing
@@ -79,15 +83,27 @@ class Capture:
         missing = [table.table for table in tables if table.primary_key and table.table not in queued]
         if missing:
             queue_dump(store, missing)
+        self._record_gap({task.table: task.id for task in pending_tasks(store) if task.is_whole_dump})
         keyless = [table.table for table in tables if not table.primary_key]
         if keyless:
             logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))
+
+    def _record_gap(self, dumps: Mapping[str, str]) -> None:
+        """Mark all tables as incomplete until their dump, by table in ``dumps``, is done."""
+        store, why = self._context.store, "the log has a gap"
+        for table, life in read_lives(store).items():
+            if life.state is LifeState.SUSPENDED:
+                save_life(store, replace(life, has_log=False, is_complete=False))
+            elif table in dumps and life.state is not LifeState.REMOVED:
+                save_stale_table(store, StaleTable(table, why, dumps[table]))
+                save_life(store, replace(life, state=LifeState.PENDING, reason=why, since=now_text()))
+            elif life.state is not LifeState.REMOVED:
+                save_life(store, replace(life, state=LifeState.INCOMPLETE, reason=why, since=now_text()))
 
     def _verify_server(self, landing: Landing, *, new_incarnation: bool) -> ServerIdentity:
         """Return the server's identity. Raises WrongServer if it is not the one landing was captured from."""
         source = self._context.source
         server = self._context.retrying(START_SECONDS)(source.identity)
-        source.require()
         reached = landing.reached
         if reached is None or new_incarnation or server.same_as(reached.server):
             return server

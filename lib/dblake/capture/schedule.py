@@ -20,6 +20,7 @@ from dblake.capture.dump_task import Control, DumpTask, Key
 from dblake.capture.progress import ProgressStore
 from dblake.capture.table_dump import PendingChunk, RangeReader, TableDump
 from dblake.capture.windows import OpenChunk
+from dblake.core.errors import TableLocked, TableUnreadable
 from dblake.core.failpoints import failpoint
 from dblake.landing.control import DumpStart
 
@@ -27,6 +28,9 @@ _MAX_PENDING_CHUNKS = 64
 """Chunks read whose windows have not landed. The batch they wait to enter bounds their size."""
 _QUEUE_SECONDS = 2.0
 """The maximum age of the known queue while a table is being read."""
+_MAX_FAILURES = 5
+"""After so many errors in a row of reading its chunks the table's dump fails."""
+_MAX_PUT_OFF_SECONDS = 10.0
 _MAX_DISCARDS = 10
 """After so many discarded chunks in a row the table's dump fails."""
 
@@ -99,12 +103,30 @@ class Schedule:
         """Record that a chunk of the range was read; its next one starts after a key, or there is none."""
         with self._lock:
             rewound, part.is_reading, part.rewound = part.rewound, False, False
+            part.dump.failures, part.dump.put_off_for = 0, ""
             if self._is_current(part) and not rewound:
                 part.pending.append(PendingChunk(chunk, part.after, after, exhausted))
                 part.after, part.exhausted = after, exhausted
                 self._ranges[chunk.chunk_id] = part
             if landed := self._landed_before_read.pop(chunk.chunk_id, None):
                 self._landed.put(landed)
+
+    def put_off(self, part: RangeReader, error: TableUnreadable) -> None:
+        """Read the range's next chunk later, after other tables; fail its dump after several errors but locks."""
+        with self._lock:
+            part.is_reading, dump = False, part.dump
+            is_locked = isinstance(error, TableLocked)
+            if not is_locked or dump.put_off_for != error.what:
+                logger.warning("dump %s is put off: %s", dump.task.id, error.what)
+            dump.put_off_for, dump.failures = error.what, dump.failures + (not is_locked)
+            if dump.failures >= _MAX_FAILURES:
+                self._fail(dump, error.what)
+            dump.resumes_at = time.monotonic() + min(0.2 * 2**dump.failures, _MAX_PUT_OFF_SECONDS)
+
+    def release(self, part: RangeReader) -> None:
+        """Return a range of which no chunk was read."""
+        with self._lock:
+            part.is_reading = False
 
     def fail(self, part: RangeReader, why: str) -> None:
         """Fail the dump of the range's table."""

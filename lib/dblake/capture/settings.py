@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+NewTables = Literal["dump", "ask", "ignore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,6 +13,7 @@ class CaptureSettings:
     """When a batch is committed, whether stale tables are dumped, and how long to wait for an idle or failing source.
 
     With ``redump`` capture queues a dump of every table that changed without row events; otherwise it only reports it.
+    ``new_tables`` likewise decides about tables that are new or return.
     """
 
     max_bytes: int
@@ -17,6 +21,7 @@ class CaptureSettings:
     commits_per_second: float
     heartbeat_seconds: float
     redump: bool
+    new_tables: NewTables
     reconnect_seconds: float = 300.0
 
 

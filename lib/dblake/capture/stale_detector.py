@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -50,13 +51,18 @@ class SavedFingerprint:
     columns: Mapping[str, ColumnFingerprint]
     bodies: tuple[str, ...]
     file: str
+    published: str = ""
+    former: tuple[str, ...] = ()
+    """Names of columns that it once had: state keeps their last values."""
 
     @classmethod
-    def from_catalog(cls, current: TableFingerprint) -> SavedFingerprint:
-        """Return a fingerprint from the catalog as it is saved."""
+    def from_catalog(cls, current: TableFingerprint, saved: SavedFingerprint | None = None) -> SavedFingerprint:
+        """Return a fingerprint from the catalog as it is saved, after an earlier one."""
         schema = current.schema
+        former = {*saved.former, *saved.columns} - current.columns.keys() if saved else ()
         return cls(
-            schema.table, schema.schema_id, dict(current.columns), tuple(sorted(current.bodies)), current.file
+            schema.table, schema.schema_id, dict(current.columns), tuple(sorted(current.bodies)), current.file,
+            current.published, tuple(sorted(former)),
         )
 
     @classmethod
@@ -64,7 +70,8 @@ class SavedFingerprint:
         """Return the fingerprint of a document. Raises ConfigError if another version wrote it."""
         with document_errors(path, "delete the document and dump its table again"):
             columns = {name: ColumnFingerprint(**column) for name, column in document["columns"].items()}
-            return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"])})
+            former = tuple(document.get("former", ()))
+            return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"]), "former": former})
 
 
 class StaleTableDetector:
@@ -75,18 +82,38 @@ class StaleTableDetector:
         documents = ((path, store.read(path)) for path in store.list(_FINGERPRINTS))
         saved = (SavedFingerprint.from_document(path, document) for path, document in documents if document)
         self._saved = {fingerprint.table: fingerprint for fingerprint in saved}
+        self._scanned_at = float("-inf")
 
-    def scan_at_start(self) -> bool:
-        """Compare the catalog with the saved fingerprints before the log is read; return True if a dump is queued.
+    @property
+    def known_tables(self) -> frozenset[str]:
+        """The tables with a saved fingerprint."""
+        return frozenset(self._saved)
 
-        Where the log shows every schema change, tables with a saved fingerprint are left to the log.
+    def apply(self, current: Sequence[TableFingerprint], *, read_at: float) -> bool:
+        """Compare fingerprints with the saved ones; return True if a dump is queued.
+
+        Where the log shows every schema change, tables with a saved fingerprint are left to the log. Fingerprints read
+        before the last ``scan_catalog`` (by the monotonic clock) are ignored.
         """
+        if read_at < self._scanned_at:
+            return False
         if not self._source.schema_changes_in_log:
-            return self.scan_catalog()
-        current = self._source.table_fingerprints()
+            return self._compare(current)
         queued = self._compare([table for table in current if table.schema.table not in self._saved])
         uncovered = self._without_dump()
         return self._compare([table for table in current if table.schema.table in uncovered]) or queued
+
+    def queue_dumps(self, reasons: Mapping[str, str]) -> None:
+        """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done."""
+        queued = {
+            task.table: task.id for task in pending_tasks(self._store)
+            if task.is_whole_dump and task.progress.state is DumpState.QUEUED
+        }
+        if missing := [table for table in reasons if table not in queued]:
+            queued |= dict.fromkeys(missing, queue_dump(self._store, missing))
+        for table, why in reasons.items():
+            save_stale_table(self._store, StaleTable(table, why, queued[table]))
+            logger.info("table %s is dumped: %s (dump %s)", table, why, queued[table])
 
     def on_log_rows(self, rows: pa.Table) -> bool:
         """Inspect CAPTURED rows of the log before they land; return True if a dump is queued."""
@@ -97,6 +124,7 @@ class StaleTableDetector:
             statement = json.loads(row["payload"]) if row["kind"] == DDL else {}
             if row["kind"] == TRUNCATE or statement.get("gone"):
                 delete_stale_table(self._store, row["table"])
+                self._expect_new_file(row["table"])
             elif statement.get("rewrites"):
                 self._report(row["table"], "a statement moved its rows", None)
         has_news = any(
@@ -106,6 +134,7 @@ class StaleTableDetector:
 
     def scan_catalog(self) -> bool:
         """Compare the catalog with the saved fingerprints; return True if a dump is queued."""
+        self._scanned_at = time.monotonic()
         return self._compare(self._source.table_fingerprints())
 
     def _compare(self, fingerprints: Sequence[TableFingerprint]) -> bool:
@@ -128,10 +157,17 @@ class StaleTableDetector:
         return {stale.table: stale.why for stale in read_stale_tables(self._store) if stale.dump_id is None}
 
     def _save(self, current: TableFingerprint) -> None:
-        fingerprint = SavedFingerprint.from_catalog(current)
-        if self._saved.get(fingerprint.table) != fingerprint:
+        saved = self._saved.get(current.schema.table)
+        fingerprint = SavedFingerprint.from_catalog(current, saved)
+        if saved != fingerprint:
             self._store.write(f"{_FINGERPRINTS}/{folder(fingerprint.table)}", asdict(fingerprint))
             self._saved[fingerprint.table] = fingerprint
+
+    def _expect_new_file(self, table: str) -> None:
+        """Forget the table's own file: a TRUNCATE that the log shows replaces it."""
+        if saved := self._saved.get(table):
+            bodies = tuple(b for b in saved.bodies if not b.startswith("file") or "partition" in b)
+            self._saved[table] = replace(saved, bodies=bodies)
 
     def _has_schema(self, row: Mapping[str, Any]) -> bool:
         saved = self._saved.get(row["table"])
@@ -169,12 +205,18 @@ def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | No
     """Return why a table's rows may differ from what its row events show; None if they cannot."""
     if missing := set(saved.bodies) - set(current.bodies):
         is_recreated = any(body.startswith("table") for body in missing)
+        if not is_recreated and all(body.startswith("file") and "partition" not in body for body in missing):
+            return "its rows were rewritten, perhaps with writes that were not logged"
         return "it was recreated" if is_recreated else "a partition of it was removed or rewritten"
     if any(has_rows for body, has_rows in current.bodies.items() if body not in saved.bodies):
         return "a table was attached to it as a partition"
+    if saved.published and current.published and saved.published != current.published:
+        return "its publication changed, so that changes may be missing in the log"
     numbers = {column.number for column in saved.columns.values()}
     for name, column in current.columns.items():
         former = saved.columns.get(name)
+        if former is None and name in saved.former:
+            return f"column {name} was dropped and added again"
         if former is None:
             is_null = column.blank and column.number not in numbers and current.file and current.file == saved.file
             if not is_null:

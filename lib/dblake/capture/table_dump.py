@@ -5,6 +5,7 @@ Plain state of ``schedule``, which holds the lock and saves progress.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -57,7 +58,8 @@ class RangeReader:
 class TableDump:
     """A table being dumped. ``chunks`` counts the chunks read, ``discards`` those discarded in a row.
 
-    ``unsaved``: ``task`` holds progress that is not in the store yet.
+    ``failures`` counts the errors of reading chunks in a row, ``put_off_for`` is the last one, and no chunk is read
+    before ``resumes_at`` by the monotonic clock. ``unsaved``: ``task`` holds progress that is not in the store yet.
     """
 
     task: DumpTask
@@ -65,6 +67,9 @@ class TableDump:
     ranges: list[RangeReader] = field(default_factory=list)
     control: Control = Control.RUN
     discards: int = 0
+    failures: int = 0
+    put_off_for: str = ""
+    resumes_at: float = 0.0
     unsaved: bool = False
 
     @property
@@ -100,4 +105,6 @@ class TableDump:
 
     def free_range(self) -> RangeReader | None:
         """Return a range of which a chunk can be read now, or None."""
+        if time.monotonic() < self.resumes_at:
+            return None
         return next((part for part in self.ranges if not part.is_reading and not part.exhausted), None)

@@ -46,6 +46,11 @@ class CaptureConfig(Section):
     redump: Literal["auto", "ask"] = Field(
         "auto", description="Tables that changed without row events: auto re-dumps them, ask only reports them."
     )
+    new_tables: Literal["dump", "ask", "ignore"] = Field(
+        "dump",
+        description="Tables that are new, or return: dump reads their rows at once, ask reports them until they are "
+                    "dumped, ignore follows them from now on.",
+    )
 
     @property
     def commit_rate(self) -> float:

@@ -9,6 +9,8 @@
     │   ├── PrerequisitesNotMet      78  all unmet prerequisites of the source, at once
     │   ├── UncapturableEvent        78  the log contains an event that cannot be captured
     │   ├── PositionLost             78  the log no longer holds the position where capture must resume
+    │   ├── TableUnreadable          75  the rows of one table cannot be read, those of others can
+    │   │   └── TableLocked          75  another session holds a lock on it
     │   ├── WrongServer              78  the server is not the one that landing was captured from
     │   └── Unsupported              78  a table, column or log event that dblake rejects
     ├── LandingError                 78  the landing table cannot be read or written
@@ -115,6 +117,14 @@ class PositionLost(SourceError):
 
 ACCEPT_GAP = "run capture --accept-gap, which starts a new incarnation and dumps all tables again"
 """The next step after a PositionLost that has no other remedy."""
+
+
+class TableUnreadable(SourceError):
+    """The rows of one table cannot be read, those of others can: a damaged page, a revoked privilege."""
+
+
+class TableLocked(TableUnreadable):
+    """Another session holds a lock on the table; it can be read once that is released."""
 
 
 class WrongServer(SourceError):

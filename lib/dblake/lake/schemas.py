@@ -5,6 +5,7 @@ Read through delta-rs, without a JVM.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,6 +44,22 @@ class SchemaVersion:
     batch: int
     schema: TableSchema
     since: Position
+
+
+class SchemaVersions:
+    """The positions from which tables' schemas hold. Capture lands each table's schema whenever it opens the log."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, list[tuple[Position, str]]] = {}
+
+    def add(self, schema: TableSchema, since: Position) -> bool:
+        """Record that a schema holds from a position on; return False if the one that held there is equal."""
+        versions = self._versions.setdefault(schema.table, [])
+        index = bisect_right(versions, since, key=lambda version: version[0])
+        if index and versions[index - 1][1] == schema.schema_id:
+            return False
+        versions.insert(index, (since, schema.schema_id))
+        return True
 
 
 def read_schemas(paths: Paths) -> dict[str, list[SchemaVersion]]:

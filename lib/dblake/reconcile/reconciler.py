@@ -26,7 +26,7 @@ from dblake.events.schema import DUMP, EVENTS, WINDOWS
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files, newest_batch
-from dblake.lake.schemas import SCHEMAS, parse_schema, schema_row
+from dblake.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
 from dblake.lake.tables import open_table
 from dblake.reconcile.batch_summary import Survey, survey
 from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
@@ -59,6 +59,7 @@ class Reconciler:
         self._known_keys = KnownKeys(self._runner, self._events, find)
         self._run = self._newest_run()
         self._known_schemas: dict[str, TableSchema] = {}
+        self._versions = SchemaVersions()
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
     def done(self) -> int:
@@ -68,6 +69,9 @@ class Reconciler:
     def catch_up(self) -> None:
         """Append what a run that died, or a table that was removed, left out beside the events. Do this first."""
         done = self.done()
+        for row in self._schemas.query():
+            schema = self._known_schemas[row["schema_id"]] = parse_schema(row)
+            self._versions.add(schema, Position(row["incarnation"], row["lsn"], row["seq"]))
         behind = self._schemas.done()
         if behind < done:
             summary = self._survey(behind + 1, done)
@@ -78,8 +82,6 @@ class Reconciler:
             summary = self._survey(behind + 1, done)
             with commit_lock(self._ledger.path):
                 self._append_ledger(summary, self._counted(behind + 1, done), behind, done)
-        for row in self._schemas.query():
-            self._known_schemas[row["schema_id"]] = parse_schema(row)
 
     def reconcile(self, last: int) -> int:
         """Take all batches after those done up to ``last``; return the number of events.
@@ -132,9 +134,11 @@ class Reconciler:
         self._known_schemas |= {row.schema.schema_id: row.schema for row in summary.schemas}
         # Schemas are ahead of events if a run died between the two.
         new = max(done, self._schemas.done())
+        rows = sorted((Position(row.incarnation, row.lsn, row.seq), row.batch, row.schema.schema_id)
+                      for row in summary.schemas if row.batch > new)
         self._schemas.append_rows([
-            schema_row(row.schema, Position(row.incarnation, row.lsn, row.seq), row.batch)
-            for row in summary.schemas if row.batch > new
+            schema_row(self._known_schemas[schema_id], since, batch) for since, batch, schema_id in rows
+            if self._versions.add(self._known_schemas[schema_id], since)
         ], last)
 
     def _commit(self, written: Reconciled, done: int, last: int) -> None:

@@ -1,6 +1,6 @@
 """Prerequisites that every database shares: table patterns match, and state tables can hold the columns.
 
-``require_met`` is capture's use of checks: it refuses to start while one is not met.
+``unfit_tables`` is capture's use of checks: it refuses to start while one of the whole source is not met.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from dblake.core.errors import PrerequisitesNotMet
+from dblake.core.errors import PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check
+from dblake.core.source import Check, UnfitTable
 
 _RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
 """Columns of state tables, and of what is merged into them."""
@@ -27,6 +27,25 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
             f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in unmet),
             next_step="run preflight, which prints the statement that corrects each",
         )
+
+
+def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
+    """Return the tables that checks name, with the first reason; what concerns the log goes first.
+
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, SourceError if the server
+    cannot be reached.
+    """
+    checks = list(checks)
+    unreachable = next((check for check in checks if check.check == "connect" and not check.ok), None)
+    if unreachable:
+        raise SourceError(f"source {source}: {unreachable.detail}", next_step=unreachable.fix)
+    if any(not check.ok and check.affects == "source" for check in checks):
+        require_met(source, checks)
+    unfit: dict[str, UnfitTable] = {}
+    for check in sorted(checks, key=lambda c: c.affects == "dump"):
+        for table, reason in check.tables.items():
+            unfit.setdefault(table, UnfitTable(reason, has_log=check.affects == "dump"))
+    return unfit
 
 
 def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *, has_tables: bool) -> Check:
@@ -46,6 +65,7 @@ def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *,
             "tables", False, f"no table matches {abbreviated(unmatched)}",
             "correct source.tables, or create the tables"
             + (f"; similar names: {abbreviated(similar)}" if similar else ""),
+            affects="nothing" if has_tables else "source",
         )
     if not has_tables:
         return Check("tables", False, "the patterns exclude every table", "correct source.tables")

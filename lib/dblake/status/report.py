@@ -15,6 +15,7 @@ from typing import Any
 from dblake.capture.dump_queue import dump_status
 from dblake.capture.progress import ProgressStore
 from dblake.capture.stale_tables import StaleTable, read_stale_tables
+from dblake.capture.table_life import LifeState, TableLife, read_lives
 from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
@@ -48,7 +49,7 @@ def build_status(
     is a problem, and so is a table with a primary key whose newest verification is older than
     ``max_verification_age_seconds``.
     """
-    dumps, verifications = dump_status(store), read_verifications(paths)
+    dumps, lives, verifications = dump_status(store), read_lives(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
     check = read_newest_check(paths)
@@ -58,13 +59,15 @@ def build_status(
         "stages": {name: asdict(stage) for name, stage in stages.items()},
         "log": asdict(source.log) if source.log else None,
         "tables": frontier.versions,
+        "captured": {table: asdict(life) for table, life in sorted(lives.items())},
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "verifications": verifications,
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
             *_empty_stage_problems(stages, paths), *_lag_problems(stages, late_seconds), *_dump_problems(dumps),
-            *_stale_table_problems(read_stale_tables(store), dumps), *_state_problems(frontier.behind),
+            *_stale_table_problems(read_stale_tables(store), dumps, lives), *_life_problems(lives),
+            *_state_problems(frontier.behind),
             *_check_problems(check),
             *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),
         ],
@@ -140,14 +143,30 @@ def _lag_problems(stages: dict[str, Stage], seconds: float) -> list[dict[str, An
 
 
 def _dump_problems(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a problem for each failed dump, unless a whole dump of its table that was queued later is done."""
+    done = {dump["table"]: dump["id"] for dump in dumps if dump["state"] == "done" and dump["whole"]}
     return [
         _problem("dump_failed", d["table"], d["error"] or "", f"fix the cause, then dump start --table '{d['table']}'")
-        for d in dumps if d["state"] == "failed"
+        for d in dumps if d["state"] == "failed" and d["id"] > done.get(d["table"], "")
     ]
 
 
-def _stale_table_problems(stale: list[StaleTable], dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a problem for each table whose rows changed without row events, until a dump of it is done."""
+def _life_problems(lives: Mapping[str, TableLife]) -> list[dict[str, Any]]:
+    """Return a problem for each table that is suspended, or of which rows are missing."""
+    next_steps = {
+        LifeState.SUSPENDED: "run preflight, which prints the statement that corrects it",
+        LifeState.INCOMPLETE: "give it a primary key, or dump start --table '{}'",
+    }
+    return [
+        _problem(life.state.value, table, life.reason, next_steps[life.state].format(table))
+        for table, life in sorted(lives.items()) if life.state in next_steps
+    ]
+
+
+def _stale_table_problems(
+    stale: list[StaleTable], dumps: list[dict[str, Any]], lives: Mapping[str, TableLife]
+) -> list[dict[str, Any]]:
+    """Return a problem for each table whose rows are missing or changed without row events, until its dump is done."""
     states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
     problems = []
     for entry in stale:
@@ -157,8 +176,9 @@ def _stale_table_problems(stale: list[StaleTable], dumps: list[dict[str, Any]]) 
         is_queued = state in ("queued", "running")
         next_step = (f"run capture until dump {entry.dump_id} is done" if is_queued
                      else f"dump start --table '{entry.table}'")
-        detail = f"its rows changed without row events: {entry.why}"
-        problems.append(_problem("rewritten", entry.table, detail, next_step))
+        is_pending = entry.table in lives and lives[entry.table].state is LifeState.PENDING
+        detail = entry.why if is_pending else f"its rows changed without row events: {entry.why}"
+        problems.append(_problem("pending" if is_pending else "rewritten", entry.table, detail, next_step))
     return problems
 
 

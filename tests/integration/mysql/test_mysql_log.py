@@ -392,12 +392,8 @@ def as_statement(server: MysqlServer, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
-        ("INSERT INTO shop.a VALUES (2, 'x')", "table shop.a"),
-        ("UPDATE shop.a SET v = 'z'", "table shop.a"),
-        ("DELETE FROM shop.a WHERE id = 1", "table shop.a"),
-        ("REPLACE shop.a VALUES (2, 'x')", "table shop.a"),
         ("UPDATE shop.a x, shop.b y SET x.v = 'z'", "tables that cannot be determined"),
-        ("UPDATE dblake.watermark SET value = '' WHERE id = 1", "table dblake.watermark"),
+        ("UPDATE dblake.watermark SET value = '' WHERE id = 1", "of the watermark table"),
     ],
 )
 def test_statement_logged_change_rejected_after_earlier_rows(
@@ -422,6 +418,22 @@ def test_statement_logged_change_rejected_after_earlier_rows(
     assert log.refusal().what == refused.what
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["INSERT INTO shop.a VALUES (2, 'x')", "UPDATE shop.a SET v = 'z'", "DELETE FROM shop.a WHERE id = 1",
+     "REPLACE shop.a VALUES (2, 'x')"],
+)
+def test_statement_logged_change_rejects_its_table(log: Log, statement: str) -> None:
+    log.server.run("INSERT INTO shop.a VALUES (1, 'x')")
+    as_statement(log.server, statement)
+    log.server.run("INSERT INTO shop.b VALUES (2, 'x')")
+    log.to_end()
+    assert {table: reason for piece in log.pieces for table, reason in piece.rejected.items()} == {
+        "shop.a": "a change was logged as a statement, not as rows: binlog_format was not ROW"
+    }
+    assert changes(log.rows) == [("shop.a", "c", "1", "x"), ("shop.b", "c", "2", "x")]
+
+
 def test_partial_json_rejected_by_name(mysql: MysqlServer) -> None:
     mysql.empty()
     prepared(mysql)
@@ -429,9 +441,10 @@ def test_partial_json_rejected_by_name(mysql: MysqlServer) -> None:
     mysql.run("INSERT INTO shop.j VALUES (1, JSON_OBJECT('a', 1, 'b', repeat('x', 500)))")
     log = Log(mysql)
     write(mysql, "SET SESSION binlog_row_value_options = PARTIAL_JSON; UPDATE shop.j SET v = JSON_SET(v, '$.a', 2)")
-    refused = log.refusal()
-    assert isinstance(refused, Unsupported)
-    assert "table shop.j: a PARTIAL_UPDATE_ROWS event" in refused.what
+    log.to_end()
+    (rejected,) = [piece.rejected for piece in log.pieces if piece.rejected]
+    assert list(rejected) == ["shop.j"]
+    assert "with parts of JSON values only" in rejected["shop.j"]
     log.close()
 
 

@@ -203,7 +203,8 @@ def test_met_prerequisite_reports_detail(
 
     informed = find_check(settings, check)
 
-    assert informed == Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
+    shown = Check(check, True, detail.format(role=settings.user), fix.format(role=settings.user))
+    assert replace(informed, tables={}, affects="source") == shown
     if fix:
         database.run(informed.fix)
         assert find_check(settings, check).fix == ""
@@ -226,7 +227,9 @@ def test_pattern_without_match_is_unmet(
     settings: PostgresSettings, patterns: tuple[str, ...], detail: str, fix: str
 ) -> None:
     check = find_check(replace(settings, patterns=patterns), "tables")
-    assert check == Check("tables", False, detail, fix)
+    assert replace(check, affects="source") == Check("tables", False, detail, fix)
+    # A pattern whose last table was dropped does not stop the others.
+    assert check.affects == ("nothing" if patterns == ("public.*", "audit.*") else "source")
 
 
 def test_exclusion_without_match_is_reported(settings: PostgresSettings) -> None:
@@ -487,6 +490,7 @@ def test_generated_key_column_is_unmet(settings: PostgresSettings, database: Dat
         "generated_columns", False,
         "the primary key contains a generated column, which the log omits: public.orders",
         "remove the tables from source.tables",
+        {"public.orders": "its primary key contains a generated column, which the log omits"}, "log",
     )
 
 
@@ -512,7 +516,7 @@ def test_identity_with_generated_column_is_unmet(small: EmbeddedPostgres) -> Non
     check = find_check(settings, "replica_identity")
     assert (check.ok, check.fix) == (False, 'ALTER TABLE "public"."full_key" REPLICA IDENTITY DEFAULT;')
     admin.execute(check.fix)
-    assert find_check(settings, "primary_key") == Check(
+    assert replace(find_check(settings, "primary_key"), tables={}, affects="source") == Check(
         "primary_key", True,
         "no primary key and no replica identity, so not captured: once published, their UPDATE and DELETE would fail"
         " at the source: public.keyless", "",
@@ -628,7 +632,9 @@ def test_preflight_job_prepares_empty_database(database: Database, tmp_path: Pat
     assert script.stdout.splitlines()[-1].startswith("-- manual step: no primary key and no replica identity")
     assert done.returncode == 0, done.stderr
     assert after.returncode == 0
-    assert {tuple(c) for c in json.loads(after.stdout)} == {("check", "ok", "detail", "fix")}
+    assert {tuple(c) for c in json.loads(after.stdout)} == {
+        ("check", "ok", "detail", "fix", "tables", "affects")
+    }
     assert shown.returncode == 0
     assert "✓" in shown.stdout
     assert "✗" not in shown.stdout

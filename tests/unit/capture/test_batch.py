@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from dblake.capture.batch import BatchBuilder, Closed
+from dblake.capture.batch import BatchBuilder, Closed, NoRoom
 from dblake.capture.windows import OpenChunk
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
@@ -108,3 +108,14 @@ def test_close_unblocks_waiting_add_chunk() -> None:
     assert ended == ["closed"]
     with pytest.raises(Closed):
         batches.add_chunk(chunk(), SCHEMA, 0, lines("1\n"), COPY)
+
+
+def test_chunk_gives_up_waiting_for_room_in_time() -> None:
+    """At the source the transaction of the chunk is open for as long."""
+    batches = builder(max_rows=1)
+    batches.wait_for_room()
+    batches.add_log([log(0)], 20, ResumePoint(1, "10"), [], set())
+    with pytest.raises(NoRoom):
+        batches.add_chunk(chunk(), SCHEMA, 0, lines("1"), COPY, wait_seconds=0.05)
+    batches.take()
+    batches.add_chunk(chunk(), SCHEMA, 0, lines("1"), COPY, wait_seconds=0.05)

@@ -97,7 +97,8 @@ def test_finished_dump_is_in_status_only(store: FileProgress, end, state: str, e
     (entry,) = dump_status(store)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", entry.pop("started_at"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", entry.pop("finished_at"))
-    assert entry == {"id": dump_id, "table": ORDERS, "state": state, "chunks": 1, "rows": 7, "error": error}
+    assert entry == {"id": dump_id, "table": ORDERS, "state": state, "chunks": 1, "rows": 7, "error": error,
+                     "whole": True}
 
 
 def test_progress_document_keys_outlive_versions(store: FileProgress) -> None:
@@ -113,6 +114,7 @@ def test_progress_document_keys_outlive_versions(store: FileProgress) -> None:
     ]
     assert sorted(document) == [
         "began", "chunks", "error", "finished_at", "id", "rows", "started_at", "state", "stretches", "table",
+        "whole",
     ]
 
 
@@ -120,7 +122,7 @@ def test_status_of_queued_dump(store: FileProgress) -> None:
     dump_id = queue_dump(store, [ORDERS])
     assert dump_status(store) == [{
         "id": dump_id, "table": ORDERS, "state": "queued", "chunks": 0, "rows": 0, "started_at": None,
-        "finished_at": None, "error": None,
+        "finished_at": None, "error": None, "whole": True,
     }]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def store(tmp_path: Path) -> FileProgress:
 def start(database: MemoryDatabase, store: FileProgress, *, auto: bool = True) -> StaleTableDetector:
     """Return the detector of a capture that has just started."""
     detector = StaleTableDetector(MemorySource(database), store, auto=auto)
-    detector.scan_at_start()
+    detector.apply(MemorySource(database).table_fingerprints(), read_at=time.monotonic())
     return detector
 
 

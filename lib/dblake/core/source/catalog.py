@@ -38,6 +38,11 @@ class TableFingerprint:
     """
     file: str = ""
     """Identifies the file that holds the rows: another value means rewritten rows. Empty if not available."""
+    published: str = ""
+    """Identifies what puts the table's changes into the log: another value means that changes may be missing there.
+
+    Empty if the log always has them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

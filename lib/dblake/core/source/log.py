@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +35,8 @@ class LogPiece:
     watermarks: tuple[WatermarkSeen, ...] = ()
     bytes: int = 0
     """Size of the payloads."""
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """Tables whose changes in this part of the log cannot be captured and are not in ``rows``, with the reason."""
 
 
 class LogStream(Protocol):
@@ -71,8 +74,11 @@ class ServerIdentity:
     """Further values for messages; ignored by ``same_as``."""
 
     def same_as(self, other: ServerIdentity) -> bool:
-        """Return True if both are one server in one life of its log."""
-        return (self.server, self.log) == (other.server, other.log)
+        """Return True if both are one server in one life of its log.
+
+        What follows an ``@`` does not count: earlier versions recorded MariaDB's host name there.
+        """
+        return self.server.partition("@")[0] == other.server.partition("@")[0] and self.log == other.log
 
 
 class LogSource(Protocol):

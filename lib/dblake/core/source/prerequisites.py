@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One prerequisite: met, or what is wrong (``detail``) and the statement that corrects it (``fix``).
 
-    A check that is ``ok`` and has a detail is met and carries information.
+    A check that is ``ok`` and has a detail is met and carries information. ``affects`` names what an unmet check makes
+    impossible: capturing the ``source`` at all; following the ``log`` of ``tables``, which lacks changes of them; a
+    ``dump`` of ``tables``; or ``nothing``. ``tables`` maps the tables that do not meet it to the reason.
     """
 
     check: str
     ok: bool
     detail: str = ""
     fix: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    affects: Literal["source", "log", "dump", "nothing"] = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class UnfitTable:
+    """Why a table cannot be captured now, while others can.
+
+    ``has_log`` is true if the log still has all its changes, so that only dumps are impossible.
+    """
+
+    reason: str
+    has_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +49,8 @@ class Prerequisites(Protocol):
     def preflight(self) -> list[Check]:
         """Return every prerequisite, met or not."""
 
-    def require(self) -> None:
-        """Raise PrerequisitesNotMet, naming all of them, if capture would miss changes without an error."""
+    def require(self) -> Mapping[str, UnfitTable]:
+        """Return the captured tables that do not meet their prerequisites.
+
+        Raises PrerequisitesNotMet, naming all of them, if those of the whole source are not met.
+        """

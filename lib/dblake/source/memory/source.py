@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dblake.core.names import TableFilter, split_qualified
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, ColumnFingerprint, LogRetention, ServerIdentity, TableFingerprint
+from dblake.core.source import Check, ColumnFingerprint, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
 from dblake.source.memory.chunks import MemoryChunkReader
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.log import MemoryLogStream
@@ -30,8 +30,9 @@ class MemorySource:
         """Return no checks: the database has no prerequisites."""
         return []
 
-    def require(self) -> None:
-        """Do nothing: the database has no prerequisites."""
+    def require(self) -> Mapping[str, UnfitTable]:
+        """Return no tables: the database has no prerequisites."""
+        return {}
 
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)

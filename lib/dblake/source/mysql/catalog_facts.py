@@ -56,6 +56,10 @@ class Server:
     logged_only: frozenset[str] = frozenset()
     not_logged: frozenset[str] = frozenset()
 
+    def logs(self, schema: str) -> bool:
+        """Return True if changes of a schema's tables are in the log."""
+        return schema not in self.not_logged and (not self.logged_only or schema in self.logged_only)
+
     def is_on(self, *names: str) -> bool:
         """Return True if the first of the settings that this server has is on."""
         return next((self.variables[n] in ("ON", "1") for n in names if n in self.variables), False)

@@ -24,7 +24,7 @@ from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.formats.mysql_types import parse
 from dblake.landing.columns import MYSQL_ROWS
 from dblake.source.mysql import catalog, sql_literals
-from dblake.source.mysql.driver_errors import translate_errors
+from dblake.source.mysql.driver_errors import table_errors, translate_errors
 from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.statements import watermark_table
@@ -55,7 +55,7 @@ class MysqlChunkReader:
                 )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        with translate_errors(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), table_errors(table), self._connection.cursor() as cur:
             dumped = self._table(cur, table)
             name, type_ = _key_columns(dumped.schema)[0]
             if parse(type_).name not in sql_literals.INTEGERS or dumped.prefix_key:
@@ -74,7 +74,7 @@ class MysqlChunkReader:
             return list(keys)
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
-        with translate_errors(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), table_errors(request.table), self._connection.cursor() as cur:
             table = self._table(cur, request.table)
             query = _select(table, _condition(table, request), request.limit)
             try:

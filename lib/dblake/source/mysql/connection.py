@@ -32,7 +32,9 @@ _PINNED = (
     "SET SESSION TRANSACTION READ WRITE",
     # A reader waits while landing commits; the server must not take that for a client that is gone.
     "SET SESSION sql_mode = '', time_zone = '+00:00', character_set_results = NULL, sql_select_limit = DEFAULT,"
-    " sql_safe_updates = 0, net_write_timeout = 3600, wait_timeout = 28800",
+    " sql_safe_updates = 0, net_write_timeout = 3600, wait_timeout = 28800,"
+    # No wait for a lock is long: what needs it is put off, and the log goes on.
+    " lock_wait_timeout = 3, innodb_lock_wait_timeout = 3",
 )
 _PINNED_BY_FLAVOUR = {
     "mysql": "SET SESSION max_execution_time = 0",

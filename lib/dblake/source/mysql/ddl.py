@@ -3,38 +3,19 @@
 Rows arrive as rows events; statements change tables' schemas, empty tables, or steer transactions. Promises to name
 every table of such a statement, and never to classify one that may change rows as harmless: what it cannot determine is
 UNKNOWN, or ROWS of no named table. Triggers and cascades of a row change that was logged as a statement are not visible
-here; preflight requires ``binlog_format=ROW``.
-
-The tokenizer is ours: sqlglot's for MySQL drops executable comments (``/*!40000 … */``), knows no NO_BACKSLASH_ESCAPES,
-and takes 40 MiB and 0.6 s to import (decision 8).
+here; preflight requires ``binlog_format=ROW``. ``sql_words`` reads the words.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from dblake.source.mysql.events import Query
-
-Name = tuple[str, str]
+from dblake.source.mysql.sql_words import Name, Words
 
 _NO_BACKSLASH_ESCAPES = 1 << 20
-_TOKEN = r"""
-    (?P<skip>\s+|/\*(?!M?!).*?\*/|--(?=\s|$)[^\n]*|\#[^\n]*|/\*M?!\d*|\*/)
-  | (?P<quoted>`(?:[^`]|``)*`)
-  | (?P<double>"{0}")
-  | (?P<string>'{1}')
-  | (?P<word>[\w$@]+)
-  | (?P<sign>.)
-"""  # noqa: S105 - tokens of SQL
-_ESCAPED = (r'[^"\\]*(?:(?:\\.|"")[^"\\]*)*', r"[^'\\]*(?:(?:\\.|'')[^'\\]*)*")
-_PLAIN = (r'[^"]*(?:""[^"]*)*', r"[^']*(?:''[^']*)*")
-_TOKENS = {
-    escapes: re.compile(_TOKEN.format(*parts), re.VERBOSE | re.DOTALL)
-    for escapes, parts in ((True, _ESCAPED), (False, _PLAIN))
-}
 
 
 class StatementKind(Enum):
@@ -62,7 +43,7 @@ class Statement:
     """A classified statement. ``xa`` is the name of the XA transaction that it is about.
 
     ``rewrites`` are those of ``tables`` whose rows may change without row events, ``gone`` those whose name no table
-    has afterwards.
+    has afterwards. ``dropped_schema`` is a database that is dropped with all its tables.
     """
 
     kind: StatementKind
@@ -70,10 +51,11 @@ class Statement:
     xa: str = ""
     rewrites: tuple[Name, ...] = ()
     gone: tuple[Name, ...] = ()
+    dropped_schema: str = ""
 
 
 _HARMLESS = frozenset({
-    "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "SAVEPOINT",
+    "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "CHECK", "INSTALL", "UNINSTALL", "SAVEPOINT",
     "RELEASE", "CACHE", "CHANGE", "PURGE", "RESET", "SHOW", "USE", "KILL",
 })  # fmt: skip
 _ROW_VERBS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "SELECT", "DO", "CALL", "EXECUTE"})
@@ -82,13 +64,24 @@ _OBJECTS = frozenset({
     "USER", "ROLE", "SERVER", "SEQUENCE", "TABLESPACE", "LOGFILE", "RESOURCE", "PACKAGE", "SYSTEM", "LIBRARY",
     "INSTANCE",
 })  # fmt: skip
-_CLAUSES = ("ADD", "CHANGE", "RENAME", "EXCHANGE", "CONVERT", "DROP", "TRUNCATE", "DISCARD", "IMPORT")
-"""First words of the clauses of ALTER TABLE that may change rows without row events."""
-_ADDS_NO_COLUMN = frozenset({
-    "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "PRIMARY", "CHECK",
-    "PARTITION", "PERIOD", "SYSTEM",
+_KEEPS_ROWS = frozenset({"ALTER", "REORGANIZE", "COALESCE", "REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REMOVE",
+                         "FORCE"})
+"""First words of the clauses of ALTER TABLE that are known to keep all rows as they are; any other may change them."""
+_OPTIONS = frozenset({
+    "COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "KEY_BLOCK_SIZE", "STATS_PERSISTENT", "STATS_AUTO_RECALC",
+    "STATS_SAMPLE_PAGES", "CHECKSUM", "DELAY_KEY_WRITE", "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "PACK_KEYS",
+    "COMPRESSION", "ENCRYPTION", "ENCRYPTED", "ENCRYPTION_KEY_ID", "PAGE_COMPRESSED", "PAGE_COMPRESSION_LEVEL",
+    "PAGE_CHECKSUM", "TRANSACTIONAL", "COLLATE", "CHARSET", "LOCK", "ALGORITHM", "WAIT", "ENABLE", "DISABLE",
+    "AUTOEXTEND_SIZE", "SET", "DIRECTORY",
 })  # fmt: skip
-_BEFORE_COLUMN = frozenset({"COLUMN", "IF", "EXISTS"})
+"""Options of ALTER TABLE that keep all rows, each with one value."""
+_KEEPING_ENGINES = frozenset({"INNODB", "MYISAM", "ARIA"})
+_ADDS_NO_COLUMN = frozenset({
+    "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "PRIMARY", "CHECK", "PARTITION",
+})  # fmt: skip
+_CONSTRAINTS = ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK")
+_REMOVES_ROWS = frozenset({"PARTITION", "TABLESPACE", "SYSTEM", "PERIOD"})
+_OPTION_PREFIXES = frozenset({"DEFAULT", "CHARACTER", "DATA", "INDEX", "NOWAIT", ","})
 _BEFORE_NAME = frozenset({"IF", "NOT", "EXISTS", "INTO", "IGNORE", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK"})
 
 
@@ -96,8 +89,15 @@ def classify(query: Query) -> Statement:
     """Return the classification of a statement of the log."""
     if query.text is None:
         return Statement(StatementKind.UNKNOWN)
-    words = _Words(query.text, query.default_schema, escapes=not query.sql_mode & _NO_BACKSLASH_ESCAPES)
+    return _classify(Words(query.text, query.default_schema, escapes=not query.sql_mode & _NO_BACKSLASH_ESCAPES))
+
+
+def _classify(words: Words) -> Statement:
     verb = words.next()
+    if verb == "SET" and words.peek() == "STATEMENT":
+        # MariaDB: SET STATEMENT variable = value, … FOR statement.
+        words.find("FOR")
+        return _classify(words)
     if verb == "":
         return Statement(StatementKind.NOTHING)
     if verb in _VERBS:
@@ -109,87 +109,24 @@ def classify(query: Query) -> Statement:
     return Statement(StatementKind.UNKNOWN)
 
 
-class _Words:
-    """A statement word by word: upper case if unquoted, else unchanged; no comments but those that servers execute."""
-
-    def __init__(self, text: str, default_schema: str, *, escapes: bool) -> None:
-        self._tokens = self._scan(text, escapes)
-        self._default = default_schema
-        self._ahead: list[tuple[str, str]] = []
-
-    @staticmethod
-    def _scan(text: str, escapes: bool) -> Iterator[tuple[str, str]]:
-        for match in _TOKENS[escapes].finditer(text):
-            if match.lastgroup != "skip":
-                yield str(match.lastgroup), match[0]
-
-    def _token(self) -> tuple[str, str]:
-        return self._ahead.pop() if self._ahead else next(self._tokens, ("", ""))
-
-    def next(self) -> str:
-        """Consume and return the next word, "" at the end."""
-        kind, text = self._token()
-        return text.upper() if kind == "word" else text
-
-    def peek(self) -> str:
-        """Return the next word without consuming it, "" at the end."""
-        kind, text = self._token()
-        self._ahead.append((kind, text))
-        return text.upper() if kind == "word" else text
-
-    def skip(self, words: frozenset[str]) -> None:
-        """Consume any number of these words."""
-        while self.peek() in words:
-            self.next()
-
-    def find(self, *words: str) -> str:
-        """Consume everything up to the first of these words, and that; returns it, "" if none follows."""
-        while (word := self.next()) not in ("", *words):
-            pass
-        return word
-
-    def read_name(self) -> Name:
-        """Consume a table's name; it is of the default schema unless qualified."""
-        first = self._name_part()
-        if self.peek() != ".":
-            return self._default, first
-        self.next()
-        return first, self._name_part()
-
-    def read_names(self) -> tuple[Name, ...]:
-        """Consume table names with commas between."""
-        names = [self.read_name()]
-        while self.peek() == ",":
-            self.next()
-            names.append(self.read_name())
-        return tuple(names)
-
-    def _name_part(self) -> str:
-        kind, text = self._token()
-        if kind in ("quoted", "double"):
-            quote = text[0]
-            return text[1:-1].replace(quote * 2, quote)
-        return text
-
-
-def _classify_begin(_: _Words) -> Statement:
+def _classify_begin(_: Words) -> Statement:
     return Statement(StatementKind.BEGIN)
 
 
-def _classify_commit(_: _Words) -> Statement:
+def _classify_commit(_: Words) -> Statement:
     return Statement(StatementKind.COMMIT)
 
 
-def _classify_rollback(words: _Words) -> Statement:
+def _classify_rollback(words: Words) -> Statement:
     word = words.next()
     return Statement(StatementKind.ROLLBACK_TO if word in ("TO", "WORK") and words.peek() else StatementKind.ROLLBACK)
 
 
-def _classify_start(words: _Words) -> Statement:
+def _classify_start(words: Words) -> Statement:
     return Statement(StatementKind.BEGIN if words.next() == "TRANSACTION" else StatementKind.NOTHING)
 
 
-def _classify_xa(words: _Words) -> Statement:
+def _classify_xa(words: Words) -> Statement:
     verb = words.next()
     kind = {
         "START": StatementKind.XA_START, "BEGIN": StatementKind.XA_START, "COMMIT": StatementKind.XA_COMMIT,
@@ -202,17 +139,19 @@ def _classify_xa(words: _Words) -> Statement:
     return Statement(kind, xa=name)
 
 
-def _classify_truncate(words: _Words) -> Statement:
+def _classify_truncate(words: Words) -> Statement:
     words.skip(frozenset({"TABLE"}))
     return Statement(StatementKind.TRUNCATE, (words.read_name(),))
 
 
-def _classify_create(words: _Words) -> Statement:
+def _classify_create(words: Words) -> Statement:
     replaces = words.peek() == "OR"
     kind, is_temporary = _read_object(words)
     if kind == "INDEX":
         words.find("ON")
         return Statement(StatementKind.DDL, (words.read_name(),))
+    if kind in ("DATABASE", "SCHEMA") and replaces:
+        return _dropped_schema(words)
     if kind != "TABLE" or is_temporary:
         return Statement(StatementKind.NOTHING)
     words.skip(_BEFORE_NAME)
@@ -223,35 +162,49 @@ def _classify_create(words: _Words) -> Statement:
     return Statement(StatementKind.TRUNCATE if replaces else StatementKind.DDL, table)
 
 
-def _classify_alter(words: _Words) -> Statement:
-    kind, _ = _read_object(words)
+def _classify_alter(words: Words) -> Statement:
+    modifiers: list[str] = []
+    kind, _ = _read_object(words, modifiers)
     if kind != "TABLE":
         return Statement(StatementKind.NOTHING)
     words.skip(_BEFORE_NAME)
     altered = words.read_name()
-    rewrites: list[Name] = []
+    # IGNORE deletes rows that violate a new key.
+    rewrites: list[Name] = [altered] if "IGNORE" in modifiers else []
     gone: tuple[Name, ...] = ()
-    while verb := words.find(*_CLAUSES):
+    while verb := words.next():
+        if verb in _OPTION_PREFIXES:
+            # Options follow one another without commas: DEFAULT CHARACTER SET x DATA DIRECTORY 'x'.
+            continue
+        if verb in _OPTIONS:
+            words.skip_value()
+            continue
+        if verb == "ENGINE":
+            if words.skip_value().strip("`'\"").upper() not in _KEEPING_ENGINES:
+                rewrites.append(altered)
+            continue
         rewritten = _rewritten_by(verb, words, altered)
         rewrites += rewritten
         if verb == "RENAME" and rewritten and altered not in rewritten:
             gone = (altered,)
+        words.skip_clause()
     return Statement(StatementKind.DDL, _distinct(altered, *rewrites), rewrites=_distinct(*rewrites), gone=gone)
 
 
-def _rewritten_by(verb: str, words: _Words, altered: Name) -> list[Name]:
+def _rewritten_by(verb: str, words: Words, altered: Name) -> list[Name]:
     """Return the tables whose rows a clause of ALTER TABLE may change without row events.
 
-    A change of a column's type is not among them: the catalog shows it.
+    Every clause that is not known to keep rows is one of them, MODIFY for instance: it may give NULLs another value, or
+    a generated column another expression.
     """
     follows = words.peek()
+    if verb in _KEEPS_ROWS or (verb == "PARTITION" and follows == "BY"):
+        return []
     if verb == "ADD":
         # Even if it adds NULLs only: a column of that name may have been dropped just before.
-        return [] if follows in _ADDS_NO_COLUMN else [altered]
-    if verb == "CHANGE":
-        words.skip(_BEFORE_COLUMN)
-        old, new = words.read_name(), words.read_name()
-        return [] if old[1].lower() == new[1].lower() else [altered]
+        return [] if follows in _ADDS_NO_COLUMN and not _adds_primary_key(words) else [altered]
+    if verb == "DROP":
+        return [altered] if follows in _REMOVES_ROWS else []
     if verb == "RENAME" and follows not in ("COLUMN", "INDEX", "KEY"):
         words.skip(frozenset({"TO", "AS", "="}))
         return [words.read_name()]
@@ -263,23 +216,31 @@ def _rewritten_by(verb: str, words: _Words, altered: Name) -> list[Name]:
         else:
             words.next()
         return [altered, words.read_name()]
-    return [altered] if follows in ("PARTITION", "TABLESPACE") else []
+    return [altered]
 
 
-def _classify_drop(words: _Words) -> Statement:
+def _adds_primary_key(words: Words) -> bool:
+    """Return True for ADD [CONSTRAINT [name]] PRIMARY KEY: NULLs in its columns become other values."""
+    word = words.next()
+    if word == "CONSTRAINT" and (word := words.next()) not in _CONSTRAINTS:
+        word = words.next()
+    return word == "PRIMARY"
+
+
+def _classify_drop(words: Words) -> Statement:
     kind, is_temporary = _read_object(words)
     if kind == "INDEX":
         words.find("ON")
         return Statement(StatementKind.DDL, (words.read_name(),))
     if kind in ("DATABASE", "SCHEMA"):
-        return Statement(StatementKind.DDL)
+        return _dropped_schema(words)
     if kind not in ("TABLE", "TABLES") or is_temporary:
         return Statement(StatementKind.NOTHING)
     words.skip(_BEFORE_NAME)
     return Statement(StatementKind.TRUNCATE, words.read_names())
 
 
-def _classify_rename(words: _Words) -> Statement:
+def _classify_rename(words: Words) -> Statement:
     if words.next() not in ("TABLE", "TABLES"):
         return Statement(StatementKind.NOTHING)
     words.skip(_BEFORE_NAME)
@@ -291,18 +252,18 @@ def _classify_rename(words: _Words) -> Statement:
     return Statement(StatementKind.DDL, _distinct(*old, *new), rewrites=_distinct(*new), gone=_distinct(*gone))
 
 
-def _classify_insert(words: _Words) -> Statement:
+def _classify_insert(words: Words) -> Statement:
     words.skip(_BEFORE_NAME)
     return Statement(StatementKind.ROWS, (words.read_name(),))
 
 
-def _classify_update(words: _Words) -> Statement:
+def _classify_update(words: Words) -> Statement:
     words.skip(_BEFORE_NAME)
     table = words.read_name()
     return Statement(StatementKind.ROWS, (table,) if words.next() == "SET" else ())
 
 
-def _classify_delete(words: _Words) -> Statement:
+def _classify_delete(words: Words) -> Statement:
     words.skip(_BEFORE_NAME)
     if words.next() != "FROM":
         return Statement(StatementKind.ROWS)
@@ -314,23 +275,40 @@ def _classify_delete(words: _Words) -> Statement:
     return Statement(StatementKind.ROWS, (table,) if follows in ("WHERE", "ORDER", "LIMIT") else ())
 
 
+def _classify_repair(words: Words) -> Statement:
+    """REPAIR TABLE may lose rows."""
+    words.find("TABLE", "TABLES", "VIEW")
+    names = _distinct(*words.read_names())
+    return Statement(StatementKind.DDL, names, rewrites=names)
+
+
+def _dropped_schema(words: Words) -> Statement:
+    words.skip(_BEFORE_NAME)
+    return Statement(StatementKind.DDL, dropped_schema=words.read_name()[1])
+
+
 def _distinct(*names: Name) -> tuple[Name, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _read_object(words: _Words) -> tuple[str, bool]:
-    """Consume the kind of object that a CREATE, ALTER or DROP is about; returns it, and whether it is temporary."""
+def _read_object(words: Words, modifiers: list[str] | None = None) -> tuple[str, bool]:
+    """Consume the kind of object that a CREATE, ALTER or DROP is about; return it, and whether it is temporary.
+
+    Appends the words before it to ``modifiers``.
+    """
     is_temporary = False
     while (word := words.next()) not in _OBJECTS:
         is_temporary |= word == "TEMPORARY"
+        if modifiers is not None:
+            modifiers.append(word)
         if word == "":
             break
     return word, is_temporary
 
 
-_VERBS: dict[str, Callable[[_Words], Statement]] = {
+_VERBS: dict[str, Callable[[Words], Statement]] = {
     "BEGIN": _classify_begin, "COMMIT": _classify_commit, "ROLLBACK": _classify_rollback, "START": _classify_start,
     "XA": _classify_xa, "TRUNCATE": _classify_truncate, "CREATE": _classify_create, "ALTER": _classify_alter,
     "DROP": _classify_drop, "RENAME": _classify_rename, "INSERT": _classify_insert, "REPLACE": _classify_insert,
-    "UPDATE": _classify_update, "DELETE": _classify_delete,
+    "UPDATE": _classify_update, "DELETE": _classify_delete, "REPAIR": _classify_repair,
 }  # fmt: skip

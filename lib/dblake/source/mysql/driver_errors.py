@@ -14,7 +14,15 @@ from contextlib import contextmanager
 import pymysql
 from pymysql.constants import CR, ER
 
-from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, PrerequisitesNotMet, SourceError
+from dblake.core.errors import (
+    ACCEPT_GAP,
+    DblakeError,
+    PositionLost,
+    PrerequisitesNotMet,
+    SourceError,
+    TableLocked,
+    TableUnreadable,
+)
 from dblake.source.mysql.packets import DumpEnded
 from dblake.source.mysql.settings import MysqlSettings
 
@@ -52,6 +60,14 @@ _UNREACHABLE = (
     ("Too many connections", "the server has reached its connection limit"),
 )
 """Errors that may pass: part of the text, cause."""
+_OF_SERVER = (
+    ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.NET_PACKET_TOO_LARGE, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED,
+    ER.NET_ERROR_ON_WRITE, ER.NET_WRITE_INTERRUPTED, ER.QUERY_INTERRUPTED, ER.ABORTING_CONNECTION,
+    ER.NEW_ABORTING_CONNECTION, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED, ER.OUT_OF_RESOURCES, 1927,
+)
+"""Errors of the server that concern the connection or the whole server; 1927 is MariaDB's for a killed connection."""
+_FIRST_OF_SERVER, _FIRST_LATER = 1000, 3000
+"""The server's errors are numbered from 1000 and from 3000 on, the client's from 2000."""
 _WRONG_HOST = (62, 64)
 """OpenSSL's codes for a certificate of another host name or address."""
 _LOG_UNREADABLE = 1236
@@ -78,6 +94,27 @@ def translate_errors(settings: MysqlSettings) -> Iterator[None]:
     except OSError as error:
         _raise_unreachable(settings, error)
         raise _connection_failed(settings, type(error).__name__) from error
+
+
+@contextmanager
+def table_errors(table: str) -> Iterator[None]:
+    """Raise TableUnreadable or TableLocked for an error of the server that concerns the table read in the block.
+
+    Errors of the connection or of the whole server pass unchanged.
+    """
+    try:
+        yield
+    except pymysql.Error as error:
+        number = _number(error)
+        if number == ER.LOCK_WAIT_TIMEOUT:
+            raise TableLocked(
+                f"table {table}: another session holds a lock on it",
+                next_step="find that session with SHOW PROCESSLIST and end it, or wait for its end",
+            ) from error
+        if number in _OF_SERVER or number < _FIRST_OF_SERVER or CR.CR_ERROR_FIRST <= number < _FIRST_LATER:
+            raise
+        cause, next_step = _PERMANENT.get(number, ("the server cannot read it", "see the server's error log"))
+        raise TableUnreadable(f"table {table}: {cause} (error {number})", next_step=next_step) from error
 
 
 @contextmanager

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from dblake.core.source import Check
 
 
-def finding(name: str, detail: str = "", fix: str = "", *, is_note: bool = False) -> Check:
-    """Return a check that is met if there is no detail; with ``is_note`` it is met in any case."""
-    return Check(name, is_note or not detail, detail, fix if detail else "")
+def finding(
+    name: str, detail: str = "", fix: str = "", *, is_note: bool = False, tables: Mapping[str, str] | None = None,
+    affects: Literal["source", "log", "dump"] = "source",
+) -> Check:
+    """Return a check that is met if there is no detail; with ``is_note`` it is met in any case.
+
+    ``tables`` and ``affects`` are those of Check.
+    """
+    affects = affects if tables else "source"
+    return Check(name, is_note or not detail, detail, fix if detail else "", tables or {}, affects)
 
 
 def script(statements: Iterable[str]) -> str:

@@ -149,7 +149,10 @@ class MysqlLogStream:
         cut = self._pieces.cut(inside=inside)
         token = self._pieces.oldest_prepared or self._transactions.token
         self._transactions.clear_ended()
-        return LogPiece(cut.rows, ResumePoint(self._incarnation, token, cut.landed), cut.watermarks, cut.bytes)
+        return LogPiece(
+            cut.rows, ResumePoint(self._incarnation, token, cut.landed), cut.watermarks, cut.bytes,
+            self._relations.take_rejected(),
+        )
 
     def acknowledge(self, point: ResumePoint) -> None:
         """Do nothing: the server expires log by age alone."""

@@ -76,10 +76,12 @@ class LoggedStatements:
         self._state.end()
 
     def _append_schema_change(self, query: Query, statement: Statement) -> None:
-        if not statement.tables:
-            self._pieces.append_statement(DDL, {None: {"rewrites": False, "gone": False}}, query)
-            return
         fold = self._relations.fold_name
+        if not statement.tables:
+            schema, _ = fold(statement.dropped_schema, "")
+            effects: dict[str, bool | str] = {"rewrites": False, "gone": False}
+            self._pieces.append_statement(DDL, {None: effects | ({"dropped_schema": schema} if schema else {})}, query)
+            return
         rewritten, gone = ({fold(*name) for name in names} for names in (statement.rewrites, statement.gone))
         captured: dict[str | None, dict[str, bool]] = {
             qualified(*name): {"rewrites": name in rewritten, "gone": name in gone}
@@ -90,13 +92,17 @@ class LoggedStatements:
 
     def _reject_row_statement(self, statement: Statement) -> None:
         names = [self._relations.fold_name(*name) for name in statement.tables]
-        if names and not any(self._relations.is_watched(*name) for name in names):
-            return
-        what = f"table {qualified(*names[0])}: a change" if names else "a change of tables that cannot be determined"
-        raise Unsupported(
-            f"{self._where}: {what} was logged as a statement, not as rows",
-            next_step=f"SET GLOBAL binlog_format = 'ROW' and in all sessions; then {SKIP_STEP}",
-        )
+        watched = [name for name in names if self._relations.is_watched(*name)]
+        if not names or not all(self._relations.is_captured(*name) for name in watched):
+            what = "of the watermark table" if names else "of tables that cannot be determined"
+            raise Unsupported(
+                f"{self._where}: a change {what} was logged as a statement, not as rows",
+                next_step=f"SET GLOBAL binlog_format = 'ROW' and in all sessions; then {SKIP_STEP}",
+            )
+        for name in watched:
+            self._relations.reject(
+                qualified(*name), "a change was logged as a statement, not as rows: binlog_format was not ROW"
+            )
 
     def _reject_lost_rows(self) -> None:
         if self._pieces.has_rows:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -199,7 +200,7 @@ class PieceBuilder:
         written = _watermarks_of(watermarks.read_updates(event), position, self._committed_at)
         self._watermarks += [mark for mark in written if mark.position.seq > self._skip_seq]
 
-    def append_statement(self, kind: str, tables: Mapping[str | None, Mapping[str, bool]], query: Query) -> None:
+    def append_statement(self, kind: str, tables: Mapping[str | None, Mapping[str, Any]], query: Query) -> None:
         """Append a statement: a row for each captured table with its effects, or one of no table (key None)."""
         first = self._number << SEQ_BITS
         self._number += 1

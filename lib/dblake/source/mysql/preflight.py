@@ -174,6 +174,12 @@ def _check_watermarks(facts: CatalogFacts, settings: MysqlSettings) -> Iterator[
         create[0] = statements.move_watermark_table(settings)
         detail = "" if table.is_well_formed else "it is not (id int primary key, value varchar(36)) of engine InnoDB"
     yield finding("watermark_table", detail, script(create))
+    is_logged = facts.server.logs(settings.watermark_schema)
+    yield finding(
+        "watermark_log", "" if is_logged
+        else f"the server leaves changes of {settings.watermark_schema} out of its log, so that no dump could end",
+        "start the server without binlog-do-db and binlog-ignore-db, or let its log have this schema",
+    )
     rows = table.rows if table else None
     missing = "" if rows is None else abbreviated([str(n) for n in WATERMARK_ROWS if n not in rows])
     yield finding(

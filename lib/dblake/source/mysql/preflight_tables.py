@@ -45,6 +45,7 @@ def _check_patterns(facts: CatalogFacts, settings: MysqlSettings) -> Check:
             script(grants),
             f"{check.fix}; preflight --init finds tables on which the user has no privilege",
         ])),
+        affects=check.affects,
     )
 
 
@@ -53,17 +54,16 @@ def _check_column_names(tables: Sequence[CatalogTable]) -> Check:
     return finding(
         "column_names", CLASH + abbreviated([f"{t.schema.table}.{column}" for t, column in clashes]) if clashes else "",
         script(statements.rename_column(t.schema_name, t.table_name, c, free_name(c)) for t, c in clashes),
+        tables={t.schema.table: f"column_names: {CLASH}{column}" for t, column in clashes}, affects="log",
     )
 
 
 def _check_types(tables: Sequence[CatalogTable]) -> Check:
-    reasons = [f"{t.schema.table}: {reason}" for t in tables for reason in t.unsupported]
-    reasons += [
-        f"{t.schema.table}: it is system-versioned, and logs old rows like new ones" for t in tables if t.versioned
-    ]
+    reasons = [f"{t.schema.table}: {_unsupported(t)}" for t in tables if _unsupported(t)]
     return finding(
         "unsupported", f"not captured by dblake: {abbreviated(reasons)}" if reasons else "",
         "take these tables out of source.tables, or change what is named",
+        tables={t.schema.table: f"unsupported: {_unsupported(t)}" for t in tables if _unsupported(t)}, affects="log",
     )
 
 
@@ -74,16 +74,22 @@ def _check_privileges(facts: CatalogFacts, settings: MysqlSettings) -> Check:
         "table_privileges",
         f"user {settings.user} may not read {abbreviated([t.schema.table for t in unreadable])}" if unreadable else "",
         script(statements.grant_select(account, t.schema_name, t.table_name) for t in unreadable),
+        tables={t.schema.table: f"table_privileges: user {settings.user} may not read it" for t in unreadable},
+        affects="dump",
     )
 
 
 def _check_log_filters(facts: CatalogFacts) -> Check:
     server = facts.server
-    captured = {t.schema_name for t in facts.tables}
-    filtered = sorted(captured & server.not_logged or (captured - server.logged_only if server.logged_only else set()))
+    filtered = sorted({t.schema_name for t in facts.tables if not server.logs(t.schema_name)})
     return finding(
         "binlog_filters", f"the server leaves changes of {abbreviated(filtered)} out of its log" if filtered else "",
         "start the server without binlog-do-db and binlog-ignore-db",
+        tables={
+            t.schema.table: "binlog_filters: the server leaves its changes out of its log"
+            for t in facts.tables if not server.logs(t.schema_name)
+        },
+        affects="log",
     )
 
 
@@ -121,6 +127,12 @@ def _check_primary_keys(tables: Sequence[CatalogTable]) -> Check:
         "; ".join(f"{note}: {abbreviated([t.schema.table for t in noted])}" for note, noted in notes.items() if noted),
         "give these tables keys of whole columns that are not FLOAT", is_note=True,
     )
+
+
+def _unsupported(table: CatalogTable) -> str:
+    """Return why a table cannot be captured, "" if it can."""
+    versioned = ("it is system-versioned, and logs old rows like new ones",) if table.versioned else ()
+    return "; ".join((*table.unsupported, *versioned))
 
 
 def _name(table: CatalogTable) -> str:

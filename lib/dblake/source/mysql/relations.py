@@ -31,10 +31,12 @@ _SEQUENCE_COLUMN = "next_not_cached_value"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The table of a TABLE_MAP: captured (with its schema), the watermark table, or another one."""
+    """The table of a TABLE_MAP: captured (with its schema), the watermark table, rejected, or another one."""
 
     schema: TableSchema | None
     is_watermark_table: bool = False
+    rejected: tuple[str, str] | None = None
+    """Name and reason of a table that should be captured and whose rows cannot be."""
 
 
 class Relations:
@@ -50,14 +52,26 @@ class Relations:
         self._is_mariadb = settings.flavour == "mariadb"
         self._cache: dict[bytes, Captured] = {}
         self._charsets: dict[int, str] = {}
+        self._rejected: dict[str, str] = {}
+
+    def reject(self, table: str, reason: str) -> None:
+        """Record a table of which the log has a change that cannot be captured."""
+        self._rejected[table] = reason
+
+    def take_rejected(self) -> dict[str, str]:
+        """Return the tables rejected since the last call, with the reasons."""
+        rejected, self._rejected = self._rejected, {}
+        return rejected
 
     def table_of(self, body: bytes) -> Captured:
-        """Return the table that a TABLE_MAP event's body describes. Raises Unsupported for one that cannot be read."""
+        """Return the table that a TABLE_MAP event's body describes; one that cannot be read is rejected."""
         captured = self._cache.get(body)
         if captured is None:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             captured = self._cache[body] = self._resolve(body)
+        if captured.rejected:
+            self.reject(*captured.rejected)
         return captured
 
     def is_captured(self, schema: str, table: str) -> bool:
@@ -88,14 +102,15 @@ class Relations:
         described = read_table_map(body, mariadb=self._is_mariadb)
         first = described.columns[0].name
         if first is None:
-            raise Unsupported(
-                f"table {qualified(schema, table)}: the log does not name its columns",
-                next_step="SET GLOBAL binlog_row_metadata = 'FULL'; then capture --accept-gap, which starts behind it",
-            )
+            reason = "the log does not name its columns: binlog_row_metadata was not FULL"
+            return Captured(None, rejected=(qualified(schema, table), reason))
         if self._is_mariadb and first == _SEQUENCE_COLUMN:
             return Captured(None)
-        with translate_errors(self._settings):
-            return Captured(self._schema(described))
+        try:
+            with translate_errors(self._settings):
+                return Captured(self._schema(described))
+        except Unsupported as error:
+            return Captured(None, rejected=(qualified(schema, table), error.what))
 
     def _schema(self, described: TableMap) -> TableSchema:
         name = qualified(described.schema_name, described.table_name)

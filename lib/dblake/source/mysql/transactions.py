@@ -242,10 +242,9 @@ class Transactions:
     def _on_partial_rows(self, event: bytes) -> None:
         captured = self._mapped_table(event)
         if captured.schema is not None:
-            raise Unsupported(
-                f"{self._where}: table {captured.schema.table}: a PARTIAL_UPDATE_ROWS event, which has parts of"
-                " JSON values only",
-                next_step=f"SET GLOBAL binlog_row_value_options = '' and in all sessions; then {SKIP_STEP}",
+            self._relations.reject(
+                captured.schema.table, "an update was logged with parts of JSON values only: binlog_row_value_options"
+                " was not empty",
             )
         self._pieces.skip_row()
 

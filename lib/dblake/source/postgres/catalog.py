@@ -48,10 +48,28 @@ _NAMES = (
     f"SELECT coalesce({_TYPE_NAME.format(type='t', modifier='m')}, 'unknown')"
     f" FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS x(t, m, n) {_BASE.format(type='x.t')} ORDER BY n"
 )
-_FILES = """ARRAY(SELECT relfilenode FROM pg_class
-WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)) ORDER BY oid)"""
+# Without pg_partition_tree, which waits for locks on the table and its partitions. A partition that is being detached
+# no longer counts; PostgreSQL 13 has no such column.
+_PARTITION_TREE = """
+WITH RECURSIVE tree(oid) AS (
+  SELECT {root}::oid UNION ALL
+  SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
+  JOIN pg_class child ON child.oid = i.inhrelid AND child.relispartition
+  WHERE NOT coalesce((to_jsonb(i) ->> 'inhdetachpending')::boolean, false)
+) SELECT oid FROM tree
+"""
 _ALL = """NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
 AND n.nspname <> 'information_schema' AND n.nspname <> %(watermark_schema)s"""
+
+
+
+
+def partition_tree(root: str) -> str:
+    """Return a query of the oids of a table and all its partitions, which waits for no lock; ``root`` is SQL."""
+    return _PARTITION_TREE.format(root=root)
+
+
+_FILES = f"ARRAY(SELECT relfilenode FROM pg_class WHERE oid IN ({partition_tree('%(oid)s')}) ORDER BY oid)"
 
 
 @dataclass(frozen=True)

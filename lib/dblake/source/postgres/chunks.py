@@ -24,16 +24,16 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.landing.columns import COPY
 from dblake.source.postgres import catalog
-from dblake.source.postgres.driver_errors import translate_errors
+from dblake.source.postgres.driver_errors import table_errors, translate_errors
 from dblake.source.postgres.settings import PostgresSettings
 
 _BUFFER_BYTES = 2 << 20
 _NEWLINE = ord("\n")
 _SAMPLED_PAGES_PER_PART = 25
 """Random pages sampled for each split point: enough for parts of about equal size."""
-_PAGES = """
+_PAGES = f"""
 SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::int FROM pg_class
-WHERE oid = %(oid)s OR oid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
+WHERE oid IN ({catalog.partition_tree('%(oid)s')})
 """
 _SPLIT_POINTS = """
 WITH sample AS (
@@ -69,7 +69,7 @@ class PgChunkReader:
                 )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        with translate_errors(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), table_errors(table), self._connection.cursor() as cur:
             cur.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", split_qualified(table))
             cataloged = _require_dumpable(table, self._read_catalog(cur, cur.fetchone()[0]))
             cur.execute(_PAGES, {"oid": cataloged.oid})
@@ -87,7 +87,7 @@ class PgChunkReader:
             return [tuple(row) for row in cur.fetchall()]
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
-        with translate_errors(self._settings), self._connection.cursor() as cur:
+        with translate_errors(self._settings), table_errors(request.table), self._connection.cursor() as cur:
             try:
                 table, chunk = self._read(cur, request, deliver)
                 # After the transaction, because its snapshot would return the old catalog. A table rewritten between

@@ -33,8 +33,10 @@ _PINNED = {
     # ``on`` may wait for a standby; ``off`` leaves the log unflushed, so that the stream waits for the WAL writer.
     "synchronous_commit": "local",
     "statement_timeout": "0",
-    # No wait is unbounded: a longer lock on a table ends the job, which may be started again.
-    "lock_timeout": "1h",
+    # No wait for a lock is long: what needs it is put off, and the log goes on.
+    "lock_timeout": "3s",
+    # A policy that would hide rows from a chunk is an error: the end of a dump deletes rows that no chunk returned.
+    "row_security": "off",
     "idle_in_transaction_session_timeout": "0",
 }
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psycopg2
 
-from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError
+from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError, TableLocked, TableUnreadable
 from dblake.source.postgres.settings import PostgresSettings
 
 _PLUGIN_REFUSED = "as an output plugin"
@@ -40,6 +40,14 @@ _PERMANENT = (
     ("replication role", "the role lacks REPLICATION", "run preflight, which prints the ALTER ROLE"),
 )
 """Errors that only a person can correct: part of the text, cause, next step."""
+_OF_SERVER = ("08", "40", "53", "57")
+"""Classes of SQLSTATE that concern more than a table: connection, rollback, resources, operator intervention."""
+_OF_TABLE = {
+    "42501": ("the role may not read it, or row security would hide rows of it", "run preflight, which prints the fix"),
+    "XX001": ("a page of it is damaged", "see the server's log; restore the table, then dump it"),
+    "XX002": ("an index of it is damaged", "REINDEX the table, then dump it"),
+}
+"""Errors of one table: cause, next step."""
 _UNREACHABLE = (
     ("Connection refused", "connection refused: no server listens there"),
     ("timeout expired", "connection timed out"),
@@ -74,6 +82,26 @@ def translate_errors(settings: PostgresSettings) -> Iterator[None]:
             f"source {settings.name}: the connection to PostgreSQL failed: {type(error).__name__}{code}",
             next_step="check that the server is up and reachable at source.host and source.port, then run again",
         ) from error
+
+
+@contextmanager
+def table_errors(table: str) -> Iterator[None]:
+    """Raise TableUnreadable or TableLocked for an error of the server that concerns the table read in the block.
+
+    Errors of the connection or of the whole server pass unchanged.
+    """
+    try:
+        yield
+    except psycopg2.errors.LockNotAvailable as error:
+        raise TableLocked(
+            f"table {table}: another session holds a lock on it",
+            next_step="find that session in pg_locks and pg_stat_activity and end it, or wait for its end",
+        ) from error
+    except psycopg2.Error as error:
+        if not error.pgcode or error.pgcode.startswith(_OF_SERVER):
+            raise
+        cause, next_step = _OF_TABLE.get(error.pgcode, ("the server cannot read it", "see the server's log"))
+        raise TableUnreadable(f"table {table}: {cause} (SQLSTATE {error.pgcode})", next_step=next_step) from error
 
 
 @contextmanager

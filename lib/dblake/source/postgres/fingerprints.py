@@ -18,12 +18,16 @@ from dblake.source.postgres import catalog
 from dblake.source.postgres.settings import PostgresSettings
 
 # A recreated table is neither published (pgoutput) nor granted until preflight --init has run again.
-_GRANTED = "SELECT oid FROM pg_class WHERE relkind IN ('r', 'p') AND has_table_privilege(oid, 'SELECT')"
+_GRANTED = "SELECT oid, '', false FROM pg_class WHERE relkind IN ('r', 'p') AND has_table_privilege(oid, 'SELECT')"
+# Without pg_publication_tables, which waits for locks on the tables from PostgreSQL 16 on.
 _PUBLISHED = """
-SELECT c.oid FROM pg_publication_tables p
-JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+SELECT c.oid, concat_ws('/', p.oid, p.xmin, {member}), r.oid IS NOT NULL
+FROM pg_publication p JOIN pg_class c ON c.relkind IN ('r', 'p')
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid {schemas}
 WHERE p.pubname = %(publication)s AND has_table_privilege(c.oid, 'SELECT')
+AND (p.puballtables OR {member} IS NOT NULL)
 """
+_SCHEMAS = "LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"
 _COLUMNS = """
 SELECT a.attrelid, a.attname, a.attnum, a.xmin::text,
        NOT (a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR t.typtype = 'd')
@@ -49,10 +53,10 @@ _RANGES = "SELECT rngsubtype FROM pg_range WHERE rngtypid = m.type"
 _MULTIRANGES = "SELECT rngsubtype FROM pg_range WHERE m.type IN (rngtypid, rngmultitypid)"
 # CREATE TABLE … PARTITION OF creates an empty partition in one transaction with its columns (the entry of a system
 # column is never rewritten); an attached partition was a table before and brings rows.
-_PARTITIONS = """
-SELECT c.oid, p.relid::oid, part.relfilenode, i.xmin <> own.xmin
+_PARTITIONS = f"""
+SELECT c.oid, part.oid, part.relfilenode, i.xmin <> own.xmin
 FROM pg_class c
-CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+CROSS JOIN LATERAL ({catalog.partition_tree("c.oid")}) p(relid)
 JOIN pg_class part ON part.oid = p.relid
 JOIN pg_inherits i ON i.inhrelid = p.relid
 JOIN pg_attribute own ON own.attrelid = p.relid AND own.attnum = -1
@@ -75,8 +79,12 @@ def table_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
 
 
 def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFingerprint]:
-    cur.execute(_PUBLISHED if settings.plugin == "pgoutput" else _GRANTED, {"publication": settings.publication})
-    readable = {oid for oid, in cur.fetchall()}
+    has_schemas = cur.connection.server_version >= 150000
+    published = _PUBLISHED.format(
+        member="coalesce(r.oid, s.oid)" if has_schemas else "r.oid", schemas=_SCHEMAS if has_schemas else ""
+    )
+    cur.execute(published if settings.plugin == "pgoutput" else _GRANTED, {"publication": settings.publication})
+    readable = {oid: (published, is_member) for oid, published, is_member in cur.fetchall()}
     captured = catalog.captured_tables(cur, settings.table_filter, settings.watermark_schema)
     tables = [table for table in captured if table.oid in readable]
     parameters = {"oids": [table.oid for table in tables]}
@@ -90,6 +98,11 @@ def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
         bodies[oid][f"file {file} of partition {partition}"] = False
     cur.execute(_FILES, parameters)
     files = dict(cur.fetchall())
+    for oid, file in files.items():
+        # A named member of the publication cannot be SET UNLOGGED, written, and SET LOGGED again. For others a new
+        # file may hide writes without log.
+        if not readable[oid][1]:
+            bodies[oid][f"file {file}"] = False
     return [
         TableFingerprint(
             table.schema,
@@ -98,6 +111,7 @@ def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
              ) for c in table.schema.columns},
             {f"table {table.oid}": True, **bodies[table.oid]},
             str(files.get(table.oid, "")),
+            readable[table.oid][0],
         )
         for table in tables
     ]

@@ -228,6 +228,7 @@ def _resolve_tables(
     """
     distinct, which = np.unique(numbers, return_inverse=True)
     resolved = [tables[int(number)] for number in distinct]
+    tables.rejected.update(r.rejected for r in resolved if r.rejected)
     names = pa.array([r.schema.table if r.schema else None for r in resolved], pa.string())
     ids = pa.array([r.schema.schema_id if r.schema else None for r in resolved], pa.string())
     captured = np.array([r.schema is not None for r in resolved])[which]

@@ -79,7 +79,11 @@ def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSetting
 
 def _connect(settings: PostgresSettings, admin: str, admin_password: str) -> connection:
     try:
-        return connect(replace(settings, user=admin, password=admin_password), purpose="init")
+        conn = connect(replace(settings, user=admin, password=admin_password), purpose="init")
+        with conn.cursor() as cur:
+            # A person waits, and not the log: publishing a table waits for long transactions on it.
+            cur.execute("SET lock_timeout = '5min'")
+        return conn
     except PrerequisitesNotMet as error:
         raise PrerequisitesNotMet(
             f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source.host"

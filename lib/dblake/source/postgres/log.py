@@ -120,7 +120,9 @@ class PgLogStream:
                 remaining = until - time.monotonic()
                 if remaining <= 0:
                     return pieces.cut(inside=False) if pieces.committed else None
-                if is_drained and select.select([self._connection], [], [], remaining)[0]:
+                if is_drained and (ready := select.select([self._connection, self._sql], [], [], remaining)[0]):
+                    if self._sql in ready:
+                        self._require_running()
                     time.sleep(min(_GATHER_SECONDS, remaining))
 
     def _read_messages(self) -> bool:
@@ -165,7 +167,23 @@ class PgLogStream:
     def keep_alive(self) -> None:
         self._last_keep_alive = time.monotonic()
         with translate_errors(self._settings):
+            if select.select([self._sql], [], [], 0.0)[0]:
+                self._require_running()
             self._confirmer.send_feedback(force=True)
+
+    def _require_running(self) -> None:
+        """Close the stream and raise the server's error if it has ended the catalog connection.
+
+        A server that shuts down ends its sessions first and then waits, without limit, until each walsender's reader
+        has confirmed all log; log behind the last landed commit is not confirmed. Without a reader it does not wait,
+        and the slot keeps what is not confirmed.
+        """
+        try:
+            with self._sql.cursor() as cur:
+                cur.execute("SELECT")
+        except psycopg2.Error:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         for conn in (self._connection, self._sql):

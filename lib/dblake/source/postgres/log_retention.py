@@ -8,6 +8,7 @@ from psycopg2.extensions import cursor
 
 from dblake.core.names import qualified, split_qualified
 from dblake.core.source import LogRetention
+from dblake.source.postgres.catalog import partition_tree
 from dblake.source.postgres.settings import PostgresSettings
 
 # safe_wal_size is NULL if max_slot_wal_keep_size is unlimited.
@@ -16,11 +17,11 @@ SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint,
        pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint, safe_wal_size, coalesce(wal_status = 'lost', false)
 FROM pg_replication_slots WHERE slot_name = %s
 """
-_ROW_ESTIMATES = """
+_ROW_ESTIMATES = f"""
 SELECT n.nspname, c.relname,
        CASE WHEN c.relkind = 'p' THEN (
            SELECT sum(greatest(leaf.reltuples, 0))
-           FROM pg_partition_tree(c.oid) p JOIN pg_class leaf ON leaf.oid = p.relid WHERE p.isleaf
+           FROM pg_class leaf WHERE leaf.oid IN ({partition_tree("c.oid")}) AND leaf.relkind <> 'p'
        ) ELSE c.reltuples END::bigint
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) IN %s
 """

@@ -8,6 +8,7 @@ row, password or connection string is shown. This module checks the server, the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from psycopg2 import sql
@@ -221,10 +222,12 @@ def _check_publication_tables(facts: CatalogFacts, publication: Publication, set
     marks = facts.watermarks
     lacks_marks = marks is None or marks.oid is None or not publication.publishes(marks.oid, marks.schema_oid)
     names = [t.qualified for t in missing] + (["the watermark table"] if lacks_marks else [])
-    return Finding.of_names(
+    finding = Finding.of_names(
         "publication_tables", "not published: ", names,
-        fix=statements.add_tables(settings, missing, watermarks=lacks_marks),
+        fix=statements.add_tables(settings, missing, watermarks=lacks_marks), tables=[t.qualified for t in missing],
     )
+    # Without the watermark table no dump could end.
+    return replace(finding, affects="source") if lacks_marks else finding
 
 
 def _check_slot(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:

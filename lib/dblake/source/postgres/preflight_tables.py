@@ -36,13 +36,13 @@ def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[
 
 def _check_patterns(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
     check = patterns_check(settings.patterns, facts.names, has_tables=bool(facts.tables))
-    return Finding(check.check, check.ok, check.detail, check.fix)
+    return Finding(check.check, check.ok, check.detail, check.fix, affects=check.affects)
 
 
 def _check_column_names(tables: Sequence[Table]) -> Finding:
     clashes = [(table, name) for table in tables for name in clashing_columns(table.columns)]
     return Finding.of_names(
-        "column_names", CLASH, [f"{t.qualified}.{c}" for t, c in clashes],
+        "column_names", CLASH, [f"{t.qualified}.{c}" for t, c in clashes], tables=[t.qualified for t, _ in clashes],
         fix=statements.script(
             sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
                 sql.Identifier(t.schema, t.name), sql.Identifier(c), sql.Identifier(free_name(c))
@@ -68,6 +68,7 @@ def _check_generated_columns(tables: Sequence[Table], settings: PostgresSettings
         "generated_columns", ok=not in_key,
         detail="; ".join(f"{detail}: {abbreviated(names)}" for detail, names in details.items() if names),
         fix="remove the tables from source.tables" if in_key else "",
+        tables=dict.fromkeys(in_key, "its primary key contains a generated column, which the log omits"), affects="log",
     )
 
 
@@ -80,25 +81,27 @@ def _check_unlogged_tables(tables: Sequence[tuple[str, str]]) -> Finding:
 
 
 def _check_privileges(tables: Sequence[Table], settings: PostgresSettings) -> Iterator[Finding]:
-    inaccessible = sorted({t.schema for t in tables if not t.can_use_schema})
+    closed = [t for t in tables if not t.can_use_schema]
+    inaccessible = sorted({t.schema for t in closed})
     yield Finding.of_names(
         "schema_privileges", f"role {settings.user} may not use schema ", inaccessible,
-        statements.grant_usage(settings, inaccessible),
+        statements.grant_usage(settings, inaccessible), tables=[t.qualified for t in closed], affects="dump",
     )
     unreadable = [t for t in tables if not t.can_select]
     yield Finding.of_names(
         "table_privileges", f"role {settings.user} may not read ", [t.qualified for t in unreadable],
-        statements.grant_select(settings, unreadable),
+        statements.grant_select(settings, unreadable), affects="dump",
     )
     hidden = [t.qualified for t in tables if t.has_hidden_rows]
     yield Finding.of_names(
         "row_security", "row security hides rows from chunks but not from the log: ", hidden,
-        statements.alter_role(settings, "BYPASSRLS"),
+        statements.alter_role(settings, "BYPASSRLS"), affects="dump",
     )
 
 
 def _check_replica_identity(facts: CatalogFacts) -> Finding:
     wrong: list[tuple[Identity, str]] = []
+    tables: list[str] = []
     for table in facts.tables:
         if not table.columns.primary_key:
             continue
@@ -109,23 +112,26 @@ def _check_replica_identity(facts: CatalogFacts) -> Finding:
             is_narrower = root.kind == "f" and identity.kind != "f"
             if not identity.is_effective or lacks_key or is_narrower:
                 wrong.append((identity, "FULL" if is_narrower or not identity.has_usable_key else "DEFAULT"))
+                tables.append(table.qualified)
     names = [qualified(identity.schema, identity.name) for identity, _ in wrong]
     return Finding.of_names(
         "replica_identity", "updated and deleted rows cannot be identified by their primary key: ", names,
-        statements.script(statements.set_identity(*w) for w in wrong),
+        statements.script(statements.set_identity(*w) for w in wrong), tables=tables,
     )
 
 
 def _check_toasted_identity(facts: CatalogFacts) -> Finding:
     version = facts.server.version
-    wrong = [
-        i for t in facts.tables for i in t.identities if i.is_toastable and i.kind != "f" and t.columns.primary_key
+    affected = [
+        (t, i) for t in facts.tables for i in t.identities if i.is_toastable and i.kind != "f" and t.columns.primary_key
     ] if version < 130007 or 140000 <= version < 140003 else []
+    wrong, cause = [i for _, i in affected], "this server omits unchanged key values that are stored out of line"
     return Finding(
         "toasted_identity", ok=not wrong,
-        detail="this server omits unchanged key values that are stored out of line from the log: "
+        detail=f"{cause} from the log: "
         + abbreviated([qualified(i.schema, i.name) for i in wrong]) + "; 13.7 and 14.3 log them" if wrong else "",
         fix=statements.script(statements.set_identity(i, "FULL") for i in wrong),
+        tables={t.qualified: f"toasted_identity: {cause} from the log" for t, _ in affected}, affects="log",
     )
 
 
@@ -153,6 +159,11 @@ def _check_primary_key(facts: CatalogFacts, settings: PostgresSettings) -> Findi
             f"{detail}: {abbreviated([t.qualified for t in tables])}" for detail, tables in details.items() if tables
         ),
         fix=statements.script(fixes),
+        tables={
+            t.qualified: "primary_key: neither a primary key nor a replica identity, so not published"
+            for t in unpublished
+        },
+        affects="log",
     )
 
 

@@ -25,14 +25,19 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """The table behind a number: captured (with a schema), the watermark table, or neither."""
+    """The table behind a number: captured (with a schema), the watermark table, rejected (with a reason), or none."""
 
     schema: TableSchema | None
     is_watermark_table: bool = False
+    rejected: tuple[str, str] | None = None
+    """Name and reason of a table that should be captured and whose rows cannot be."""
 
 
 class TableRegistry(Protocol):
     """The numbers by which the messages of one log stream identify their tables."""
+
+    rejected: dict[str, str]
+    """The rejected tables that framed rows belong to, with the reason, until ``PieceBuilder`` takes them."""
 
     def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
         """Return the table number of each insert, update, delete or truncate."""
@@ -46,7 +51,7 @@ class TableRegistry(Protocol):
     def resolve(self, number: int) -> TableSchema | None:
         """Resolve a number for the messages from here on; return the schema to land, if its table is captured.
 
-        Raises Unsupported if the table's rows cannot be identified.
+        A table whose rows cannot be identified is rejected.
         """
 
     def __getitem__(self, number: int) -> ResolvedTable: ...
@@ -61,6 +66,7 @@ class Relations:
         self._watermark_schema = watermark_schema
         self._messages: dict[int, bytes] = {}
         self._resolved: dict[int, ResolvedTable] = {}
+        self.rejected: dict[str, str] = {}
 
     def __getitem__(self, number: int) -> ResolvedTable:
         return self._resolved[number]
@@ -94,9 +100,12 @@ class Relations:
             schema = TableSchema(qualified(relation.schema_name, relation.table_name), cataloged.schema.columns)
         else:
             schema = self._schema_from_log(relation, cataloged)
-        if cataloged:
-            catalog.require_whole_key(cataloged)
-        self._require_identity(relation, schema)
+        try:
+            if cataloged:
+                catalog.require_whole_key(cataloged)
+            self._require_identity(relation, schema)
+        except Unsupported as error:
+            return ResolvedTable(None, rejected=(schema.table, error.what))
         return ResolvedTable(schema)
 
     def _schema_from_log(self, relation: Relation, cataloged: catalog.CatalogTable | None) -> TableSchema:

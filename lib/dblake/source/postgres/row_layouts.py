@@ -9,7 +9,6 @@ out of line or the catalog no longer has it.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +21,6 @@ from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres import catalog
 from dblake.source.postgres.relations import Numbers, ResolvedTable, identity_without_key
 from dblake.source.postgres.wal2json import RowLayout, decode_type, encode_layouts, encode_type
-
-logger = logging.getLogger(__name__)
 
 _TABLE = """
 SELECT c.oid,
@@ -79,6 +76,7 @@ class RowLayouts:
         self._layouts: list[RowLayout] = []
         self._resolved: dict[int, ResolvedTable] = {}
         self._schemas: dict[tuple[str, str], _TypedSchema] = {}
+        self.rejected: dict[str, str] = {}
 
     def __getitem__(self, number: int) -> ResolvedTable:
         return self._resolved[number]
@@ -121,15 +119,21 @@ class RowLayouts:
         schema_name, table_name = layout.table
         if schema_name == self._watermark_schema:
             return ResolvedTable(None, is_watermark_table=table_name == "watermark")
+        try:
+            return self._look_up_captured(layout, previous)
+        except Unsupported as error:
+            return ResolvedTable(None, rejected=(qualified(*layout.table), error.what))
+
+    def _look_up_captured(self, layout: RowLayout, previous: _TypedSchema | None) -> ResolvedTable:
+        """Return the table if it is captured; raise Unsupported if it should be and cannot."""
         cataloged = self._read_catalog(layout)
         if not self._table_filter(*layout.table):
             return ResolvedTable(None)
         if cataloged is not None and not _is_fully_logged(layout, previous, cataloged):
-            logger.warning(
-                "table %s is not followed: it has no replica identity, so wal2json omits its updates and deletes",
-                qualified(*layout.table),
+            raise Unsupported(
+                f"table {qualified(*layout.table)} has no replica identity, so wal2json omits its updates and deletes",
+                next_step="give it a primary key or a replica identity",
             )
-            return ResolvedTable(None)
         typed = self._select_schema(layout, previous, cataloged)
         self._schemas[layout.table] = typed
         self._require_identity(layout, typed.schema)

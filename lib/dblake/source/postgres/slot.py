@@ -1,7 +1,7 @@
 """The replication slot: where it can resume, how to recreate it, how to end a stale reader of it.
 
-Guarantee: a slot that no longer holds the resume position is rejected by name; only ``recreate_slot`` drops a slot, and
-only a lost one.
+Guarantee: a slot that no longer holds the resume position, or a log that ends before it, is rejected by name; only
+``recreate_slot`` drops a slot, and only a lost one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from psycopg2.extensions import cursor
 from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.position import ResumePoint
 from dblake.source.postgres import statements
-from dblake.source.postgres.pgoutput import lsn_number
+from dblake.source.postgres.pgoutput import lsn_number, lsn_text
 from dblake.source.postgres.settings import PostgresSettings
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,24 @@ def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint |
             " is a gap",
             next_step=ACCEPT_GAP,
         )
+    _require_log(cur, where, resume)
     return resume.token
+
+
+def _require_log(cur: cursor, where: str, resume: ResumePoint) -> None:
+    """Raise PositionLost if the server's log ends before the resume point: it went back, and its LSNs come again.
+
+    The server accepts a start in its future and drops each transaction that ends before it.
+    """
+    cur.execute("SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn()::text END")
+    (end,) = cur.fetchone()
+    landed = max(lsn_number(resume.token), resume.landed.lsn if resume.landed else 0)
+    if end is not None and landed > lsn_number(end):
+        raise PositionLost(
+            f"{where}: the server's log ends at {end}, before {lsn_text(landed)} where landing ends: the log went back,"
+            " as after a snapshot of its storage was restored, a gap",
+            next_step=ACCEPT_GAP,
+        )
 
 
 def terminate_reader(cur: cursor, settings: PostgresSettings) -> None:

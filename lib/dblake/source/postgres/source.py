@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
-from dblake.core.source import Check, LogRetention, ServerIdentity, TableFingerprint
-from dblake.source.checks import require_met
+from dblake.core.source import Check, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
+from dblake.source.checks import unfit_tables
 from dblake.source.postgres import catalog, fingerprints, log_retention, slot, timeline
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, open_cursor
@@ -15,7 +15,7 @@ from dblake.source.postgres.log import PgLogStream
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
 
-_CHECKED_BY_OPEN_LOG = ("connect", "slot", "replication_slots", "wal_senders")
+_CHECKED_BY_OPEN_LOG = ("slot", "replication_slots", "wal_senders")
 
 
 class PostgresSource:
@@ -30,9 +30,10 @@ class PostgresSource:
     def preflight(self) -> list[Check]:
         return preflight(self._settings)
 
-    def require(self) -> None:
+    def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
-        require_met(self.name, (c for c in self.preflight() if not c.check.startswith(_CHECKED_BY_OPEN_LOG)))
+        checks = [c for c in self.preflight() if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
+        return unfit_tables(self.name, checks)
 
     def identity(self) -> ServerIdentity:
         return timeline.identity(self._settings)

@@ -29,8 +29,9 @@ class Follower:
 
     def __init__(self, place: LogPosition, *, begins: int | None = None, skip_to: Position | None = None) -> None:
         self.pieces = PieceBuilder(1, skip_to)
+        self.relations = Relations(SETTINGS, folds_names=False)
         self.transactions = Transactions(
-            "shop", Relations(SETTINGS, folds_names=False), self.pieces, place,
+            "shop", self.relations, self.pieces, place,
             begins=place.offset if begins is None else begins, executed=executed_gtids("mysql", ""),
         )
 
@@ -189,8 +190,7 @@ def opened() -> File:
         (lambda f: f.add(99), Unsupported, "an event of type 99 (unknown), which may be a change"),
         (lambda f: f.add(17, bytes(9)), Unsupported, "an event of type 17 (BEGIN_LOAD_QUERY), which may be"),
         (lambda f: f.add(18, bytes(40)), Unsupported, "an event of type 18 (EXECUTE_LOAD_QUERY), which may be"),
-        (lambda f: f.rows(1, 39), Unsupported, "table shop.t: a PARTIAL_UPDATE_ROWS event"),
-        (lambda f: f.query("INSERT INTO t VALUES (1)"), Unsupported, "table shop.t: a change was logged as a"),
+        (lambda f: f.query("UPDATE dblake.watermark SET value = 'x'"), Unsupported, "a change of the watermark table"),
         (lambda f: f.query("DELETE x, y FROM x JOIN y"), Unsupported, "a change of tables that cannot be determined"),
         (lambda f: f.query("FROBNICATE t"), Unsupported, "a statement of a kind that dblake does not know"),
         (lambda f: f.rows(3), SourceError, "rows of a table that the log did not describe"),
@@ -264,8 +264,27 @@ def test_file_without_checksums_read() -> None:
     assert [(row["lsn"], row["last_in_txn"]) for row in rows if row["kind"] == "row"] == [(lsn(NAME, 4), True)]
 
 
+@pytest.mark.parametrize(
+    ("add", "reason"),
+    [
+        (lambda f: f.rows(1, 39), "an update was logged with parts of JSON values only"),
+        (lambda f: f.query("INSERT INTO t VALUES (1)"), "a change was logged as a statement, not as rows"),
+    ],
+)
+def test_uncapturable_change_rejects_its_table_only(add: Callable[[File], File], reason: str) -> None:
+    file = add(opened()).xid()
+    follower, rows = follow(file)
+    (rejected,) = follower.relations.take_rejected().items()
+    assert rejected[0] == "shop.t"
+    assert rejected[1].startswith(reason)
+    assert follower.relations.take_rejected() == {}
+    assert len(rows) == len(follow(opened().xid())[1])
+
+
 def test_captured_table_without_column_names_rejected() -> None:
     minimal = bytes.fromhex("010000000000010004") + b"shop\0\x01t\0" + b"\x01\x03\x00\x00"
-    with pytest.raises(Unsupported, match=r"table shop\.t: the log does not name its columns"):
-        follow(File(NAME).gtid().query("BEGIN").add(19, minimal))
+    follower, _ = follow(File(NAME).gtid().query("BEGIN").add(19, minimal))
+    assert follower.relations.take_rejected() == {
+        "shop.t": "the log does not name its columns: binlog_row_metadata was not FULL"
+    }
     follow(File(NAME).gtid().query("BEGIN").add(19, minimal.replace(b"shop", b"othe")).rows(1).xid())

@@ -1,0 +1,174 @@
+"""PostgreSQL shuts down, restarts and goes back in time while capture follows it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dblake.capture.loop import Until
+from dblake.core.errors import PositionLost
+from dblake.core.schema import Column, TableSchema
+from dblake.core.source import Source
+from dblake.source.postgres.embedded import EmbeddedPostgres
+from tests.support.backends import PostgresBackend
+from tests.support.lake import CaptureLake
+from tests.support.postgres import Database, note_postgres
+
+T = "public.t"
+STOP_SECONDS = 5.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(tmp_path / "data", settings={"fsync": "off"}) as server:
+        note_postgres(server)
+        yield server
+
+
+@pytest.fixture
+def backend(server: EmbeddedPostgres) -> PostgresBackend:
+    backend = PostgresBackend(Database(server, "postgres"))
+    backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
+    backend.run(f"INSERT INTO {T} SELECT n, 'a' FROM generate_series(1, 100) n")
+    return backend
+
+
+class Following:
+    """Capture on a thread, until the end of the block."""
+
+    def __init__(self, lake: CaptureLake, source: Source) -> None:
+        self._lake, self._source, self._stop = lake, source, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._lake.capture(
+                self._source, until=Until(), stop=self._stop, heartbeat_seconds=0.3, reconnect_seconds=60.0
+            )
+        except BaseException as error:  # noqa: BLE001 - raised by the block's end
+            self.error = error
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.error:
+            raise self.error
+
+
+def wait_until_landed(lake: CaptureLake, rows: int) -> None:
+    deadline = time.monotonic() + 30
+    while not Path(lake.paths.landing).exists() or sum(r == "row" for r in lake.landing()["kind"].to_pylist()) < rows:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def copy(folder: Path, to: Path) -> None:
+    """Copy a folder with the owners of its files."""
+    subprocess.run(["cp", "-a", folder, to], check=True)
+
+
+def stop_seconds(server: EmbeddedPostgres) -> float:
+    began = time.monotonic()
+    server.stop()
+    return time.monotonic() - began
+
+
+def write_uncaptured(backend: PostgresBackend) -> None:
+    """Write log behind the last landed commit, which capture never confirms."""
+    backend.run("CREATE TABLE IF NOT EXISTS hidden.u (n int)", "INSERT INTO hidden.u SELECT generate_series(1, 1000)")
+
+
+def follow_through_restarts(backend: PostgresBackend, lake: CaptureLake, rounds: int) -> list[float]:
+    """Stop and start the server; return how long each stop took. Fails if a row is lost."""
+    server = backend.database.server
+    backend.run("CREATE SCHEMA hidden")
+    seconds = []
+    with Following(lake, backend.source("public.*")):
+        for number in range(1, rounds + 1):
+            # With and without changes of captured tables just before.
+            backend.run(f"INSERT INTO {T} VALUES ({1000 + number}, 'b')")
+            wait_until_landed(lake, number)
+            write_uncaptured(backend)
+            seconds.append(stop_seconds(server))
+            server.start()
+    lake.capture(backend.source("public.*"))
+    assert [event.op for event in lake.reconciled()[0] if event.table == T] == ["c"] * rounds
+    return seconds
+
+
+@pytest.mark.timeout(120)
+def test_server_stops_at_once_under_idle_capture(backend: PostgresBackend, tmp_path: Path) -> None:
+    assert max(follow_through_restarts(backend, CaptureLake(tmp_path), 2)) < STOP_SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_server_stops_at_once_thirty_times(backend: PostgresBackend, tmp_path: Path) -> None:
+    assert max(follow_through_restarts(backend, CaptureLake(tmp_path), 30)) < STOP_SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_server_stops_at_once_under_load(backend: PostgresBackend, tmp_path: Path) -> None:
+    """Writers keep capture behind, and a dump reads beside it."""
+    lake, source, server = CaptureLake(tmp_path), backend.source("public.*"), backend.database.server
+    seconds, over = list[float](), threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            try:
+                with closing(server.connect()) as connection, connection.cursor() as cursor:
+                    while not over.is_set():
+                        cursor.execute(f"UPDATE {T} SET v = v || 'x' WHERE id <= 100")
+            except Exception:  # noqa: BLE001 - the server is down
+                time.sleep(0.05)
+
+    writer = threading.Thread(target=write)
+    with Following(lake, source):
+        writer.start()
+        for number in range(1, 6):
+            lake.dump(T)
+            wait_until_landed(lake, 200 * number)
+            seconds.append(stop_seconds(server))
+            server.start()
+        over.set()
+        writer.join(30)
+    lake.capture(source)
+    assert max(seconds) < STOP_SECONDS
+    assert sorted(lake.state(T).items()) == sorted(((row["id"],), row) for row in backend.rows(T))
+
+
+@pytest.mark.timeout(120)
+def test_log_that_went_back_is_gap(backend: PostgresBackend, server: EmbeddedPostgres, tmp_path: Path) -> None:
+    """A snapshot of the server's storage is restored: same system, same timeline, and LSNs that come again."""
+    lake, source = CaptureLake(tmp_path), backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    data = tmp_path / "data"
+    server.stop()
+    copy(data, tmp_path / "snapshot")
+    server.start()
+    backend.run(f"INSERT INTO {T} SELECT n, 'lost' FROM generate_series(1001, 3000) n")
+    lake.capture(source)
+    server.stop(crash=True)
+    shutil.rmtree(data)
+    copy(tmp_path / "snapshot", data)
+    server.start()
+    backend.run(f"INSERT INTO {T} VALUES (5000, 'new')")
+    with pytest.raises(PositionLost, match="the log went back"):
+        lake.capture(source)
+    lake.capture(source, accept_gap=True)
+    assert len(lake.state(T)) == 101
+    assert ("5000",) in lake.state(T)

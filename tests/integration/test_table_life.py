@@ -1,0 +1,296 @@
+"""The life of a captured table: first dump, suspension by name while others go on, return, removal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblake.capture.loop import Until
+from dblake.capture.table_life import read_lives
+from dblake.core.source import Source
+from tests.support.backends import Row
+from tests.support.lake import CaptureLake
+from tests.support.reshaped import Reshaped, reshaped
+
+A, B, NEW = "public.a", "public.b", "public.new"
+TABLES = tuple(
+    statement for name in (A, B)
+    for statement in (f"CREATE TABLE {name} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {name} VALUES (1, 'x')")
+)
+
+
+@pytest.fixture(params=["database", "mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
+def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
+    with reshaped(request.getfixturevalue(request.param)) as world:
+        world.run(*TABLES)
+        yield world
+
+
+@pytest.fixture
+def postgres_world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
+    with reshaped(request.getfixturevalue("database")) as world:
+        world.run(*TABLES)
+        yield world
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> CaptureLake:
+    return CaptureLake(tmp_path)
+
+
+def lives(lake: CaptureLake) -> dict[str, str]:
+    return {table: life.state.value for table, life in read_lives(lake.store).items()}
+
+
+def rows(lake: CaptureLake, table: str) -> list[Row]:
+    return sorted((dict(row) for row in lake.state(table).values()), key=lambda row: int(row["id"] or 0))
+
+
+@contextmanager
+def running(lake: CaptureLake, source: Source, **settings: Any) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Run capture beside the block, which gets a function that waits for a condition."""
+    stop, raised = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            defaults: dict[str, Any] = {"heartbeat_seconds": 0.2, "new_tables": "dump"}
+            lake.capture(source, until=Until(), stop=stop, **defaults | settings)
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
+            raised.append(error)
+
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert not raised, raised
+            assert time.monotonic() < deadline, (lives(lake), lake.dumps())
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield wait_for
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not raised, raised
+    assert not thread.is_alive()
+
+
+def capture(lake: CaptureLake, source: Source, **settings: Any) -> None:
+    defaults: dict[str, Any] = {"new_tables": "dump"}
+    lake.capture(source, **defaults | settings)
+
+
+def landed(lake: CaptureLake, table: str) -> int:
+    """Return how many row changes of a table have landed."""
+    return sum(row["kind"] == "row" and row["table"] == table for row in lake.landing().to_pylist())
+
+
+def test_first_dump_of_all_tables_is_automatic(world: Reshaped, lake: CaptureLake) -> None:
+    capture(lake, world.backend.source("public.*"))
+    assert rows(lake, A) == world.sorted_rows(A) != []
+    # The next scan completes the tables.
+    capture(lake, world.backend.source("public.*"))
+    assert lives(lake) == {A: "followed", B: "followed"}
+    assert [dump["table"] for dump in lake.dumps()] == [A, B]
+
+
+def test_new_table_is_dumped_while_capture_runs(world: Reshaped, lake: CaptureLake) -> None:
+    source = world.backend.source("public.*")
+    with running(lake, source) as wait_for:
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+        world.run(f"CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {NEW} VALUES (1, 'x')")
+        world.grant()
+        wait_for(lambda: lives(lake).get(NEW) == "followed")
+    assert rows(lake, NEW) == world.sorted_rows(NEW)
+
+
+@pytest.mark.parametrize(("new_tables", "state"), [("ask", "incomplete"), ("ignore", "incomplete")])
+def test_new_table_without_dump_is_incomplete(
+    postgres_world: Reshaped, lake: CaptureLake, new_tables: str, state: str
+) -> None:
+    source = postgres_world.backend.source("public.*")
+    capture(lake, source, new_tables=new_tables)
+    assert lives(lake) == {A: state, B: state}
+    assert lake.dumps() == []
+    lake.dump(A)
+    capture(lake, source, new_tables=new_tables)
+    capture(lake, source, new_tables=new_tables)
+    assert lives(lake) == {A: "followed", B: state}
+
+
+def test_table_that_leaves_patterns_is_dumped_on_return(world: Reshaped, lake: CaptureLake) -> None:
+    """Its changes in between are in no log that capture read."""
+    backend = world.backend
+    capture(lake, backend.source("public.*"))
+    capture(lake, backend.source("public.*", f"!{B}"))
+    assert lives(lake)[B] == "removed"
+    world.run(f"UPDATE {B} SET v = 'y'", f"INSERT INTO {B} VALUES (2, 'z')")
+    capture(lake, backend.source("public.*", f"!{B}"))
+    world.run(f"DELETE FROM {B} WHERE id = 1")
+    capture(lake, backend.source("public.*"))
+    assert rows(lake, B) == world.sorted_rows(B)
+    assert len(world.sorted_rows(B)) == 1
+
+
+def test_table_without_key_is_incomplete(world: Reshaped, lake: CaptureLake) -> None:
+    full = [f"ALTER TABLE {NEW} REPLICA IDENTITY FULL"] if world.kind == "postgres" else []
+    world.run(f"CREATE TABLE {NEW} (v varchar(9))", f"INSERT INTO {NEW} VALUES ('x')", *full)
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "followed", NEW: "incomplete"}
+    assert "no primary key" in read_lives(lake.store)[NEW].reason
+
+
+def test_dropped_table_is_removed(world: Reshaped, lake: CaptureLake) -> None:
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    world.run(f"DROP TABLE {B}")
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "removed"}
+
+
+UNFIT = {
+    "not published": ((f"ALTER PUBLICATION p DROP TABLE {B}",), (f"ALTER PUBLICATION p ADD TABLE {B}",)),
+    "row filter": (
+        (f"ALTER PUBLICATION p DROP TABLE {B}", f"ALTER PUBLICATION p ADD TABLE {B} WHERE (id > 5)"),
+        (f"ALTER PUBLICATION p DROP TABLE {B}", f"ALTER PUBLICATION p ADD TABLE {B}"),
+    ),
+    "identity": (
+        (f"ALTER TABLE {B} ADD u int GENERATED ALWAYS AS IDENTITY", f"CREATE UNIQUE INDEX u ON {B} (u)",
+         f"ALTER TABLE {B} REPLICA IDENTITY USING INDEX u"),
+        (f"ALTER TABLE {B} REPLICA IDENTITY DEFAULT",),
+    ),
+    "privilege": ((f"REVOKE SELECT ON {B} FROM cap",), (f"GRANT SELECT ON {B} TO cap",)),
+    "row security": (
+        (f"ALTER TABLE {B} ENABLE ROW LEVEL SECURITY",), (f"ALTER TABLE {B} DISABLE ROW LEVEL SECURITY",),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_unfit_table_is_suspended_and_others_go_on(
+    postgres_world: Reshaped, lake: CaptureLake, what: str
+) -> None:
+    world, (broken, repaired) = postgres_world, UNFIT[what]
+    source = world.backend.source("public.*")
+    assert world.backend.settings is not None
+    role = world.backend.settings.user
+
+    def run(*statements: str) -> None:
+        world.run(*(s.replace(" cap", f" {role}") for s in statements))
+
+    with running(lake, source) as wait_for:
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+        run(*broken)
+        wait_for(lambda: lives(lake)[B] == "suspended")
+        run(f"UPDATE {B} SET v = 'y'", f"INSERT INTO {B} (id, v) VALUES (2, 'z')", f"INSERT INTO {A} VALUES (2, 'z')")
+        wait_for(lambda: landed(lake, A) == 1)
+    # The next start goes on as well.
+    run(f"INSERT INTO {A} VALUES (3, 'z')")
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "suspended"}
+    assert rows(lake, A) == world.sorted_rows(A)
+    run(*repaired)
+    capture(lake, source)
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "followed"}
+    assert [{k: row[k] for k in ("id", "v")} for row in rows(lake, B)] == [
+        {k: row[k] for k in ("id", "v")} for row in world.sorted_rows(B)
+    ]
+    assert len(rows(lake, B)) == 2
+
+
+def test_row_security_fails_dump_and_deletes_nothing(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """The policy would hide rows from the chunk, and the end of the dump would delete them."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    world.run(f"INSERT INTO {B} SELECT n, 'x' FROM generate_series(2, 10) n")
+    capture(lake, source)
+    lake.dump(B)
+    hide = f"CREATE POLICY few ON {B} USING (id <= 3)", f"ALTER TABLE {B} ENABLE ROW LEVEL SECURITY"
+    capture(lake, source, steps={("low", B): lambda: world.run(*hide)})
+    assert [dump["state"] for dump in lake.dumps()][-1] == "failed"
+    assert "row security" in lake.dumps()[-1]["error"]
+    assert len(rows(lake, B)) == 10
+
+
+def test_publication_changed_and_restored_redumps(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """No scan of the catalog sees the time in between, in which deletes were not published."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    world.run(
+        "ALTER PUBLICATION p SET (publish = 'insert')", f"DELETE FROM {A}",
+        "ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')",
+    )
+    capture(lake, source)
+    assert rows(lake, A) == []
+
+
+def test_column_dropped_and_added_again_redumps(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """State keeps the last values of a dropped column; the new one's are NULL."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    world.run(f"ALTER TABLE {A} DROP v")
+    capture(lake, source)
+    dumps = len(lake.dumps())
+    world.run(f"ALTER TABLE {A} ADD v varchar(9)")
+    capture(lake, source)
+    assert len(lake.dumps()) == dumps + 1
+    assert rows(lake, A) == world.sorted_rows(A) == [{"id": "1", "v": None}]
+
+
+def test_writes_while_unlogged_redump(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """A table of a publication FOR ALL TABLES may be SET UNLOGGED, written and SET LOGGED."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    world.run("DROP PUBLICATION p", "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)")
+    capture(lake, source)
+    world.run(f"ALTER TABLE {A} SET UNLOGGED", f"INSERT INTO {A} VALUES (2, 'y')", f"ALTER TABLE {A} SET LOGGED")
+    capture(lake, source)
+    assert rows(lake, A) == world.sorted_rows(A)
+    dumps = len(lake.dumps())
+    world.run(f"TRUNCATE {B}")
+    capture(lake, source)
+    assert rows(lake, B) == []
+    assert len(lake.dumps()) in (dumps, dumps + 1)
+
+
+def test_generated_key_column_suspends_its_table(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    world = postgres_world
+    world.run(f"CREATE TABLE {NEW} (a int, g int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (a, g))")
+    source = world.backend.source("public.*")
+    world.run(f"INSERT INTO {NEW} VALUES (1)")
+    capture(lake, source)
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "followed", NEW: "suspended"}
+    assert rows(lake, A) == world.sorted_rows(A)
+
+
+def test_damaged_table_fails_its_dump_only(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    world = postgres_world
+    source = world.backend.source("public.*")
+    assert world.backend.settings is not None
+    role, revoked = world.backend.settings.user, threading.Event()
+
+    def revoke() -> None:
+        if not revoked.is_set():
+            revoked.set()
+            world.run(f"REVOKE SELECT ON {A} FROM {role}")
+
+    lake.dump(A)
+    lake.dump(B)
+    lake.capture(source, steps={("low", A): revoke}, redump=False)
+    assert {dump["table"]: dump["state"] for dump in lake.dumps()} == {A: "failed", B: "done"}
+    assert "read" in (lake.dumps()[0]["error"] or "")
+    assert rows(lake, B) == world.sorted_rows(B)

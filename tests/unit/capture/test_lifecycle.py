@@ -1,0 +1,159 @@
+"""Table lives: what a catalog scan makes of each table, and which rows of suspended tables land."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblake.capture.catalog_scan import CatalogScan
+from dblake.capture.dump_queue import dump_status, pending_tasks, save_progress
+from dblake.capture.lifecycle import Lifecycle
+from dblake.capture.progress import FileProgress
+from dblake.capture.settings import NewTables
+from dblake.capture.stale_detector import StaleTableDetector
+from dblake.capture.table_life import missing_rows, read_lives
+from dblake.core.schema import Column, TableSchema
+from dblake.core.source import ColumnFingerprint, TableFingerprint, UnfitTable
+from dblake.landing.columns import CAPTURED, DDL, ROW, SCHEMA
+from dblake.source.memory.database import MemoryDatabase
+from dblake.source.memory.source import MemorySource
+
+T = "public.t"
+KEYED = TableSchema(T, (Column("id", "integer", False, 1),))
+KEYLESS = TableSchema(T, (Column("id", "integer"),))
+NO_LOG, NO_DUMP = UnfitTable("row filter"), UnfitTable("privilege", has_log=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileProgress:
+    return FileProgress(tmp_path)
+
+
+class Capture:
+    """The lifecycle of one run of capture."""
+
+    def __init__(self, store: FileProgress, new_tables: NewTables = "dump") -> None:
+        self.store = store
+        self.detector = StaleTableDetector(MemorySource(MemoryDatabase()), store, auto=True)
+        self.lifecycle = Lifecycle(store, self.detector, new_tables, lambda: "1/7")
+
+    def scan(self, *tables: TableSchema, unfit: Mapping[str, UnfitTable] | None = None) -> bool:
+        prints = [
+            TableFingerprint(t, {c.name: ColumnFingerprint(c.type) for c in t.columns})
+            for t in tables if t.table not in (unfit or {})
+        ]
+        queued = self.lifecycle.apply(CatalogScan(time.monotonic(), {t.table for t in tables}, unfit or {}, prints))
+        self.detector.apply(prints, read_at=time.monotonic())
+        return queued
+
+    @property
+    def state(self) -> str:
+        return read_lives(self.store)[T].state.value
+
+    def finish_dump(self) -> None:
+        (task,) = pending_tasks(self.store)
+        save_progress(self.store, task.start().complete())
+        self.scan(KEYED)
+
+
+def followed(store: FileProgress) -> Capture:
+    capture = Capture(store)
+    assert capture.scan(KEYED)
+    assert capture.state == "pending"
+    capture.finish_dump()
+    assert capture.state == "followed"
+    return capture
+
+
+def test_suspension_without_log_requires_dump(store: FileProgress) -> None:
+    capture = followed(store)
+    capture.scan(KEYED, unfit={T: NO_LOG})
+    assert (capture.state, capture.lifecycle.suspended) == ("suspended", {T: "row filter"})
+    assert read_lives(store)[T].position == "1/7"
+    # Another reason does not bring back the log in between.
+    capture.scan(KEYED, unfit={T: NO_DUMP})
+    assert capture.scan(KEYED)
+    assert (capture.state, len(dump_status(store))) == ("pending", 2)
+    capture.finish_dump()
+    assert capture.state == "followed"
+
+
+def test_suspension_with_log_requires_no_dump(store: FileProgress) -> None:
+    capture = followed(store)
+    capture.scan(KEYED, unfit={T: NO_DUMP})
+    assert capture.state == "suspended"
+    assert not Capture(store).scan(KEYED)
+    assert (capture.state, len(dump_status(store))) == ("followed", 1)
+
+
+def test_unfit_first_dump_is_queued_once_fit(store: FileProgress) -> None:
+    capture = Capture(store)
+    assert not capture.scan(KEYED, unfit={T: NO_DUMP})
+    assert (capture.state, dump_status(store)) == ("suspended", [])
+    assert capture.scan(KEYED)
+    assert capture.state == "pending"
+
+
+def test_failed_first_dump_leaves_table_incomplete(store: FileProgress) -> None:
+    capture = Capture(store)
+    capture.scan(KEYED)
+    (task,) = pending_tasks(store)
+    save_progress(store, task.start().fail("a page of it is damaged"))
+    capture.scan(KEYED)
+    assert missing_rows(read_lives(store)) == {T: "incomplete: a page of it is damaged"}
+
+
+def test_tables_of_earlier_versions_count_as_followed(store: FileProgress) -> None:
+    """They have a fingerprint and no life; a redump of all tables after an upgrade would be a surprise."""
+    detector = StaleTableDetector(MemorySource(MemoryDatabase()), store, auto=True)
+    detector.apply([TableFingerprint(KEYED, {"id": ColumnFingerprint("integer")})], read_at=time.monotonic())
+    capture = Capture(store)
+    assert not capture.scan(KEYED)
+    assert capture.state == "followed"
+
+
+def test_table_that_lost_its_key_becomes_incomplete_on_return(store: FileProgress) -> None:
+    capture = followed(store)
+    capture.scan()
+    assert capture.state == "removed"
+    assert not capture.scan(KEYLESS)
+    assert capture.state == "incomplete"
+
+
+def test_rejected_rows_suspend_until_next_scan(store: FileProgress) -> None:
+    capture = followed(store)
+    capture.lifecycle.reject({T: "a change was logged as a statement"})
+    assert capture.state == "suspended"
+    assert capture.scan(KEYED)
+    assert capture.state == "pending"
+
+
+def rows(*cells: tuple[str, str | None, int, bool]) -> pa.Table:
+    return pa.Table.from_pylist([
+        {"incarnation": 1, "kind": kind, "table": table, "lsn": lsn, "seq": seq, "last_in_txn": last}
+        for seq, (kind, table, lsn, last) in enumerate(cells)
+    ], schema=CAPTURED)
+
+
+def test_rows_of_suspended_table_do_not_land(store: FileProgress) -> None:
+    """Its schemas do, because the log declares each once; transactions keep a last row."""
+    capture = followed(store)
+    log = rows(
+        (ROW, "public.u", 1, False), (ROW, T, 1, True), (SCHEMA, T, 2, False), (ROW, T, 2, True),
+        (DDL, None, 3, True), (ROW, "public.u", 4, False), (SCHEMA, T, 4, False), (ROW, T, 4, False),
+    )
+    assert capture.lifecycle.without_suspended(log) is log
+    capture.scan(KEYED, unfit={T: NO_DUMP})
+    assert capture.lifecycle.without_suspended(log) is log
+    capture.scan(KEYED, unfit={T: NO_LOG})
+    kept = capture.lifecycle.without_suspended(log).to_pylist()
+    assert [(row["kind"], row["table"], row["lsn"], row["last_in_txn"]) for row in kept] == [
+        (ROW, "public.u", 1, True), (SCHEMA, T, 2, False), (DDL, None, 3, True), (ROW, "public.u", 4, False),
+        (SCHEMA, T, 4, False),
+    ]
+    empty = capture.lifecycle.without_suspended(rows((ROW, T, 1, True)))
+    assert empty.num_rows == 0
