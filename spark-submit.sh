@@ -2,13 +2,14 @@
 # Run a dblake job: ./spark-submit.sh JOB [--conf FILE] [options of the job]
 #
 # The first use installs the environment (.venv beside this script, or DBLAKE_VENV); later uses reuse it.
-# Jobs in `light` run in plain Python; the other jobs, and sql --engine spark, start Spark through its own spark-submit,
-# with
+# Jobs in `light` run in plain Python; the other jobs, and sql --engine spark, start Spark, once they have work for it,
+# through its own spark-submit, with
 #   --master M          where Spark runs; default local[*]
 #   --spark-conf K=V    a Spark setting, may be repeated; conf/spark-defaults.conf has the others
 # --conf is an option of the job: dblake's configuration file.
 #
 #   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
+#   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
 #   ./spark-submit.sh lint                 check code style, types and language
 #   ./spark-submit.sh tests [--all]        check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
@@ -98,10 +99,14 @@ need_packages() { has_packages "$1" || locked install_packages "$1"; }
 
 version() { sed -n "s/^$1==//p" "$home/requirements.txt"; }
 
+# Asking Java for its version starts a JVM: the answer is kept, by file and time.
 is_java() {
-    local line
+    local file line known=$venv/java.known
+    file=$(readlink -f "$(command -v "$1")") && [[ -x $file ]] || return 1
+    if [[ -f $known && $(<"$known") == "$file" && $known -nt $file ]]; then return; fi
     line=$("$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p;') || return 1
-    [[ -n $line && $line -ge 17 ]]
+    [[ -n $line && $line -ge 17 ]] || return 1
+    { printf '%s\n' "$file" >"$known"; } 2>/dev/null || true
 }
 
 install_java() {
@@ -161,35 +166,18 @@ install_jars() {
 # Export everything that a JVM needs.
 need_spark() {
     need_java
-    SPARK_HOME=$(dirname "$(find "$venv"/lib -path '*/site-packages/pyspark/bin' -prune -print -quit)")
+    local homes=("$venv"/lib/python*/site-packages/pyspark)
+    SPARK_HOME=${homes[0]}
     export SPARK_HOME
     has_jars || locked install_jars
 }
 
-# The code as one file for executors, named by its checksum, so that executors always run the current code.
-code_zip() {
-    local zip sum
-    sum=$(cd "$home" && find lib -name '*.py' -exec cksum {} + | sort -k 3 | cksum) || return
-    zip=$venv/dblake-${sum%% *}.zip
-    if [[ ! -f $zip ]]; then
-        find "$venv" -maxdepth 1 -name 'dblake*.zip' -mtime +7 -delete
-        "$python" - "$zip" "$home/lib" <<'PYTHON' || return
-import os, sys, zipfile
-from pathlib import Path
-
-target, lib = map(Path, sys.argv[1:])
-partial = target.with_name(f"{target.name}.{os.getpid()}")
-with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-    for file in sorted(lib.rglob("*.py")):
-        archive.write(file, file.relative_to(lib))
-partial.replace(target)
-PYTHON
-    fi
-    printf '%s\n' "$zip"
-}
-
-packed() {
-    code_zip 2>/dev/null || fail 78 "the code cannot be packed into $venv. Next: ./spark-submit.sh setup, as its owner"
+# The code and its settings as one file, for a spark-submit of the user's own.
+write_archive() {
+    [[ $# -eq 1 && $1 != -* ]] || fail 64 "archive needs the name of a file to write, such as dblake.zip"
+    need_packages requirements.lock
+    "$python" -c 'import pathlib, sys; from dblake.installation import write_archive; write_archive(pathlib.Path(sys.argv[1]))' "$1" 2>/dev/null ||
+        fail 78 "$1 cannot be written. Next: name a file in a folder that exists and is writable"
 }
 
 # Runs every check that needs no test, whatever the others find.
@@ -305,8 +293,11 @@ setup)
     need_spark
     # Otherwise the first job whose warehouse is on S3 resolves these jars.
     [[ ${1:-} != --s3 ]] || "$python" -m dblake.spark.s3_jars
-    packed >/dev/null
     exit 0
+    ;;
+archive)
+    write_archive "$@"
+    exit
     ;;
 lint)
     run_lint
@@ -349,8 +340,7 @@ if [[ -z $plain ]]; then
     need_spark
     # The job's Python starts spark-submit, with these options, not the other way round: as a child of spark-submit its
     # stderr would appear on stdout, and a stop would end the JVM before the job.
-    zip=$(packed)
-    spark_options+=(--py-files "$zip" pyspark-shell)
+    spark_options+=(pyspark-shell)
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")
     export PYSPARK_SUBMIT_ARGS
 fi

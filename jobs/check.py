@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -14,17 +13,17 @@ from rich.text import Text
 
 from dblake.config import Config
 from dblake.lake.layout import Paths
-from dblake.quality.results import Outcome
-from dblake.quality.run import Report, run_check
-from dblake.quality.suite import Suite
-from dblake.quality.user_suite import read_suites
-from dblake.spark.session import spark_session
-from dblake.sql.query import silence_spark
+from dblake.lake.log import holds_little
+from dblake.quality.pending import has_unchecked_data
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from dblake.quality.results import Outcome
+    from dblake.quality.run import Report
 
 _PIPE_WIDTH_CHARACTERS = 200
-
-logger = logging.getLogger(__name__)
+NOTHING_NEW = "no new data since the last successful check"
 
 
 @click.command("check")
@@ -39,36 +38,34 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
 
     Writes the results to a Delta table and to HTML pages in <warehouse>/<source>/quality.
     """
-    own = read_suites(config.quality.suites) if config.quality.suites else []
-    spark = spark_session("dblake check", config.warehouse)
-    # Spark's own report of a suite's fault may show row values.
-    silence_spark(spark)
     paths = Paths(config.warehouse, config.source.name)
-    with _progress() as show:
-        report = run_check(spark, paths, own, everything=everything, tables=tables, on_suite=show)
+    if not (everything or tables or config.quality.suites or has_unchecked_data(paths)):
+        click.echo("[]" if as_json else NOTHING_NEW)
+        return
+    from dblake.quality.run import run_check
+    from dblake.quality.user_suite import read_suites
+    from dblake.spark.session import session_of
+    from dblake.sql.query import silence_spark
+
+    own = read_suites(config.quality.suites) if config.quality.suites else []
+    with show_progress():
+        spark = session_of("dblake check", config.warehouse, is_short=lambda: holds_little(paths))()
+        # Spark's own report of a suite's fault may show row values.
+        silence_spark(spark)
+        report = run_check(spark, paths, own, everything=everything, tables=tables)
     if as_json:
         click.echo(json.dumps([_to_json(outcome) for outcome in report.outcomes], indent=2))
     else:
-        _print_report(report)
+        print_report(report)
     report.require_success()
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Suite], None]]:
-    """Yield a callback for each suite: it updates a status line on a terminal, and writes a log line otherwise."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda suite: logger.info("checking %s: %s", suite.table, suite.name)
-        return
-    with console.status("checking") as line:
-        yield lambda suite: line.update(Text(f"checking {suite.table}: {suite.name}"))
 
 
 def _to_json(outcome: Outcome) -> dict[str, object]:
     return outcome.as_columns() | {"kwargs": json.loads(outcome.kwargs)}
 
 
-def _print_report(report: Report) -> None:
+def print_report(report: Report) -> None:
+    """Print the failed expectations, or how many passed."""
     failures = [outcome for outcome in report.outcomes if not outcome.success]
     if failures:
         console = Console()
@@ -77,7 +74,7 @@ def _print_report(report: Report) -> None:
         suites = {(outcome.suite, outcome.table) for outcome in report.outcomes}
         click.echo(f"all {len(report.outcomes)} expectations in {len(suites)} suites passed")
     else:
-        click.echo("no new data since the last successful check")
+        click.echo(NOTHING_NEW)
     if report.pages:
         click.echo(f"pages: {report.pages}")
 

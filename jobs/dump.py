@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from dblake.capture.dump_task import Control
+from dblake.capture.dump_task import Control, DumpState
 from dblake.capture.throttle import Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
+from dblake.core.progress import stage
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.progress import show_progress
 from pipelines.dump import (
     Entry,
+    estimate_rows,
     read_dumps,
     reset_throttle,
     set_throttle,
@@ -65,7 +66,7 @@ def start(
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if wait:
-        with _progress() as show:
+        with _progress(None if keys else estimate_rows(config, queued)) as show:
             wait_for(config, queued.id, show)
 
 
@@ -132,32 +133,21 @@ def status(config: Config, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[list[Entry]], None]]:
-    """Yield a callback that shows progress on stderr: bars on a terminal, else a line per change of state."""
-    if not sys.stderr.isatty():
-        printed: dict[str, str] = {}
+def _progress(estimated_rows: int | None) -> Iterator[Callable[[list[Entry]], None]]:
+    """Yield a callback that shows rows, rate and time left, and prints a line to stderr when a table changes state."""
+    printed: dict[str, str] = {}
 
-        def print_changes(entries: list[Entry]) -> None:
-            for entry in entries:
-                if printed.get(entry["table"]) != entry["state"]:
-                    printed[entry["table"]] = entry["state"]
-                    click.echo(f"{entry['table']}: {entry['state']}, {entry['rows']:,} rows", err=True)
+    def show(entries: list[Entry]) -> None:
+        rows = sum(entry["rows"] for entry in entries)
+        running = [entry["table"] for entry in entries if entry["state"] == DumpState.RUNNING]
+        work.advance(rows - work.done, rows - work.rows, note=", ".join(running[:1]))
+        for entry in entries:
+            if printed.get(entry["table"]) != entry["state"]:
+                printed[entry["table"]] = entry["state"]
+                click.echo(f"{entry['table']}: {entry['state']}, {entry['rows']:,} rows", err=True)
 
-        yield print_changes
-        return
-    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}", markup=False),
-               TextColumn("{task.fields[state]}"), TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def draw(entries: list[Entry]) -> None:
-            for entry in entries:
-                facts = {"state": entry["state"], "rows": entry["rows"]}
-                if entry["table"] not in bars:
-                    bars[entry["table"]] = progress.add_task(entry["table"], total=1, **facts)
-                progress.update(bars[entry["table"]], completed=int(entry["finished_at"] is not None), **facts)
-
-        yield draw
+    with show_progress(), stage("dump", "row", estimated_rows) as work:
+        yield show
 
 
 if __name__ == "__main__":

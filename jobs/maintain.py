@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
@@ -11,9 +12,12 @@ from rich.table import Table
 
 from dblake.config import Config
 from dblake.lake.layout import Paths
+from dblake.lake.log import holds_little
+from dblake.maintenance.run import MaintenanceResult
 from dblake.maintenance.run import maintain as run_maintenance
-from dblake.spark.session import spark_session
+from dblake.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.progress import show_progress
 
 
 @click.command("maintain")
@@ -22,11 +26,21 @@ from jobs.cli.frame import job_options, run_job
 def maintain(config: Config, as_json: bool) -> None:
     """Compact small files, delete expired rows and vacuum old files. Safe beside all other jobs; run it hourly."""
     paths = Paths(config.warehouse, config.source.name)
-    spark = spark_session("dblake maintain", config.warehouse)
-    results = run_maintenance(spark, paths, config.maintain, parallel=config.state.parallel)
+    with show_progress():
+        results = run_maintenance(
+            session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
+            config.maintain, parallel=config.state.parallel,
+        )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
-        return
+    elif any(result.has_changed for result in results):
+        print_maintained(results)
+    else:
+        click.echo(f"nothing to do: {len(results)} tables need no maintenance")
+
+
+def print_maintained(results: Sequence[MaintenanceResult]) -> None:
+    """Print a line for each table."""
     table = Table("table", "files before", "files after", "rows deleted", "old files")
     for result in results:
         table.add_row(result.table, f"{result.files_before:,}", f"{result.files_after:,}", f"{result.rows_deleted:,}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -14,11 +14,13 @@ from rich.text import Text
 from dblake.config import Config
 from dblake.core.errors import CopyDiffers, UsageError
 from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once, reconcile_until
-from dblake.redecode.ledger import RedecodeRun
-from dblake.redecode.run import compare_redecoded, redecode
-from dblake.spark.session import spark_session
+from dblake.lake.log import holds_little
+from dblake.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from dblake.redecode.ledger import RedecodeRun
 
 _PIPE_WIDTH_CHARACTERS = 160
 _MAX_DIFFERENCES = 50
@@ -36,30 +38,49 @@ _MAX_DIFFERENCES = 50
 def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_json: bool) -> None:
     """Turn landed batches into ordered events, one per change and per dumped row that no change supersedes."""
     paths = Paths(config.warehouse, config.source.name)
-    # A JVM takes longer to start than a small micro-batch takes, and most of those need none.
-    spark = partial(spark_session, "dblake reconcile", config.warehouse)
-    size = config.reconcile.max_bytes_per_trigger
     if first is not None:
         if mode != "once":
             raise UsageError("--from cannot run continuously", next_step="omit --continuous")
-        if compare:
-            _compare(compare_redecoded(spark(), paths, first, max_bytes_per_trigger=size), as_json)
-            return
-        runs = redecode(spark(), paths, first, max_bytes_per_trigger=size)
-        _print_runs(runs, as_json)
+        _redecode(config, paths, first, compare, as_json)
         return
     if as_json or compare:
         option = "--json" if as_json else "--compare"
         raise UsageError(f"{option} requires --from BATCH", next_step=f"add --from BATCH or omit {option}")
-    if mode == "once":
-        batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
-    else:
-        with stop_requested() as stop:
-            batch = reconcile_until(
-                stop, spark, paths, every=config.reconcile.trigger_seconds,
-                max_bytes_per_trigger=size,
-            )
+    if mode == "once" and (batch := reconciled_batch(paths)) is not None:
+        click.echo(f"nothing to do: events reach batch {batch}")
+        return
+    from dblake.reconcile.stream import reconcile_once, reconcile_until
+    from dblake.spark.session import session_of
+
+    spark = session_of("dblake reconcile", config.warehouse,
+                       is_short=lambda: mode == "once" and holds_little(paths))
+    size = config.reconcile.max_bytes_per_trigger
+    with show_progress():
+        if mode == "once":
+            batch = reconcile_once(spark, paths, max_bytes_per_trigger=size)
+        else:
+            with stop_requested() as stop:
+                batch = reconcile_until(
+                    stop, spark, paths, every=config.reconcile.trigger_seconds, max_bytes_per_trigger=size,
+                )
     click.echo(f"events reach batch {batch}")
+
+
+def _redecode(config: Config, paths: Paths, first: int, compare: bool, as_json: bool) -> None:
+    from dblake.redecode.run import compare_redecoded, redecode
+    from dblake.spark.session import spark_session
+
+    size = config.reconcile.max_bytes_per_trigger
+    with show_progress():
+        spark = spark_session("dblake reconcile", config.warehouse)
+        if not compare:
+            runs = redecode(spark, paths, first, max_bytes_per_trigger=size)
+        else:
+            compared = compare_redecoded(spark, paths, first, max_bytes_per_trigger=size)
+    if compare:
+        _compare(compared, as_json)
+    else:
+        _print_runs(runs, as_json)
 
 
 def _compare(run: RedecodeRun, as_json: bool) -> None:

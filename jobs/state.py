@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from dblake.config import Config
-from dblake.core.errors import StateError
 from dblake.lake.layout import Paths
-from dblake.spark.session import spark_session
-from dblake.state.run import TableResult, run_continuously, run_state
+from dblake.state.pending import folded_batch
 from dblake.verification.run import compare_landed
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from dblake.state.run import TableResult
 
 
 @click.command("state")
@@ -25,20 +28,25 @@ from jobs.cli.frame import job_options, run_job, stop_requested
 def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
     paths = Paths(config.warehouse, config.source.name)
-    spark = spark_session("dblake state", config.warehouse)
-    fold = partial(run_state, spark, paths, parallel=config.state.parallel,
-                   batches_per_step=config.state.batches_per_step)
-    if mode == "once":
-        results = fold()
-        for result in results:
-            if result.error is None:
-                click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
+    if mode == "once" and (batch := folded_batch(paths)) is not None:
         compare_landed(paths)
-        _raise_failures(results)
-    else:
-        with stop_requested() as stop:
-            pause = config.state.interval_seconds if interval is None else interval
-            run_continuously(stop, paths, partial(_fold_and_compare, partial(fold, stop=stop), paths), pause)
+        click.echo(f"nothing to do: state has reached batch {batch}")
+        return
+    from dblake.spark.session import session_of
+    from dblake.state.run import require_success, run_continuously, run_state
+
+    fold = partial(run_state, session_of("dblake state", config.warehouse), paths, parallel=config.state.parallel,
+                   batches_per_step=config.state.batches_per_step)
+    with show_progress():
+        if mode == "once":
+            results = fold()
+            print_tables(results)
+            compare_landed(paths)
+            require_success(results)
+        else:
+            with stop_requested() as stop:
+                pause = config.state.interval_seconds if interval is None else interval
+                run_continuously(stop, paths, partial(_fold_and_compare, partial(fold, stop=stop), paths), pause)
 
 
 def _fold_and_compare(fold: Callable[[], list[TableResult]], paths: Paths) -> list[TableResult]:
@@ -47,13 +55,11 @@ def _fold_and_compare(fold: Callable[[], list[TableResult]], paths: Paths) -> li
     return results
 
 
-def _raise_failures(results: list[TableResult]) -> None:
-    errors = [r.error for r in results if r.error]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise StateError(f"{len(errors)} of {len(results)} tables are behind: {'; '.join(e.what for e in errors)}",
-                         next_step=errors[0].next_step)
+def print_tables(results: Sequence[TableResult]) -> None:
+    """Print a line for each table that took its events."""
+    for result in results:
+        if result.error is None:
+            click.echo(f"{result.table}: {result.events} events, up to batch {result.batch}")
 
 
 if __name__ == "__main__":

@@ -123,6 +123,15 @@ def read_dumps(config: Config) -> list[Entry]:
     return dump_queue.dump_status(open_store(config))
 
 
+def estimate_rows(config: Config, queued: Queued) -> int | None:
+    """Return about how many rows the tables of a dump have; None if the database does not know."""
+    from pipelines.sources import open_source
+
+    estimates = open_source(config).row_estimates(queued.tables)
+    known = [rows for table in queued.tables if (rows := estimates.get(table)) is not None]
+    return sum(known) if known and len(known) == len(queued.tables) else None
+
+
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
     store = open_store(config)

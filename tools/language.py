@@ -51,7 +51,7 @@ class Allowed:
 ALLOWED = (
     Allowed("tools/language.py", "", "lists the words themselves"),
     Allowed("lib/dblake/state/files.py", "tell", "the method of a file"),
-    Allowed("tests/unit/outputs/test_http.py", "serve forever", "the method of a server"),
+    Allowed("tests/support/web_service.py", "serve forever", "the method of a server"),
     Allowed("tests/unit/outputs/test_avro.py", "serve forever", "the method of a server"),
     Allowed("lib/dblake/quality/results.py", '"says"', "a column of check_results and a key of `check --json`"),
     Allowed("docs/quality.md", "column, says, success", "that column, in the list of the table's columns"),

@@ -79,7 +79,7 @@ def _type_name(annotation: Any) -> str:
     if origin is dict and parts[1] is Any:
         return "map"
     if origin is dict and _section_of(parts[1]) is None and get_origin(parts[1]) is not None and \
-            get_origin(parts[1]) not in (tuple, dict):
+            get_origin(parts[1]) not in (tuple, list, dict):
         return "map to the settings of an output"
     if _section_of(annotation):
         return "section"

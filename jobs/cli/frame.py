@@ -46,6 +46,7 @@ _INTERRUPTED = 130
 _STOP_SECONDS = 60.0
 """Longer than capture needs to end at a transaction's end and to land what it has read."""
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
+_FILE = "dblake.configuration_file"
 _shows_tracebacks = False
 
 
@@ -74,9 +75,21 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             raise UsageError(
                 "no configuration file", next_step="give --conf FILE or set DBLAKE_CONF; conf/ has files to start from"
             )
+        context.meta[_FILE] = Path(file)
         return function(config=load_config(Path(file)), **options)
 
     return wrapper
+
+
+def configuration_file() -> Path:
+    """Return the file that the running command's configuration was loaded from."""
+    file: Path = click.get_current_context().meta[_FILE]
+    return file
+
+
+def is_verbose() -> bool:
+    """Return True if ``--verbose`` was given."""
+    return _shows_tracebacks
 
 
 def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:

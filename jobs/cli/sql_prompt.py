@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, TextIO
@@ -219,7 +219,7 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def _line_editing(engine: Engine) -> Iterable[None]:  # type: ignore[misc]
+def _line_editing(engine: Engine) -> Iterator[None]:
     """Let ``input`` have line editing, completion, and a history that outlives the prompt."""
     import readline
 

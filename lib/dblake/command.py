@@ -1,19 +1,15 @@
 """The ``dblake`` command of an installed package: ``dblake JOB [options]`` equals ``./spark-submit.sh JOB [options]``.
 
-Passes Spark's options to the session, packs the library for executors on other machines, and runs the job in this
-process. The job parses its own options and ends the process with its exit code.
+Passes Spark's options to the session, and runs the job in this process. The job parses its own options and ends the
+process with its exit code.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import runpy
 import shlex
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 
 from dblake.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
@@ -34,7 +30,7 @@ def main() -> None:
         sys.exit(ExitCode.USAGE)
     spark_options, job_options = split_options(options)
     if job not in _WITHOUT_SPARK and "--help" not in job_options:
-        os.environ[_SUBMIT_ARGS] = shlex.join([*spark_options, "--py-files", _pack_library(), "pyspark-shell"])
+        os.environ[_SUBMIT_ARGS] = shlex.join([*spark_options, "pyspark-shell"])
     sys.path[:0] = [path for path in import_paths() if path not in sys.path]
     sys.argv = [f"dblake {job}", *job_options]
     runpy.run_module(f"jobs.{job}", run_name="__main__", alter_sys=False)
@@ -59,11 +55,3 @@ def split_options(options: list[str]) -> tuple[list[str], list[str]]:
             sys.exit(ExitCode.USAGE)
         spark += ["--master" if option == "--master" else "--conf", value]
     return spark, job
-
-
-def _pack_library() -> str:
-    """Write the library as one zip archive for executors; return its path. It is removed when the process ends."""
-    folder = tempfile.mkdtemp(prefix="dblake-code-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    package = Path(__file__).parent
-    return shutil.make_archive(str(Path(folder) / "dblake"), "zip", package.parent, package.name)

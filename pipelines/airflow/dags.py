@@ -24,8 +24,8 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, Param, chain
 
 from dblake.config import AirflowConfig, load_airflow
-from pipelines.airflow.operators import JobOperator, StateOperator
-from pipelines.airflow.tasks import STATE, command_line, scheduled_jobs
+from pipelines.airflow.operators import JobOperator, RunOperator
+from pipelines.airflow.tasks import RUN, command_line, scheduled_jobs
 
 # Any past date: catchup is off, the next run does the work of missed ones.
 _START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,8 +64,8 @@ def _build_pipeline(conf: Path, source: str, settings: AirflowConfig, arguments:
         tasks: list[JobOperator] = []
         for job, options in scheduled_jobs(settings).items():
             command = command_line(conf, job, *options)
-            if job == STATE:
-                tasks.append(StateOperator(task_id=job, bash_command=command, conf=str(conf), source=source))
+            if job == RUN:
+                tasks.append(RunOperator(task_id=job, bash_command=command, conf=str(conf), source=source))
             else:
                 tasks.append(JobOperator(task_id=job, bash_command=command))
         chain(*tasks)

@@ -49,8 +49,8 @@ class JobOperator(BashOperator):
         super().on_kill()
 
 
-class StateOperator(JobOperator):
-    """The state job; afterwards it announces the tables that changed since the last announcement."""
+class RunOperator(JobOperator):
+    """The job ``run``; after a success it announces the tables that changed since the last announcement."""
 
     def __init__(self, *, conf: str, source: str, **arguments: Any) -> None:
         super().__init__(outlets=[any_table(source)], **arguments)

@@ -16,13 +16,10 @@ from dblake.core.errors import ExitCode
 SCRIPT = Path(__file__).parents[2] / "spark-submit.sh"
 
 CAPTURE = "capture"
-STATE = "state"
+RUN = "run"
 JOBS: Mapping[str, tuple[str, ...]] = {
     CAPTURE: ("--until-caught-up",),
-    "reconcile": (),
-    STATE: (),
-    "check": (),
-    "maintain": (),
+    RUN: (),
 }
 """The jobs of a run in order, each with its options."""
 

@@ -20,7 +20,7 @@ from tests.e2e.test_quickstart import HOME, submit
 
 T, U = "public.t", 'public."U"'
 
-# Airflow's environment may have to be installed first, and Spark starts nine times.
+# Airflow's environment may have to be installed first, and the trial runs every job.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 _PATH = f"""
@@ -62,9 +62,9 @@ print(json.dumps(results))
 """
 _ANNOUNCING = _PATH + """
 from airflow.sdk import DAG
-from pipelines.airflow.operators import StateOperator
+from pipelines.airflow.operators import RunOperator
 with DAG("announcing", schedule=None) as dag:
-    StateOperator(task_id="state", bash_command="true", conf="%s", source="shop")
+    RunOperator(task_id="run", bash_command="true", conf="%s", source="shop")
 if __name__ == "__main__":
     from datetime import datetime, UTC
     print(json.dumps(str(dag.test(logical_date=datetime(2026, 1, int(sys.argv[1]), tzinfo=UTC)).state)))
@@ -106,10 +106,7 @@ def test_dags_match_configuration(venv: Path, tmp_path: Path) -> None:
         "dags": {"dblake_shop": ["*/15 * * * *", False, 1], "dblake_shop_dump": ["None", False, 1]},
         "lines": [
             f"{script} capture --until-caught-up --conf {conf}",
-            f"{script} reconcile --conf {conf}",
-            f"{script} state --conf {conf}",
-            f"{script} check --conf {conf}",
-            f"{script} maintain --conf {conf}",
+            f"{script} run --conf {conf}",
         ],
         "task": [3, 60.0, {"X": "1"}, "ann"],
         "dump": [
@@ -133,7 +130,7 @@ def test_job_operator_retries_75_and_kills(venv: Path, tmp_path: Path) -> None:
     }
 
 
-def test_state_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> None:
+def test_run_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> None:
     """Between the runs only the versions in frontier change, and once nothing does."""
     (tmp_path / "shop.yaml").write_text(_CONF)
     file = tmp_path / "airflow" / "dags" / "announcing.py"

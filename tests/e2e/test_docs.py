@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]
 PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md"))]
-_NOT_JOBS = {"setup", "tests", "stress", "benchmark", "airflow"}
+_NOT_JOBS = {"archive", "setup", "tests", "stress", "benchmark", "airflow"}
 
 
 def blocks(page: Path) -> list[str]:
@@ -74,20 +75,20 @@ def test_readme_commands_replicate_database(database: Database, tmp_path: Path) 
     for key, value in values.items():
         changed = re.sub(rf"^  {key}: \S+", f"  {key}: {value}", settings.read_text(), count=1, flags=re.MULTILINE)
         settings.write_text(changed)
-    # Background jobs outlive the shell and are ended with its process group.
+    # The block's last command runs until it is stopped.
     with (tmp_path / "stderr").open("wb") as stderr:
         shell = subprocess.Popen(
             ["bash", "-uc", block.replace("…", "secret")], cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr,
             env=os.environ | {"PGPASSWORD": database.server.password}, start_new_session=True,
         )
         try:
-            # The block's query runs before the rows have arrived.
-            shell.wait(300)
             conf = ["--conf", str(tmp_path / "conf" / "shop.yaml")]
             assert wait_for_rows(tmp_path, conf) == 1000, (tmp_path / "stderr").read_text()
+            os.killpg(shell.pid, signal.SIGINT)
+            assert shell.wait(30) in (0, -signal.SIGINT), (tmp_path / "stderr").read_text()
         finally:
-            os.killpg(shell.pid, signal.SIGTERM)
-            time.sleep(1)
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
 
 
 def wait_for_rows(folder: Path, conf: list[str]) -> int:

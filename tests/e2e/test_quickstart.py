@@ -96,7 +96,7 @@ def test_sql_sums_agree_over_all_views(conf: Path) -> None:
                (SELECT sum(tbalance) FROM pgbench_tellers_live) AS teller_money,
                (SELECT sum(delta) FROM pgbench_history) AS paid,
                (SELECT sum(bbalance) FROM pgbench_branches_history WHERE _valid_to IS NULL) AS branch_money,
-               (SELECT count(*) FROM dblake.events WHERE table = 'public.pgbench_history') AS payments
+               (SELECT count(*) FROM dblake.events WHERE "table" = 'public.pgbench_history') AS payments
     """
     done = submit("sql", "--conf", str(conf), "--json", statement)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
@@ -21,6 +21,8 @@ from dblake.lake.frontier import append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, commit_files
 from dblake.lake.schemas import SCHEMAS, read_schemas, schema_row
+from dblake.lake.storage import Location
+from dblake.lake.tables import create_table, open_table
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.merge import Slice, merge_slice
 
@@ -30,13 +32,14 @@ Event = tuple[object, ...]
 class PlainLake:
     """One source's tables."""
 
-    def __init__(self, root: Path, source: str = "shop") -> None:
-        self.paths = Paths(str(root), source)
+    def __init__(self, root: Path | Location, source: str = "shop") -> None:
+        self.paths = Paths(root if isinstance(root, Location) else str(root), source)
 
     def schema(self, schema: TableSchema, *, lsn: int = 1, batch: int = 1) -> None:
         """Append a version of a table's schema."""
         row = schema_row(schema, Position(1, lsn), batch)
-        write_deltalake(self.paths.schemas, pa.Table.from_pylist([row], schema=SCHEMAS), mode="append")
+        create_table(self.paths.schemas, SCHEMAS)
+        write_deltalake(open_table(self.paths.schemas), pa.Table.from_pylist([row], schema=SCHEMAS), mode="append")
 
     def land(self, batch: int, events: Mapping[TableSchema, Sequence[Event]]) -> None:
         """Append the events of one batch, by table."""
@@ -45,11 +48,10 @@ class PlainLake:
 
     def append(self, events: pa.Table, batch: int) -> None:
         """Append events in order with the columns of EVENT_COLUMNS, all of one batch."""
-        if not DeltaTable.is_deltatable(self.paths.events):
-            DeltaTable.create(self.paths.events, pa.schema(EVENT_COLUMNS))
+        create_table(self.paths.events, pa.schema(EVENT_COLUMNS))
         file = write_event_file(self.paths.events, events.combine_chunks().to_batches())
         application = Application.reconcile(self.paths.source)
-        commit_files(self.paths.events, DeltaTable(self.paths.events), application, batch, [file])
+        commit_files(self.paths.events, open_table(self.paths.events), application, batch, [file])
 
     def fold(self, until: int) -> None:
         """Fold all events up to a batch into state and append a frontier row."""

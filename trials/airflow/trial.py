@@ -63,7 +63,7 @@ from pipelines.airflow.dags import dags_from
 # The password comes from an Airflow connection. The first try of two jobs is killed right after its commit, before
 # anything that follows the commit.
 _SHOP_DAG = _DAGS + """
-FAILPOINT = "{{ {'capture': 'landing.committed', 'state': 'state.merged'}.get(ti.task_id, '') if ti.try_number == 1 }}"
+FAILPOINT = "{{ {'capture': 'landing.committed', 'run': 'state.merged'}.get(ti.task_id, '') if ti.try_number == 1 }}"
 env = {"SHOP_PASSWORD": "{{ conn.shop.password }}", "DBLAKE_FAILPOINT": FAILPOINT}
 globals().update(dags_from("%s", default_args={"append_env": True, "env": env}))
 """
@@ -148,7 +148,7 @@ class Trial:
     def _try(self, airflow: Airflow, database: EmbeddedPostgres) -> list[Expectation]:
         for dag in ("dblake_shop", "dblake_shop_dump", "dblake_broken", "reader"):
             airflow.unpause(dag, _SHORT_SECONDS)
-        self._announce("3. Backfill all tables; capture and state are killed once in the run")
+        self._announce("3. Backfill all tables; capture and run are killed once in the run")
         airflow.trigger("dblake_broken")
         airflow.trigger("dblake_shop_dump")
         if airflow.wait_for_run("dblake_shop_dump", _SHORT_SECONDS)["state"] == "failed":
@@ -234,7 +234,7 @@ def _expect_success(run: dict[str, Any], tasks: list[dict[str, Any]]) -> Expecta
 
 def _expect_retries(tasks: list[dict[str, Any]]) -> Expectation:
     tries = {task["task_id"]: task["try_number"] for task in tasks}
-    planned = {name: 2 if name in ("capture", "state") else 1 for name in tries}
+    planned = {name: 2 if name in ("capture", "run") else 1 for name in tries}
     return Expectation("A retry completes a killed task", tries == planned,
                        ", ".join(f"{name} {'1 try' if n == 1 else f'{n} tries'}" for name, n in tries.items()))
 

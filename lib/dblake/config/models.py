@@ -98,6 +98,17 @@ class StateConfig(Section):
     interval_seconds: float = Field(60.0, ge=0, description="With --continuous: seconds between two steps.")
 
 
+class RunConfig(Section):
+    """What `run` does besides reconcile and state, and how often."""
+
+    check_seconds: float | None = Field(
+        3600.0, ge=0, description="Seconds after the newest check until `run` checks again what is new; null: never."
+    )
+    maintain_seconds: float | None = Field(
+        3600.0, ge=0, description="Seconds after the newest maintenance until `run` maintains all tables; null: never."
+    )
+
+
 class MaintainConfig(Section):
     """Retention of all tables. Nothing expires that a later stage still has to read."""
 
@@ -190,6 +201,7 @@ class Config(Section):
     dump: DumpConfig = DumpConfig()
     reconcile: ReconcileConfig = ReconcileConfig()
     state: StateConfig = StateConfig()
+    run: RunConfig = RunConfig()
     maintain: MaintainConfig = MaintainConfig()
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()

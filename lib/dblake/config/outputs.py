@@ -53,8 +53,8 @@ class OutputConfig(Section):
     tables: tuple[str, ...] = Field(
         ("*.*",), strict=False, min_length=1, description='Globs on schema.table of the tables delivered; "!" excludes.'
     )
-    columns: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, strict=False,
+    columns: dict[str, list[str]] = Field(
+        default_factory=dict,
         description="Table glob → columns delivered; tables that no glob matches have all. Key columns always are.",
     )
     start: str = Field(
@@ -127,7 +127,7 @@ class OutputConfig(Section):
 
     @field_validator("columns")
     @classmethod
-    def _validate_columns(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    def _validate_columns(cls, given: dict[str, list[str]]) -> dict[str, list[str]]:
         TableFilter(list(given))
         return given
 

@@ -71,16 +71,20 @@ _STORAGE_FAULTS = {
     "requesttimetooskewed": _CLOCK,
     "unable to load credentials": _NONE_FOUND, "the credential provider was not enabled": _NONE_FOUND,
     "no credentials in the property bag": _NONE_FOUND, "169.254.169.254": _NONE_FOUND,
-    "accessdenied": _DENIED, "access denied": _DENIED, "access_denied": _DENIED, "necessary privileges": _DENIED,
+    "accessdenied": _DENIED, "access denied": _DENIED, "necessary privileges": _DENIED,
     "403 forbidden": _DENIED,
-    "slowdown": _BUSY, "slow_down": _BUSY, "503 service unavailable": _BUSY, "status code: 503": _BUSY,
+    "slowdown": _BUSY, "503 service unavailable": _BUSY, "status code: 503": _BUSY,
     "internalerror": _BUSY, "500 internal server error": _BUSY, "status code: 500": _BUSY, "429 too many": _BUSY,
+    # Arrow cannot report an error whose text is longer than the bytes it wanted.
+    "internalfailure": _BUSY,
 }
 
 
 def storage_fault(error: BaseException) -> StorageFault | None:
     """Return what object storage answered, given an error of one of its three clients; None for any other error."""
-    return next((fault for words, fault in _STORAGE_FAULTS.items() if words in _foreign_text(error)), None)
+    # Arrow writes NO_SUCH_BUCKET where the others write NoSuchBucket.
+    text = _foreign_text(error).replace("_", "")
+    return next((fault for words, fault in _STORAGE_FAULTS.items() if words in text), None)
 
 
 def transient_reason(error: BaseException) -> str | None:

@@ -43,7 +43,7 @@ class Paths:
     @property
     def verifications(self) -> str:
         """The verification ledger: how each chunk read to verify the copy compared with state."""
-        return f"{self.root}/verifications"
+        return join(self.root, "verifications")
 
     @property
     def frontier(self) -> str:
@@ -72,7 +72,7 @@ class Paths:
     @property
     def dead_letters(self) -> str:
         """Events that an output could never take, by position."""
-        return f"{self.root}/dead_letters"
+        return join(self.root, "dead_letters")
 
     @property
     def check_results(self) -> str:

@@ -19,8 +19,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.core.errors import TableUnavailable
 from dblake.lake.commits import confirmed_commit
+from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.tables import find_table, open_table
+
+_LITTLE_BYTES = 256 << 20
 
 
 class DataFile(Protocol):
@@ -63,6 +66,11 @@ class Application:
         return f"maintain/{source}"
 
     @staticmethod
+    def maintenance(source: str) -> str:
+        """Identify, in schemas, the newest run of maintenance; the version is the time when it ended, in seconds."""
+        return f"maintained/{source}"
+
+    @staticmethod
     def verification(source: str) -> str:
         """Identify, in the verification ledger, the batch up to which landed chunks are compared."""
         return f"verify/{source}"
@@ -87,6 +95,25 @@ def newest_batch(path: str, application: str) -> int:
     """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
     table = find_table(path)
     return (table.transaction_version(application) or 0) if table else 0
+
+
+def newest_version(path: str) -> int | None:
+    """Return a table's newest version, by which a caller sees cheaply if it changed; None without a table."""
+    table = find_table(path)
+    return table.version() if table else None
+
+
+def holds_little(paths: Paths) -> bool:
+    """Return True if a source's landing and events are so small that a job reads them within seconds."""
+    return sum(_table_bytes(path) for path in (paths.landing, paths.events)) < _LITTLE_BYTES
+
+
+def _table_bytes(path: str) -> int:
+    table = find_table(path)
+    if table is None:
+        return 0
+    files = pa.table(table.get_add_actions(flatten=True))
+    return sum(files["size_bytes"].to_pylist()) if files.num_rows else 0
 
 
 def record_batch(path: str, application: str, batch: int) -> None:

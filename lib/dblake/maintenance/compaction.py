@@ -7,12 +7,15 @@ removed, is the caller's decision: time travel and streams that have not read a 
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 from dblake.lake.locks import commit_lock
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.sql_literals import delta
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
 SMALL_FILE_BYTES = 64 << 20
 """Compaction merges files below this size, into files of up to twice this size."""
@@ -36,7 +39,7 @@ def compact(session: SparkSession, path: str, small_bytes: int = SMALL_FILE_BYTE
     if small_bytes != SMALL_FILE_BYTES:
         session = maintenance_session(session, small_bytes)
     with commit_lock(path):
-        row = DeltaTable.forPath(session, path).optimize().executeCompaction().first()
+        row = _table(session, path).optimize().executeCompaction().first()
     return int(row["metrics"]["numFilesRemoved"]) if row else 0
 
 
@@ -54,7 +57,7 @@ def delete_matching(session: SparkSession, path: str, rows: DataFrame, columns: 
     Only rows that match the SQL condition ``within``, on alias ``t``, are compared.
     """
     is_equal = " AND ".join(f"t.{name} = s.{name}" for name in columns)
-    table = DeltaTable.forPath(session, path).alias("t")
+    table = _table(session, path).alias("t")
     with commit_lock(path):
         return _count_affected(table.merge(rows.alias("s"), f"{is_equal} AND {within}").whenMatchedDelete().execute())
 
@@ -65,7 +68,14 @@ def vacuum(session: SparkSession, path: str, hours: float) -> None:
     Delta rejects fewer than 168 hours, its own retention.
     """
     with commit_lock(path):
-        DeltaTable.forPath(session, path).vacuum(hours)
+        _table(session, path).vacuum(hours)
+
+
+def _table(session: SparkSession, path: str) -> DeltaTable:
+    # Importing it imports PySpark, which a run with nothing to do saves.
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forPath(session, path)
 
 
 def _count_affected(metrics: DataFrame) -> int:

@@ -4,45 +4,40 @@ Place: ``jobs.maintain`` calls it; ``maintenance.compaction`` maintains one tabl
 every deletion. Landing keeps what reconcile has not read and what an open window needs, events keep what state has not
 folded, tombstones are kept until state as a whole has been past them long enough, and files are removed only after they
 left the table for longer than any reader lags. When each may happen is configured by ``config.MaintainConfig``.
+What is due is decided by the Delta logs and file statistics: a run with nothing to do starts no JVM.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from dblake.config import MaintainConfig
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
-from dblake.events.schema import POSITION
+from dblake.core.progress import stage
 from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.log import Application, newest_batch, query_rows, record_batch
 from dblake.lake.tables import has_table, open_table
-from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, RESUME_METADATA
-from dblake.maintenance.compaction import (
-    SMALL_FILE_BYTES,
-    compact,
-    delete,
-    delete_matching,
-    maintenance_session,
-    vacuum,
-)
-from dblake.maintenance.retention import old_events_sql, superseded_positions
+from dblake.landing.columns import BATCH, COMMITTED_AT, RESUME_METADATA
+from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
 from dblake.maintenance.tombstones import expired_tombstones_sql
-from dblake.reconcile.batch_summary import survey
-from dblake.reconcile.landing_files import LandingFiles
-from dblake.reconcile.windows import lows_without_high, parse_endings
+from dblake.spark.session import Session, as_session
 from dblake.state.files import SMALL_FILE_BYTES as STATE_SMALL_FILE_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _COMPACT_MIN_FILES = 8
 """A table with at least this many small files is compacted."""
@@ -65,22 +60,45 @@ class MaintenanceResult:
     rows_deleted: int
     vacuumed: bool
 
+    @property
+    def has_changed(self) -> bool:
+        """True if rows were deleted, files were merged or old files were removed."""
+        return self.vacuumed or self.rows_deleted > 0 or self.files_before != self.files_after
+
 
 def maintain(
-    spark: SparkSession, paths: Paths, settings: MaintainConfig, *, parallel: int = 4
+    spark: SparkSession | Session, paths: Paths, settings: MaintainConfig, *, parallel: int = 4
 ) -> list[MaintenanceResult]:
-    """Maintain all existing tables of a source, ``parallel`` at a time; return one result per table."""
-    maintenance = Maintenance(spark, paths, settings)
-    with ThreadPoolExecutor(parallel, thread_name_prefix="maintain") as pool:
-        futures = [pool.submit(task) for task in maintenance.tasks().values()]
-        return [future.result() for future in futures]
+    """Maintain all existing tables of a source, ``parallel`` at a time; return one result per table.
+
+    Records the time, which ``last_maintained`` returns.
+    """
+    tasks = Maintenance(spark, paths, settings).tasks()
+    with stage("maintain", "table", len(tasks)) as progress, ThreadPoolExecutor(
+        parallel, thread_name_prefix="maintain"
+    ) as pool:
+        futures = [pool.submit(task) for task in tasks.values()]
+        for future in futures:
+            future.add_done_callback(lambda _: progress.advance())
+        results = [future.result() for future in futures]
+    if has_table(paths.schemas):
+        record_batch(paths.schemas, Application.maintenance(paths.source), int(time.time()))
+    return results
+
+
+def last_maintained(paths: Paths) -> datetime | None:
+    """Return when the newest complete run ended; None before the first."""
+    seconds = newest_batch(paths.schemas, Application.maintenance(paths.source))
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 class Maintenance:
     """One run. Its bounds are read once, at the start: readers only advance from there."""
 
-    def __init__(self, spark: SparkSession, paths: Paths, settings: MaintainConfig) -> None:
-        self._spark, self._now = maintenance_session(spark), datetime.now(UTC)
+    def __init__(self, spark: SparkSession | Session, paths: Paths, settings: MaintainConfig) -> None:
+        self._session, self._lock = as_session(spark), threading.Lock()
+        self._started: SparkSession | None = None
+        self._now = datetime.now(UTC)
         self._paths, self._settings = paths, settings
         self._reconciled = min(
             newest_batch(path, Application.reconcile(paths.source))
@@ -89,6 +107,14 @@ class Maintenance:
         self._frontier = read_frontier(paths)
         expired_at = self._now - timedelta(days=settings.tombstone_days)
         self._expired_frontier = read_frontier(paths, until=expired_at)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, which starts with the first task that needs it."""
+        with self._lock:
+            if self._started is None:
+                self._started = maintenance_session(self._session())
+            return self._started
 
     def tasks(self) -> dict[str, Callable[[], MaintenanceResult]]:
         """Return, by name, a function for each existing table that maintains it."""
@@ -127,11 +153,11 @@ class Maintenance:
         deleted = expire(path)
         failpoint("maintain.deleted")
         if sum(size < small_bytes for size in sizes_before) >= _COMPACT_MIN_FILES:
-            compact(self._spark, path, small_bytes)
+            compact(self.spark, path, small_bytes)
             failpoint("maintain.compacted")
         vacuumed = self._is_vacuum_due(path)
         if vacuumed:
-            vacuum(self._spark, path, max(self._settings.vacuum_hours, unread_hours))
+            vacuum(self.spark, path, max(self._settings.vacuum_hours, unread_hours))
         clean_log(path, keep_hours=max(log_hours, unread_hours), keep_from=log_from)
         result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, vacuumed)
         logger.info("%s: %d files before, %d after, %d rows deleted%s", name, result.files_before, result.files_after,
@@ -142,36 +168,13 @@ class Maintenance:
         """Delete old batches that reconcile has read and no open window needs; return the number of rows."""
         if self._settings.landing_days is None:
             return 0
-        landing = self._spark.read.format("delta").load(path).where(F.col(BATCH) <= self._reconciled)
         cutoff = self._now - timedelta(days=self._settings.landing_days)
-        row = landing.where(F.col("landed_at") >= F.lit(cutoff)).agg(F.min(BATCH).alias(BATCH)).first()
-        first_retained = row[BATCH] if row and row[BATCH] is not None else self._reconciled + 1
         # The newest batch is kept: the next batch number continues it, and its lease epoch identifies orphans.
-        last = min(first_retained - 1, self._reconciled - 1, self._first_open_batch(path) - 1)
-        return delete(self._spark, path, f"{BATCH} <= {last}")
+        if not _has_rows(path, f"{BATCH} < {self._reconciled} AND landed_at < {_instant(cutoff)}"):
+            return 0
+        from dblake.maintenance.expiry import expire_landing
 
-    def _first_open_batch(self, path: str) -> int:
-        """Return the batch in which the oldest window that reconcile has not closed began.
-
-        Without such a window it is the newest batch that reconcile has read.
-        """
-        landing = self._spark.read.format("delta").load(path)
-        newest = landing.agg(F.max(LEASE_EPOCH).alias(LEASE_EPOCH)).first()
-        if newest is None or newest[LEASE_EPOCH] is None:
-            return self._reconciled
-        files = LandingFiles(path, self._paths.source)
-        watermarks = survey(files.files(1, files.newest_batch), 1, files.newest_batch).watermarks
-        unread = [row for row in watermarks if row.kind == HIGH and row.batch > self._reconciled]
-        first_batches = [ending.end.first_batch for ending in parse_endings(unread) if ending.window]
-        ended = {row.chunk for row in watermarks if row.kind == HIGH}
-        # Windows of earlier lease epochs have ended, or are orphans that never will.
-        open_lows = [row for row in lows_without_high(watermarks, ended) if row.lease_epoch == newest[LEASE_EPOCH]]
-        first_batches += [row.batch for row in open_lows]
-        if open_lows:
-            chunks = landing.where((F.col(KIND) == CHUNK) & F.col(CHUNK_ID).isin([row.chunk_id for row in open_lows]))
-            first = chunks.agg(F.min(BATCH).alias(BATCH)).first()
-            first_batches += [first[BATCH]] if first and first[BATCH] is not None else []
-        return min([*first_batches, self._reconciled])
+        return expire_landing(self.spark, self._paths, self._reconciled, cutoff)
 
     def _expire_events(self, path: str) -> int:
         """Delete old events that later ones supersede, once all readers have them; return their number."""
@@ -180,21 +183,20 @@ class Maintenance:
         # State tables that are behind still read their events, and a ledger that is behind still counts them.
         upto = min(self._frontier.batch, self._reconciled, *self._frontier.behind.values())
         cutoff = self._now - timedelta(days=self._settings.events_days)
-        events = self._spark.read.format("delta").load(path)
-        row = events.where(old_events_sql(cutoff, upto)).agg(F.max(BATCH).alias(BATCH)).first()
-        if row is None or row[BATCH] is None:
+        if not _has_rows(path, f"{BATCH} <= {upto} AND {COMMITTED_AT} < {_instant(cutoff)}"):
             return 0
-        # Recorded before the delete: from now on the events of these batches are incomplete and not countable.
-        record_batch(path, Application.consolidation(self._paths.source), row[BATCH])
-        superseded = superseded_positions(events, cutoff, upto)
-        return delete_matching(self._spark, path, superseded, POSITION, old_events_sql(cutoff, upto))
+        from dblake.maintenance.expiry import expire_events
+
+        return expire_events(self.spark, self._paths, upto, cutoff)
 
     def _expire_tombstones(self, table: str, path: str) -> int:
         """Delete expired tombstones of a table that is not, and was not, behind; return their number."""
         frontier = self._expired_frontier
         if frontier.position is None or table in self._frontier.behind or table in frontier.behind:
             return 0
-        return delete(self._spark, path, expired_tombstones_sql(frontier.position))
+        if not _has_rows(path, f"_deleted AND _incarnation <= {frontier.position.incarnation}"):
+            return 0
+        return delete(self.spark, path, expired_tombstones_sql(frontier.position))
 
     def _is_vacuum_due(self, path: str) -> bool:
         for commit in open_table(path).history(_HISTORY_MAX_COMMITS):
@@ -205,14 +207,25 @@ class Maintenance:
     def _unread_hours(self) -> float:
         """Return the age of the oldest batch that reconcile has not read, plus one hour; 0 if there is none.
 
-        Reconcile's stream reads the file in which a batch landed, even after compaction replaced it.
+        A reconcile that runs reads the file in which a batch landed, even after compaction replaced it.
         """
-        unread = self._spark.read.format("delta").load(self._paths.landing).where(F.col(BATCH) > self._reconciled)
-        row = unread.agg(F.min("landed_at").alias("since")).first()
-        if row is None or row["since"] is None:
+        if newest_batch(self._paths.landing, Application.capture(self._paths.source)) <= self._reconciled:
             return 0.0
-        since: datetime = row["since"]
-        return (self._now - since.astimezone(UTC)) / timedelta(hours=1) + 1
+        unread = f"SELECT min(landed_at) AS since FROM t WHERE {BATCH} > {self._reconciled}"
+        (row,) = query_rows(self._paths.landing, unread)
+        since: datetime | None = row["since"]
+        return 0.0 if since is None else (self._now - since.astimezone(UTC)) / timedelta(hours=1) + 1
+
+
+def _has_rows(path: str, condition: str) -> bool:
+    """Return False if no row matches an SQL condition; delta-rs cannot read a table with odd column names."""
+    if open_table(path).metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        return True
+    return bool(query_rows(path, f"SELECT 1 AS one FROM t WHERE {condition} LIMIT 1"))
+
+
+def _instant(moment: datetime) -> str:
+    return f"to_timestamp_micros({int(moment.timestamp() * 1_000_000)})"
 
 
 def _newest_landing_version(path: str) -> int:

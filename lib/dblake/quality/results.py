@@ -1,7 +1,7 @@
 """The results of ``check`` as rows of a Delta table that keeps every run: counts and names, never a row's values.
 
-Place: behind ``quality.validation``. The ``upto`` of a suite's newest passed run is where the next run starts. Writing
-the table is left to ``quality.run``.
+Place: behind ``quality.validation``. The ``upto`` of a suite's newest passed run is where the next run starts:
+``quality.pending`` reads it. Writing the table is left to ``quality.run``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 _DESCRIPTION = "says"
@@ -72,18 +70,6 @@ class Outcome:
         """Return the values as a row of RESULTS."""
         columns = self.as_columns()
         return (run_id, checked_at, *(columns[name] for name in RESULTS.names[2:]))
-
-
-def read_passed_bounds(results: DataFrame) -> dict[tuple[str, str], int]:
-    """Return, by suite and table, the ``upto`` of the newest run in which all its expectations passed.
-
-    Requires: run_id, checked_at, suite, table, success, upto.
-    """
-    runs = results.where(F.col("upto").isNotNull()).groupBy("run_id", "checked_at", "suite", "table").agg(
-        F.bool_and("success").alias("passed"), F.max("upto").alias("upto")
-    )
-    newest = runs.where("passed").groupBy("suite", "table").agg(F.max_by("upto", "checked_at").alias("upto"))
-    return {(row["suite"], row["table"]): row["upto"] for row in newest.collect()}
 
 
 def select_failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -8,7 +8,7 @@ table that cannot be read raises Spark's own error. What to do about a failed ex
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,14 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import ChecksFailed, ConfigError, DblakeError
+from dblake.core.progress import stage
 from dblake.lake.files import replace_folder
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.storage import join
-from dblake.lake.tables import has_table
-from dblake.quality.results import RESULTS, Outcome, read_passed_bounds, select_failed
+from dblake.quality.pending import read_passed_bounds
+from dblake.quality.results import RESULTS, Outcome, select_failed
 from dblake.quality.selection import Selection
-from dblake.quality.suite import Suite
 from dblake.quality.user_suite import USER_SUITE_PREFIX, UserSuite
 from dblake.quality.validation import Validation
 
@@ -66,27 +66,29 @@ class Report:
 
 def run_check(
     spark: SparkSession, paths: Paths, user_suites: Sequence[UserSuite], *, everything: bool = False,
-    tables: Sequence[str] = (), on_suite: Callable[[Suite], None] = lambda _: None,
+    tables: Sequence[str] = (),
 ) -> Report:
     """Evaluate all suites, or only the state and user suites of ``tables``, and store the results.
 
-    ``everything`` ignores earlier runs and covers all rows. ``on_suite`` is called with each suite before it is
-    evaluated. Raises UsageError for an unknown table and ConfigError for a user suite that does not fit its table.
+    ``everything`` ignores earlier runs and covers all rows. Raises UsageError for an unknown table and ConfigError for
+    a user suite that does not fit its table.
     """
-    passed = {} if everything else _passed_bounds(spark, paths)
+    passed = {} if everything else read_passed_bounds(paths)
     selection = Selection(spark, paths, user_suites, passed, tables)
     run_id, started = uuid.uuid4().hex, datetime.now(UTC)
     validation = Validation(run_id, started)
     outcomes: list[Outcome] = []
-    for suite in selection.suites():
-        on_suite(suite)
-        rows = suite.rows.persist()
-        try:
-            # An unreadable table raises Spark's own error here instead of failing an expectation.
-            rows.count()
-            outcomes += validation.evaluate(suite)
-        finally:
-            rows.unpersist()
+    suites = list(selection.suites())
+    with stage("check", "suite", len(suites)) as progress:
+        for suite in suites:
+            progress.advance(0, note=f"{suite.table}: {suite.name}")
+            rows = suite.rows.persist()
+            try:
+                # An unreadable table raises Spark's own error here instead of failing an expectation.
+                progress.advance(1, rows.count())
+                outcomes += validation.evaluate(suite)
+            finally:
+                rows.unpersist()
     if not outcomes:
         return Report([], None)
     results = spark.createDataFrame([outcome.as_row(run_id, started) for outcome in outcomes], RESULTS)
@@ -96,9 +98,3 @@ def run_check(
         validation.build_pages(Path(folder))
         replace_folder(Path(folder), paths.check_pages)
     return Report(outcomes, join(paths.check_pages, "index.html"))
-
-
-def _passed_bounds(spark: SparkSession, paths: Paths) -> dict[tuple[str, str], int]:
-    if not has_table(paths.check_results):
-        return {}
-    return read_passed_bounds(spark.read.format("delta").load(paths.check_results))

@@ -28,6 +28,7 @@ from dblake.state.shape import Shape
 from dblake.state.values import arrow_type
 
 if TYPE_CHECKING:
+    # It imports Spark's types, which takes long.
     from dblake.read.tail import Tail
 
 _KEPT_BYTES = 32 << 20

@@ -33,10 +33,11 @@ from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
 from dblake.reconcile.microbatch import MicroBatch, Reconciled
-from dblake.reconcile.runner import Runner, Session
+from dblake.reconcile.runner import Runner
 from dblake.reconcile.task import ChunkCounts
 from dblake.reconcile.windows import Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.spark.append_table import AppendTable
+from dblake.spark.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +83,14 @@ class Reconciler:
             with commit_lock(self._ledger.path):
                 self._append_ledger(summary, self._counted(behind + 1, done), behind, done)
 
-    def reconcile(self, last: int) -> None:
-        """Take all batches after those done up to ``last``. Raises LandingGap if landing does not hold them."""
+    def reconcile(self, last: int) -> int:
+        """Take all batches after those done up to ``last``; return the number of events.
+
+        Raises LandingGap if landing does not hold the batches.
+        """
         done = self.done()
         if last <= done:
-            return
+            return 0
         self.landing.refresh()
         summary = self._survey(done + 1, last)
         missing = set(range(done + 1, last + 1)) - summary.epochs.keys()
@@ -111,6 +115,7 @@ class Reconciler:
             self._append_ledger(summary, _by_chunk(written.written), done, last)
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
+        return sum(file.rows for file in written.files)
 
     def _table(
         self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None

@@ -19,6 +19,7 @@ from dblake.events.schema import POSITION
 from dblake.reconcile.batch_summary import Part, divided
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
+from dblake.spark.session import Session
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
@@ -27,8 +28,6 @@ _SMALL_BYTES_COLD = 128 << 20
 _TASK_BYTES = 64 << 20
 
 Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
-Session = Callable[[], SparkSession]
-"""Returns the session, and starts Spark if it does not run yet: many a micro-batch does without."""
 
 
 class Runner:

@@ -12,18 +12,22 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
+from dblake.core.progress import stage
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table
 from dblake.reconcile.reconciler import Reconciler
-from dblake.reconcile.runner import Session
+from dblake.spark.session import Session, as_session
 
-_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
+"""How often landing's log is read for new batches."""
 _FINISH_SECONDS = 30.0
 """How long a micro-batch may take to end once the job is asked to stop."""
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -36,7 +40,7 @@ def reconcile_once(spark: SparkSession | Session, paths: Paths, *, max_bytes_per
 
     ``spark`` may be a function that returns the session: it is called only if there is work for Spark.
     """
-    run = _Run(spark, paths, max_bytes_per_trigger)
+    run = ReconcileRun(spark, paths, max_bytes_per_trigger)
     run.advance()
     return run.reconciler.done()
 
@@ -50,34 +54,43 @@ def reconcile_until(
     A micro-batch begins as soon as something has landed, but not before ``every`` seconds after the last one began.
     One that runs when ``stop`` is set has ``_FINISH_SECONDS`` to end, then its Spark jobs are cancelled.
     """
-    run, ended = _Run(spark, paths, max_bytes_per_trigger), threading.Event()
-    threading.Thread(target=_cancel_late_jobs, args=(stop, ended), daemon=True).start()
-    try:
+    run = ReconcileRun(spark, paths, max_bytes_per_trigger)
+    with cancel_late_jobs(stop, _FINISH_SECONDS):
         while not stop.is_set():
             began = time.monotonic()
             run.advance(stop)
-            while not stop.wait(_POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
+            while not stop.wait(POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
                 pass
+    return run.reconciler.done()
+
+
+@contextmanager
+def cancel_late_jobs(stop: threading.Event, seconds: float) -> Iterator[None]:
+    """Cancel the Spark jobs of the block if it does not end within some seconds once ``stop`` is set.
+
+    What was cancelled has changed nothing, and is done by the next run: no error leaves the block then.
+    """
+    ended = threading.Event()
+
+    def cancel() -> None:
+        while not ended.is_set() and not stop.wait(1):
+            pass
+        context = SparkContext._active_spark_context
+        if not ended.wait(seconds) and context is not None:
+            context.cancelAllJobs()
+
+    threading.Thread(target=cancel, name="cancel", daemon=True).start()
+    try:
+        yield
     except PySparkException:
-        # What was cancelled has changed nothing, and is done by the next run.
         if not stop.is_set():
             raise
     finally:
         ended.set()
-    return run.reconciler.done()
 
 
-def _cancel_late_jobs(stop: threading.Event, ended: threading.Event) -> None:
-    """Cancel Spark's jobs if a micro-batch does not end in time once ``stop`` is set."""
-    while not ended.is_set() and not stop.wait(1):
-        pass
-    context = SparkContext._active_spark_context
-    if not ended.wait(_FINISH_SECONDS) and context is not None:
-        context.cancelAllJobs()
-
-
-class _Run:
-    """One run of either trigger."""
+class ReconcileRun:
+    """One run of any trigger. Raises LandingError without a landing table, LandingGap if landing ends before events."""
 
     def __init__(self, spark: SparkSession | Session, paths: Paths, max_bytes_per_trigger: str) -> None:
         if not has_table(paths.landing):
@@ -105,18 +118,17 @@ class _Run:
         landing, done = self.reconciler.landing, self.reconciler.done()
         if landing.newest_batch <= done:
             return
-        for last in landing.portions(done + 1, landing.newest_batch, self._bytes):
-            if stop is not None and stop.is_set():
-                return
-            try:
-                self.reconciler.reconcile(last)
-            except PySparkException as error:
-                raise decoder_error(error) or error from None
-
-
-def as_session(spark: SparkSession | Session) -> Session:
-    """Return a function that returns the session, given either."""
-    return (lambda: spark) if isinstance(spark, SparkSession) else spark
+        portions = landing.portions(done + 1, landing.newest_batch, self._bytes)
+        with stage("reconcile", "batch", landing.newest_batch - done) as progress:
+            for last in portions:
+                if stop is not None and stop.is_set():
+                    return
+                try:
+                    events = self.reconciler.reconcile(last)
+                except PySparkException as error:
+                    raise decoder_error(error) or error from None
+                progress.advance(last - done, events)
+                done = last
 
 
 def size_in_bytes(text: str) -> int:

@@ -1,44 +1,20 @@
 """The redecode ledger: every run that decoded landing again, and the tables whose rows it changed.
 
-Place: beside the path; the comparison writes it, ``state.restate`` reads it. Guarantee: a run's lines are committed
-before any table is swapped, so the next run of redecode can finish one that was killed, and state detects which of its
-tables to rebuild. Progress is recorded in Delta transaction identifiers: of this table for "compared" and "finished",
-of the swapped tables for "swapped".
+Place: beside the path; ``recording`` writes it, ``state`` reads it, without Spark. Guarantee: a run's lines are
+committed before any table is swapped, so the next run of redecode can finish one that was killed, and state detects
+which of its tables to rebuild. Progress is recorded in Delta transaction identifiers: of this table for "compared" and
+"finished", of the swapped tables for "swapped".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
-from operator import or_
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
-
 from dblake.lake.layout import Paths
-from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, query_rows, record_batch
 from dblake.redecode.changed_tables import COUNTS
-
-#: ``of`` is the compared table: ``schemas``, ``windows`` or ``events``. A line without ``batch`` counts the rows that
-#: are the same in all batches; the one line without ``of`` describes the run itself.
-REDECODED = StructType(
-    [
-        StructField("run", LongType()),
-        StructField("at", TimestampType()),
-        StructField("decoder", StringType()),
-        StructField("first", LongType()),
-        StructField("last", LongType()),
-        StructField("of", StringType()),
-        StructField("batch", LongType()),
-        StructField("table", StringType()),
-        StructField("op", StringType()),
-        *(StructField(name, LongType()) for name in COUNTS),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,34 +73,8 @@ def record_finished_run(paths: Paths, run: int) -> None:
     record_batch(paths.redecoded, Application.redecode_done(paths.source), run)
 
 
-def record_comparison(spark: SparkSession, paths: Paths, run: RedecodeRun, counts: DataFrame) -> None:
-    """Append a run's lines; ``counts`` has ``of`` and the columns of ``count_differences``."""
-    run_line = spark.createDataFrame([(None,)], StructType([StructField("of", StringType())]))
-    lines = _as_lines(counts).unionByName(run_line, allowMissingColumns=True)
-    run_columns = {"run": run.number, "decoder": run.decoder, "first": run.first, "last": run.last}
-    rows = lines.withColumns(
-        {name: F.lit(value) for name, value in run_columns.items()} | {"at": F.current_timestamp()}
-    )
-    rows = rows.select(*(F.col(f"`{field.name}`").cast(field.dataType) for field in REDECODED)).coalesce(1)
-    application = Application.redecode(paths.source)
-    write = rows.write.format("delta").mode("append").options(txnAppId=application, txnVersion=run.number)
-    with commit_lock(paths.redecoded):
-        write.save(paths.redecoded)
-
-
-def collect_lines(counts: DataFrame) -> list[DifferenceLine]:
-    """Return a comparison's lines without recording them; ``counts`` are those of ``record_comparison``."""
-    return _parse_lines([row.asDict() for row in _as_lines(counts).collect()])
-
-
-def _as_lines(counts: DataFrame) -> DataFrame:
-    """Return the counts that differ as they are, and the sum of the others, without a batch."""
-    differs = reduce(or_, (F.col(name) > 0 for name in COUNTS[1:]))
-    alike = counts.where(~differs).groupBy("of", "table", "op").agg(F.sum("same").alias("same"))
-    return counts.where(differs).unionByName(alike, allowMissingColumns=True)
-
-
-def _parse_lines(rows: Sequence[Mapping[str, Any]]) -> list[DifferenceLine]:
+def parse_lines(rows: Sequence[Mapping[str, Any]]) -> list[DifferenceLine]:
+    """Return the lines that rows of the ledger hold; those of a run itself are left out."""
     lines = [
         DifferenceLine(row["of"], row["batch"], row["table"], row["op"], *(row[name] or 0 for name in COUNTS))
         for row in rows if row["of"] is not None
@@ -137,4 +87,4 @@ def read_run(paths: Paths, number: int) -> RedecodeRun:
     """Read a run whose comparison is recorded."""
     rows = query_rows(paths.redecoded, f"SELECT * FROM t WHERE run = {number}")
     run_line = next(row for row in rows if row["of"] is None)
-    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], _parse_lines(rows))
+    return RedecodeRun(number, run_line["decoder"], run_line["first"], run_line["last"], parse_lines(rows))

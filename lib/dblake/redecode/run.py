@@ -37,20 +37,20 @@ from dblake.lake.storage import join
 from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH
 from dblake.reconcile.reconciler import Reconciler
-from dblake.reconcile.stream import as_session, decoder_error, size_in_bytes
+from dblake.reconcile.stream import decoder_error, size_in_bytes
 from dblake.redecode.compare import count_differences
 from dblake.redecode.decoder import fingerprint_decoder
 from dblake.redecode.ledger import (
     RedecodeRun,
-    collect_lines,
     newest_compared_run,
     newest_finished_run,
     read_run,
-    record_comparison,
     record_finished_run,
 )
 from dblake.redecode.preconditions import require_landing
+from dblake.redecode.recording import collect_lines, record_comparison
 from dblake.spark.conflicts import retry_on_conflict
+from dblake.spark.session import as_session
 
 logger = logging.getLogger(__name__)
 

@@ -7,29 +7,27 @@ it decides on, since all of it is repeated.
 
 from __future__ import annotations
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-# Delta's Python classes are siblings: DeltaConcurrentModificationException does not catch the others.
-_CONFLICTS = (
-    ConcurrentAppendException, ConcurrentDeleteDeleteException, ConcurrentDeleteReadException,
-    ConcurrentTransactionException, ConcurrentWriteException, DeltaConcurrentModificationException,
-    MetadataChangedException, ProtocolChangedException,
-)
+# Delta's Python classes are siblings: DeltaConcurrentModificationException does not catch the others. They are given
+# by name, because importing them imports PySpark; the session has done so before anything could raise one.
+_CONFLICTS_MODULE = "delta.exceptions"
+_CONFLICTS = frozenset({
+    "ConcurrentAppendException", "ConcurrentDeleteDeleteException", "ConcurrentDeleteReadException",
+    "ConcurrentTransactionException", "ConcurrentWriteException", "DeltaConcurrentModificationException",
+    "MetadataChangedException", "ProtocolChangedException",
+})
 
 _MAX_ATTEMPTS = 8
 
+
+def _is_conflict(error: BaseException) -> bool:
+    kind = type(error)
+    return kind.__module__.startswith(_CONFLICTS_MODULE) and kind.__name__ in _CONFLICTS
+
+
 #: Decorator: call the function again after a conflict, with random exponential back-off, up to ``_MAX_ATTEMPTS`` times.
 retry_on_conflict = retry(
-    retry=retry_if_exception_type(_CONFLICTS),
+    retry=retry_if_exception(_is_conflict),
     stop=stop_after_attempt(_MAX_ATTEMPTS), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
 )

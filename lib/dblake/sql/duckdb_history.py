@@ -47,7 +47,8 @@ def _versions_sql(shape: Shape, events: str) -> str:
              f"OVER so_far AS c{i}"
         for i, c in enumerate(shape.columns)
     )
-    key = ", ".join(f"key[{text(name)}]" for name in shape.primary_key)
+    parts = [f"key[{text(name)}]" for name in shape.primary_key]
+    key = parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
     ends = (
         f"SELECT _key, key, _at, 'd' AS op, NULL AS after, false AS partial, NULL AS undecoded, committed_at, origin "
         f"FROM (SELECT _key, any_value(key) AS key FROM row_events GROUP BY _key) CROSS JOIN "
@@ -58,7 +59,7 @@ def _versions_sql(shape: Shape, events: str) -> str:
         *(f"c{i} IS NOT DISTINCT FROM lag(c{i}) OVER in_order" for i in range(len(shape.columns))),
     ])
     return (
-        f"WITH all_events AS (SELECT * FROM {events}), row_events AS (SELECT [{key}] AS _key, key, {_AT} AS _at, op, "
+        f"WITH all_events AS (SELECT * FROM {events}), row_events AS (SELECT {key} AS _key, key, {_AT} AS _at, op, "
         "CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at, origin FROM all_events "
         f"WHERE op <> 't'), folded AS (SELECT _key, _at, op AS _op, origin, committed_at, {cells} "
         f"FROM (FROM row_events UNION ALL {ends}) WINDOW so_far AS "

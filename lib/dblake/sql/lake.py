@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from dblake.consume.subscription import Subscription
+
 
 class Lake:
     """The tables of one source. ``dblake.open`` returns one that is read as of state's newest position."""
@@ -65,6 +67,21 @@ class Lake:
         Raises UsageError for a statement that is not a query, or that cannot be parsed or resolved.
         """
         return LakeQuery(self._engine, statement)
+
+    def subscribe(
+        self, tables: Sequence[str] = ("*.*",), *, start: str = "bootstrap", checkpoint: str | None = None,
+        until_caught_up: bool = False, **options: Any,
+    ) -> Subscription:
+        """Return a subscription to the changes of selected tables, for a ``with`` block.
+
+        It begins where ``start`` or its checkpoint is, whatever the lake is read as of. ``options`` are the others of
+        ``dblake.consume.open_subscription``, which describes all of them.
+        """
+        from dblake.consume.api import open_subscription
+
+        return open_subscription(
+            [self._paths], tables=tables, start=start, checkpoint=checkpoint, until_caught_up=until_caught_up, **options
+        )
 
     @cached_property
     def _reading(self) -> LakeReading:
@@ -149,7 +166,9 @@ class LakeQuery:
         return session.createDataFrame(self.to_arrow())
 
 
-def _to_polars(rows: pa.Table) -> Any:
+def _to_polars(rows: pa.Table) -> pl.DataFrame:
     import polars as pl
 
-    return pl.from_arrow(rows)
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame), "a table becomes a data frame"
+    return frame

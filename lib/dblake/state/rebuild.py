@@ -9,7 +9,7 @@ change on. Until such a dump is done the table stays as it is, and behind; then 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,16 +17,13 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 from dblake.lake.log import query_rows
+from dblake.spark.session import Session
 from dblake.state.events import Events, Selection
 from dblake.state.key_ranges import fold_ranges
 from dblake.state.runner import Runner
 from dblake.state.shape import shape_of, widened_to_fit
 from dblake.state.table import has_odd_names, replace, replace_odd_names
 from dblake.state.upsert import first_rows
-
-if TYPE_CHECKING:
-    # Most callers need no Spark, which takes long to import.
-    from pyspark.sql import SparkSession
 
 
 def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:
@@ -62,7 +59,7 @@ def dumped_in(
 
 
 def rebuild(
-    spark: SparkSession, runner: Runner, paths: Paths, path: str, versions: Sequence[TableSchema], since: Position,
+    session: Session, runner: Runner, paths: Paths, path: str, versions: Sequence[TableSchema], since: Position,
     until: int, *, app: str, batch: int, existing: Mapping[str, str] | None = None,
 ) -> None:
     """Replace the table at ``path`` by what its events from ``since`` on, up to landing batch ``until``, leave.
@@ -83,6 +80,6 @@ def rebuild(
             yield first_rows(part, shape)
 
     if has_odd_names(shape):
-        replace_odd_names(spark, path, rows(), shape, app=app, batch=batch)
+        replace_odd_names(session, path, rows(), shape, app=app, batch=batch)
     else:
         replace(path, rows(), shape, app=app, batch=batch)

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
@@ -25,6 +23,7 @@ from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import open_table
 from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.conflicts import retry_on_conflict
+from dblake.spark.session import Session
 from dblake.state.files import table_columns
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.runner import Runner
@@ -46,7 +45,7 @@ class Restated:
 
 
 def restate(
-    spark: SparkSession, runner: Runner, paths: Paths, frontier: int, behind: Container[str]
+    session: Session, runner: Runner, paths: Paths, frontier: int, behind: Container[str]
 ) -> list[Restated]:
     """Rebuild the tables that rest on events which decoding again has replaced.
 
@@ -66,7 +65,7 @@ def restate(
         logger.warning("table %s is rebuilt: its events were decoded again", table)
         error = None
         try:
-            _build(spark, runner, paths, table, max(runs), batch)
+            _build(session, runner, paths, table, max(runs), batch)
         except StateError as failure:
             logger.error("%s", failure)  # noqa: TRY400 - a traceback may hold values
             error = failure
@@ -84,22 +83,22 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
 
 @retry_on_conflict
 @retry_refused_commit
-def _build(spark: SparkSession, runner: Runner, paths: Paths, table: str, run: int, batch: int) -> None:
+def _build(session: Session, runner: Runner, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with commit_lock(path):
         now = progress(path, Application.state(paths.source))
         assert now is not None and now.batch is not None, "the caller found the table"
         # Another state job may have brought it further.
-        _replace(spark, runner, paths, table, path, run, max(batch, now.batch))
+        _replace(session, runner, paths, table, path, run, max(batch, now.batch))
 
 
 def _replace(
-    spark: SparkSession, runner: Runner, paths: Paths, table: str, path: str, run: int, batch: int
+    session: Session, runner: Runner, paths: Paths, table: str, path: str, run: int, batch: int
 ) -> None:
     versions = [version for version in read_schemas(paths).get(table, []) if version.batch <= batch]
     whole = versions[first_compatible_version([version.schema for version in versions]):] if versions else []
     since = _since(paths, table, versions, whole, batch)
-    rebuild(spark, runner, paths, path, [version.schema for version in whole], since, batch,
+    rebuild(session, runner, paths, path, [version.schema for version in whole], since, batch,
             app=Application.redecode_built(paths.source), batch=run, existing=table_columns(open_table(path)).types)
 
 

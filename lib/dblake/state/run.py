@@ -16,22 +16,24 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
+from dblake.core.progress import Stage, stage
 from dblake.lake.frontier import Frontier, append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application, newest_batch
+from dblake.lake.log import Application, newest_batch, newest_version
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.redecode.changed_tables import read_changed_tables
+from dblake.spark.session import Session, as_session
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.key_ranges import fold_ranges
 from dblake.state.merge import NO_EVENTS, Outcome, Slice, merge_events, merge_slice
@@ -41,6 +43,9 @@ from dblake.state.runner import Runner, choose_runner
 from dblake.state.shape import Shape, first_compatible_version, shape_of
 from dblake.state.steps import Step, plan_steps
 from dblake.state.table import has_odd_names, prepare_odd_names, progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SLICE_BYTES = 256 << 20
 """A table whose events in a step have more bytes of images than this is folded by key ranges."""
@@ -63,17 +68,18 @@ class TableResult:
 
 
 def run_state(
-    spark: SparkSession, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
+    spark: SparkSession | Session, paths: Paths, *, parallel: int = 4, batches_per_step: int = 1000,
     until_batch: int | None = None, stop: threading.Event | None = None,
 ) -> list[TableResult]:
     """Fold all new events (up to ``until_batch``) into state; return one result for each table touched.
 
-    Ends after the current step once ``stop`` is set.
+    ``spark`` may be a function that returns the session: on one machine it is called only for tables that Delta-rs
+    cannot create. Ends after the current step once ``stop`` is set.
     """
     if not has_table(paths.events):
         return []
     results: dict[str, TableResult] = {}
-    for done in _advance(spark, paths, parallel, batches_per_step, until_batch):
+    for done in _advance(as_session(spark), paths, parallel, batches_per_step, until_batch):
         for result in done:
             before = results.get(result.table)
             events = result.events + (before.events if before else 0)
@@ -83,9 +89,14 @@ def run_state(
     return [results[table] for table in sorted(results)]
 
 
-def events_version(paths: Paths) -> int | None:
-    """Return the events table's newest version, by which a caller sees cheaply if it changed; None without a table."""
-    return open_table(paths.events).version() if has_table(paths.events) else None
+def require_success(results: Sequence[TableResult]) -> None:
+    """Raise the error of a table that stayed behind; of several tables one StateError that names all."""
+    errors = [r.error for r in results if r.error]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise StateError(f"{len(errors)} of {len(results)} tables are behind: {'; '.join(e.what for e in errors)}",
+                         next_step=errors[0].next_step)
 
 
 def run_continuously(
@@ -97,7 +108,7 @@ def run_continuously(
     """
     seen: int | None = None
     while not stop.is_set():
-        now = events_version(paths)
+        now = newest_version(paths.events)
         if now != seen:
             fold()
             seen = now
@@ -105,11 +116,11 @@ def run_continuously(
 
 
 def _advance(
-    spark: SparkSession, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
+    session: Session, paths: Paths, parallel: int, batches_per_step: int, until_batch: int | None
 ) -> Iterator[list[TableResult]]:
-    runner = choose_runner(spark, parallel)
+    runner = choose_runner(session, parallel)
     frontier = read_frontier(paths)
-    restated = restate(spark, runner, paths, frontier.batch, frontier.behind)
+    restated = restate(session, runner, paths, frontier.batch, frontier.behind)
     frontier = _note_restated(paths, frontier, restated)
     settle(paths, restated)
     yield [TableResult(each.table, each.batch, 0) for each in restated if not each.error]
@@ -125,16 +136,17 @@ def _advance(
     survey = events.survey(Selection(frontier.batch, until, behind))
     plan, is_complete = plan_steps(survey, frontier.batch, batches_per_step)
     schemas = read_schemas(paths) if plan else {}
-    for step in plan:
-        # A dump may have ended after the last event.
-        ended = closed if is_complete and step is plan[-1] else 0
-        run = _StepRun(spark, runner, paths, events, step, frontier, behind, schemas, ended)
-        results = run.merge_tables()
-        failpoint("state.merged")
-        frontier = run.note(results)
-        failpoint("state.noted")
-        behind = dict(frontier.behind)
-        yield results
+    with stage("state", "table", sum(len(step.counts) for step in plan)) as progress:
+        for step in plan:
+            # A dump may have ended after the last event.
+            ended = closed if is_complete and step is plan[-1] else 0
+            run = _StepRun(session, runner, paths, events, step, frontier, behind, schemas, ended, progress)
+            results = run.merge_tables()
+            failpoint("state.merged")
+            frontier = run.note(results)
+            failpoint("state.noted")
+            behind = dict(frontier.behind)
+            yield results
     # Last, so that a later result of the same table does not hide it.
     yield [TableResult(each.table, each.batch, 0, each.error) for each in restated if each.error]
 
@@ -143,7 +155,7 @@ def _advance(
 class _StepRun:
     """One step: every table's events, then the frontier. The windows up to ``closed`` show which dumps are done."""
 
-    spark: SparkSession
+    session: Session
     runner: Runner
     paths: Paths
     events: Events
@@ -152,6 +164,7 @@ class _StepRun:
     behind: Mapping[str, int]
     schemas: Mapping[str, list[SchemaVersion]]
     closed: int
+    progress: Stage
 
     @property
     def batch(self) -> int:
@@ -162,7 +175,10 @@ class _StepRun:
         """Bring every table of the step up to its batch."""
         results = []
         for wave in self.step.waves(WAVE_BYTES, SLICE_BYTES):
-            results += [self._result(outcome) for outcome in self._merge_wave(wave)]
+            self.progress.advance(0, note=wave[0] if len(wave) == 1 else f"{wave[0]} and {len(wave) - 1} more")
+            for outcome in self._merge_wave(wave):
+                results.append(self._result(outcome))
+                self.progress.advance(1, self.step.counts.get(outcome.table, 0))
         return sorted(results, key=lambda result: result.table)
 
     def note(self, results: list[TableResult]) -> Frontier:
@@ -206,7 +222,7 @@ class _StepRun:
                 shape = shape_of(part.versions)
                 if has_odd_names(shape):
                     with commit_lock(part.path):
-                        prepare_odd_names(self.spark, part.path, shape)
+                        prepare_odd_names(self.session, part.path, shape)
                 slices.append(part)
             except StateError as error:
                 failed.append(Outcome.of_error(table, error))
@@ -269,7 +285,7 @@ class _StepRun:
         logger.warning("table %s is rebuilt from its dump: its schema changed", table)
         path, app = _state_path(self.paths, table), _app(self.paths)
         with commit_lock(path):
-            rebuild(self.spark, self.runner, self.paths, path, schemas, min(began, compatible[0].since), self.batch,
+            rebuild(self.session, self.runner, self.paths, path, schemas, min(began, compatible[0].since), self.batch,
                     app=app, batch=self.batch)
             return open_table(path).version()
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dblake.spark.session import Session, is_local
+
 if TYPE_CHECKING:
-    # Most callers need no Spark, which takes long to import.
     from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
@@ -135,12 +136,9 @@ class SparkRunner:
             yield from_bytes(result)
 
 
-def choose_runner(spark: SparkSession, parallel: int) -> Runner:
-    """Return the runner for a session: threads if its executors are this machine."""
-    master = spark.sparkContext.master or ""
-    if master == "local" or master.startswith("local["):
-        return LocalRunner(parallel)
-    return SparkRunner(spark)
+def choose_runner(session: Session, parallel: int) -> Runner:
+    """Return the runner for a session: threads, without starting Spark, if its executors are this machine."""
+    return LocalRunner(parallel) if is_local(session) else SparkRunner(session())
 
 
 def to_bytes(rows: pa.Table) -> bytes:

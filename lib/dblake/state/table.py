@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema, TableFeatures
@@ -20,14 +19,11 @@ from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.lake.tables import create_table, find_table, has_table, open_table
+from dblake.spark.session import Session
 from dblake.spark.sql_literals import delta, identifier, literal
 from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
-
-if TYPE_CHECKING:
-    # Most callers need no Spark, which takes long to import.
-    from pyspark.sql import SparkSession
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
@@ -96,11 +92,11 @@ def prepare(path: str, shape: Shape) -> tuple[TableFiles, Shape]:
     return TableFiles(path, table), shape
 
 
-def prepare_odd_names(spark: SparkSession, path: str, shape: Shape) -> None:
+def prepare_odd_names(session: Session, path: str, shape: Shape) -> None:
     """Create the table with column mapping, or give it the columns it lacks: what ``prepare`` leaves to Spark."""
     if not has_table(path):
         columns = [*OWN.items(), *((c.name, c.type) for c in shape.columns)]
-        spark.sql(
+        session().sql(
             f"CREATE TABLE IF NOT EXISTS {delta(path)} "
             f"({', '.join(f'{identifier(name)} {kind}' for name, kind in columns)}) USING delta TBLPROPERTIES "
             f"('delta.enableDeletionVectors' = 'false', '{_KEY}' = {literal(_key_property(shape))}, {_MAPPED})"
@@ -111,7 +107,7 @@ def prepare_odd_names(spark: SparkSession, path: str, shape: Shape) -> None:
     existing = table_columns(table).types
     added = [column for column in widened_to_fit(shape, existing).columns if column.name not in existing]
     if added:
-        names = ", ".join(f"{identifier(c.name)} {c.type}" for c in added)
+        names, spark = ", ".join(f"{identifier(c.name)} {c.type}" for c in added), session()
         spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
         spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({names})")
 
@@ -136,11 +132,12 @@ def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, bat
 
 
 def replace_odd_names(
-    spark: SparkSession, path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int
+    session: Session, path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int
 ) -> None:
     """Do what ``replace`` does for a table that needs column mapping."""
     if not has_table(path):
-        prepare_odd_names(spark, path, shape)
+        prepare_odd_names(session, path, shape)
+    spark = session()
     spark.sql(f"ALTER TABLE {delta(path)} SET TBLPROPERTIES ({_MAPPED})")
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     schema = Columns(types, {name: name for name in types}).schema()

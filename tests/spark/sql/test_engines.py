@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from dblake.core.errors import StateError, UsageError
 from dblake.sql.engine import DuckdbEngine
-from dblake.sql.lake import Lake
 from dblake.sql.spark_engine import SparkEngine
 from tests.support.plain_lake import PlainLake
 from tests.support.schemas import table_schema
@@ -177,15 +176,6 @@ def test_spark_engine_spells_odd_names(spark: SparkSession, tmp_path: Path) -> N
         SparkEngine(lake.paths, spark=spark).query("SELECT * FROM `My Shop`.`Order lines_live`")
     with pytest.raises(UsageError, match="one source at a time"):
         SparkEngine(lake.paths, spark=spark).query("SELECT * FROM shop.public.t")
-
-
-def test_table_becomes_spark_data_frame(spark: SparkSession, lake: PlainLake) -> None:
-    for opened in (Lake(lake.paths), Lake(lake.paths).live(), Lake(lake.paths, "1/21")):
-        for name in ("public.types", "public.parent", "public.log"):
-            table = opened.table(name)
-            rows = table.to_spark(spark).toArrow().select(table.to_arrow().column_names)
-            assert sorted(map(str, rows.to_pylist())) == sorted(map(str, table.to_arrow().to_pylist())), name
-    assert Lake(lake.paths).sql("SELECT max(id) AS n FROM types").to_spark(spark).collect()[0]["n"] == 4
 
 
 def test_documented_spark_snippet_skips_tombstones(

@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 
 from dblake.consume import Event, Transaction
+from dblake.sql.lake import Lake
 from tests.support.consumers import TABLES, Shop
 
 PAGE = Path(__file__).parents[3] / "docs" / "consumers.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+_CONFIGURATION = """\
+warehouse: ./warehouse
+progress: file:./progress
+source: {name: shop, type: postgres, host: h, database: d, user: u, password: "${env:NONE}", tables: ["public.*"]}
+"""
 
 
 class _Enough(Exception):
@@ -23,7 +31,9 @@ class _Enough(Exception):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    shop = Shop(tmp_path_factory.mktemp("shop"))
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.yaml").write_text(_CONFIGURATION, encoding="utf-8")
+    shop = Shop(folder)
     shop.move(2)
     shop.land(*TABLES)
     shop.reconcile()
@@ -36,14 +46,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 def example(words: str) -> str:
     (found,) = [text for text in EXAMPLES if words in text]
-    return found
+    return str(found)
 
 
 def run(shop: Shop, words: str, **names: Any) -> dict[str, Any]:
     import dblake.consume
 
-    text = example(words).replace("/data/warehouse", shop.paths.warehouse)
-    known = {**vars(dblake.consume), "shop": shop.paths, **names}
+    text = example(words).replace("shop.yaml", str(Path(shop.paths.warehouse).parent / "shop.yaml"))
+    known = {**vars(dblake.consume), "lake": Lake(shop.paths), **names}
     with suppress(_Enough):
         exec(text, known)  # noqa: S102 - the page's own text
     return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from dblake.consume.model import Transaction
 from dblake.core.errors import StateNotReady
 from dblake.events.files import EVENT_COLUMNS, write_event_file
 from dblake.lake.log import Application, commit_files, newest_batch, record_batch
+from tests.support.backends import Row
 from tests.support.consumers import LEFT, TABLES, Shop, describe
 from tests.support.schemas import table_schema
 
@@ -45,7 +47,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
-def read(shop: Shop, **settings: object) -> list[Transaction]:
+def read(shop: Shop, **settings: Any) -> list[Transaction]:
     with shop.subscribe(**settings) as subscription:
         return list(subscription)
 
@@ -141,7 +143,7 @@ def test_bootstrap_has_the_text_of_the_source(tmp_path: Path) -> None:
     """State types its columns; a bootstrap renders them, and finds what a type cannot hold in events."""
     shop = Shop(tmp_path)
     shop.backend.create(TYPES)
-    rows = [
+    rows: list[Row] = [
         {"a": "1", "b": 'q"x', **{f"c{n}": value[1] for n, value in enumerate(VALUES)}},
         {"a": "2", "b": "", **{f"c{n}": None for n in range(len(VALUES))}},
     ]

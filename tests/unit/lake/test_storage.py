@@ -11,7 +11,7 @@ from dblake.config import load_config
 from dblake.core.errors import ConfigError, DblakeError, LandingUnavailable, StorageDenied, StorageUnavailable
 from dblake.core.transient import storage_fault
 from dblake.lake.files import file_path, filesystem
-from dblake.lake.layout import Paths
+from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.storage import Location, Storage, is_local, is_s3, join, storage_of
 from tests.support.s3 import SECRET_KEY, storage
 
@@ -42,6 +42,13 @@ def test_paths_of_s3_warehouse_keep_its_storage(warehouse: str) -> None:
         reached = storage_of(path)
         assert reached is not None
         assert reached.delta_options()["aws_endpoint"] == "https://minio.example:9000"
+
+
+def test_every_folder_of_layout_keeps_storage(warehouse: str) -> None:
+    for paths in (Paths(warehouse, "shop"), StagedPaths(warehouse, "shop", join(warehouse, "staged"))):
+        folders = [name for name, kind in vars(type(paths)).items() if isinstance(kind, property)]
+        assert folders
+        assert [name for name in folders if not isinstance(getattr(paths, name), Location)] == []
 
 
 def test_credentials_are_read_at_each_use(warehouse: str, tmp_path: Path) -> None:
@@ -112,6 +119,8 @@ def test_kind_of_location(path: str, local: bool, s3: bool) -> None:
         ("java.nio.file.AccessDeniedException: s3a://b: AccessDenied", StorageDenied, "denied access"),
         ("400 Bad Request <Error><Code>ExpiredToken</Code>", StorageUnavailable, "have expired"),
         ("S3Exception: SlowDown (Service: S3, Status Code: 503)", StorageUnavailable, "throttling"),
+        ("AWS Error NO_SUCH_BUCKET during PutObject operation", StorageDenied, "bucket of the warehouse"),
+        ("AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush", StorageUnavailable, "throttling"),
         ("<Code>SignatureDoesNotMatch</Code>", StorageDenied, "rejected the credentials"),
     ],
 )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import ssl
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +18,13 @@ from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import OutputContext
 from tests.support.certificates import create_authority, create_signed
 from tests.support.streams import ID, Stream
-
-
-@dataclass
-class Service:
-    """A web service: ``answers`` are the status codes of its first requests, with headers; 200 after them."""
-
-    url: str = ""
-    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    poison: str = ""
-    requests: list[tuple[dict[str, str], list[Any]]] = field(default_factory=list)
-
-    def answer(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str]]:
-        """Record one request; return its status and headers."""
-        if self.answers:
-            return self.answers.pop(0)
-        if self.poison and self.poison.encode() in body:
-            return 422, {}
-        self.requests.append((headers, [json.loads(line) for line in body.splitlines()]))
-        return 200, {}
-
-    @property
-    def positions(self) -> list[str]:
-        """The positions of all acknowledged records."""
-        return [record["position"] for _, records in self.requests for record in records]
-
-
-def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, headers = service.answer(dict(self.headers), body)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": "0"}.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Write nothing."""
-
-    return Handler
+from tests.support.web_service import Service, serve_requests
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(http, "_FIRST_PAUSE_SECONDS", 0.01)
-    yield from _serve(None)
-
-
-def _serve(tls: ssl.SSLContext | None) -> Iterator[Service]:
-    service = Service()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(service))
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    service.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}/events"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield service
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    yield from serve_requests(None)
 
 
 def _output(service: Service, **settings: Any) -> HttpOutput:
@@ -167,7 +108,7 @@ def test_certificates_are_verified_by_default(tmp_path: Path, monkeypatch: pytes
     own = create_signed(tmp_path, "localhost", authority)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(own.certificate, own.key)
-    for service in _serve(context):
+    for service in serve_requests(context):
         service.url = service.url.replace("127.0.0.1", "localhost")
         with pytest.raises(ConsumeError, match="certificate cannot be verified"):
             _write(_output(service), _stream(1).transactions)

@@ -82,6 +82,8 @@ def test_rows_known_in_part_are_incomplete_until_whole() -> None:
         ("bytea", "bytea", "longblob"),
         ("enum('a','b') character set utf8mb4", "text", "longtext"),
         ("integer[]", "integer[]", "longtext"),
+        ("interval[]", "interval[]", "longtext"),
+        ("interval(3)", "interval", "longtext"),
         ("daterange", "daterange", "longtext"),
         ('public."Odd enum"', "text", "longtext"),
     ],

@@ -39,8 +39,8 @@ def test_classify_retries_75_and_killed_jobs(code: int, expected: Outcome) -> No
 @pytest.mark.parametrize(
     ("capture", "expected"),
     [
-        ("bounded", ["capture --until-caught-up", "reconcile", "state", "check", "maintain"]),
-        ("supervised", ["reconcile", "state", "check", "maintain"]),
+        ("bounded", ["capture --until-caught-up", "run"]),
+        ("supervised", ["run"]),
     ],
 )
 def test_scheduled_jobs_by_capture_mode(capture: str, expected: list[str]) -> None:

@@ -68,6 +68,7 @@ def test_live_reading_inside_a_transaction_stops_before_it(tmp_path: Path) -> No
     assert str(open_reading(bank.paths, is_live=True).position) == "1/30/2"
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_readings_keep_sum_while_jobs_run(tmp_path: Path, rounds: int) -> None:
     """Each round reads plain, live, at a random position and at a random commit time."""
@@ -75,7 +76,7 @@ def test_readings_keep_sum_while_jobs_run(tmp_path: Path, rounds: int) -> None:
     bank.reconcile()
     bank.fold_state()
     positions = set()
-    with bank.running(pause=0.05 * max(1, rounds // 20)):
+    with bank.running(pause=0.01 * max(5, rounds)):
         for _ in range(rounds):
             live = open_reading(bank.paths, is_live=True)
             assert sum_of(live) == TOTAL, f"live at {live.position}"

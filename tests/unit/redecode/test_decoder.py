@@ -15,13 +15,15 @@ PACKAGE = Path(dblake.__file__).parent
 WITHOUT_EFFECT = {
     "core.errors": "errors end a run",
     "core.failpoints": "inert outside tests",
-    "lake.tables": "opens tables",
+    "core.progress": "shows how far the work is",
     "lake.files": "opens files",
     "lake.frontier": "finds state, which redecode does not read",
     "lake.layout": "paths of tables",
     "lake.locks": "commit locks",
     "lake.log": "commits and reads whole rows",
+    "lake.tables": "opens tables",
     "landing": "a package without code",
+    "spark.session": "starts the session",
 }
 SOURCE = '"""Docstring."""\nLIMIT = 3\n"""Rows."""\n\n\ndef cut(rows):\n    """Cut."""\n    return rows[:LIMIT]\n'
 

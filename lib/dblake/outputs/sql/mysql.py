@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -36,7 +37,7 @@ _DATA_ERRORS = frozenset((
 _PERMANENT_ERRORS = frozenset((
     1044, 1045, 1049, 1054, 1064, 1091, 1101, 1130, 1142, 1143, 1146, 1227, 1290, 1370, 1410, 1419, 1698, 2026, 3159,
 ))
-_COLUMN = re.compile(r"column (?:.*\.)?[`'](c\d+|[^`']+)[`'] at row (\d+)")
+_COLUMN = re.compile(r"column (?:`[^`]*`\.)*[`'](?:[^`']*\.)?([^`'.]+)[`']")
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\+00")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?")
 
@@ -266,7 +267,9 @@ def _converter(kind: str) -> Callable[[str], object] | None:
         return _to_time
     if kind == "tinyint(1)":
         return _to_boolean
-    return _to_finite if name in ("float", "double", "decimal") else None
+    if name == "float":
+        return _to_float
+    return _to_finite if name in ("double", "decimal") else None
 
 
 def _to_bytes(text: str) -> bytes:
@@ -287,6 +290,11 @@ def _to_time(text: str) -> str:
 def _to_boolean(text: str) -> int:
     values = {"t": 1, "f": 0, "true": 1, "false": 0}
     return values[text] if text in values else int(text)
+
+
+def _to_float(text: str) -> str:
+    """Return all digits of a float: the largest one, in its shortest form, is beyond what the server accepts."""
+    return repr(struct.unpack("f", struct.pack("f", float(_to_finite(text))))[0])
 
 
 def _to_finite(text: str) -> str:

@@ -54,7 +54,7 @@ SQL_TYPES = (
     SqlType(r"time(\(\d\))? without time zone", "time without time zone", "time{0}", "varchar(15)"),
     SqlType(rf"time(\(\d\))?{_OLD}", "time (MySQL)", "interval{0:0}", "time{0}"),
     SqlType(r"time(\(\d\))? with time zone", "time with time zone", "timetz{0}", "varchar(32)"),
-    SqlType("interval.*", "interval", "interval", _MYSQL_TEXT),
+    SqlType(r"interval[^\[\]]*", "interval", "interval", _MYSQL_TEXT),
     SqlType("uuid", "uuid", "uuid", "char(36)"),
     SqlType(r"(?:inet|cidr)", "inet, cidr", "{type}", "varchar(64)"),
     SqlType("json", "json", "json", "json"),

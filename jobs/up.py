@@ -1,0 +1,46 @@
+"""``up``: capture and ``run --continuous`` as one command, supervised."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import click
+
+from dblake.config import Config
+from dblake.core.supervisor import Part, supervise
+from dblake.installation import application_home, import_paths
+from jobs.cli.frame import configuration_file, is_verbose, job_options, run_job, stop_requested
+
+_PARTS = {"capture": (), "run": ("--continuous",)}
+"""The jobs, each with its options."""
+
+
+@click.command("up")
+@job_options
+def up(config: Config) -> int:  # noqa: ARG001 - loaded here, so that a fault in the file starts nothing
+    """Run everything that a source needs: capture, and run --continuous, until Ctrl-C or SIGTERM.
+
+    A job that ends with 75, or is killed, starts again, after a pause of 1 s that doubles up to 60 s. Any other exit
+    code stops both jobs and is this command's. All output goes to stderr, each line with the job's name. One Ctrl-C or
+    SIGTERM stops both jobs within 10 s; another Ctrl-C kills them.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_paths())}
+    common = ["--conf", str(configuration_file()), *(["--verbose"] if is_verbose() else [])]
+    parts = [
+        Part(job, [sys.executable, str(application_home() / "jobs" / f"{job}.py"), *common, *options], environment)
+        for job, options in _PARTS.items()
+    ]
+    lock = threading.Lock()
+
+    def write_line(line: str) -> None:
+        with lock:
+            print(line, file=sys.stderr, flush=True)
+
+    with stop_requested() as stop:
+        return supervise(parts, stop, write_line)
+
+
+if __name__ == "__main__":
+    run_job(up)

@@ -1,0 +1,27 @@
+"""Options of the JVMs of a job on one machine: the quick compiler alone where the optimizing one would not pay off.
+
+Place: below ``session``. A job that reads little ends before the code pays off that the JVM optimizes: such a
+job takes about half of the CPU time without. Guarantee: options only save time; those that a user gives come last, so
+that they win.
+"""
+
+from __future__ import annotations
+
+import os
+
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+
+
+def set_java_options(*, is_short: bool) -> None:
+    """Add options to the environment from which ``spark-submit`` takes those of its JVMs.
+
+    ``is_short``: the job ends before code that its JVM optimizes pays off.
+    """
+    # This JVM only assembles the command line of the next one.
+    _add("SPARK_LAUNCHER_OPTS", f"{_QUICK_COMPILER} -XX:+UseSerialGC")
+    if is_short:
+        _add("SPARK_SUBMIT_OPTS", _QUICK_COMPILER)
+
+
+def _add(name: str, options: str) -> None:
+    os.environ[name] = f"{options} {os.environ.get(name, '')}".strip()

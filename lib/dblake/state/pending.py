@@ -1,0 +1,48 @@
+"""Whether state has anything to do, by the Delta logs and the statistics in them: no Spark, and no events are read.
+
+Place: before ``run``, which does the work. Guarantee: the answer is "no" only if no event is newer than the frontier,
+no table is behind, none is missing, and none rests on events that a redecode has replaced.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.core.names import split_qualified
+from dblake.lake.frontier import read_frontier
+from dblake.lake.layout import Paths
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.tables import has_table, open_table
+from dblake.redecode.changed_tables import read_changed_tables
+
+_NEWEST = "max.batch"
+
+
+def folded_batch(paths: Paths) -> int | None:
+    """Return the batch that state has reached if there is nothing to fold or rebuild; None if there may be work."""
+    if not has_table(paths.events):
+        return 0
+    frontier = read_frontier(paths)
+    if frontier.behind or _has_events_after(paths, frontier.batch):
+        return None
+    changed = read_changed_tables(paths)
+    application = Application.redecode(paths.source)
+    for table in {*frontier.versions, *changed}:
+        path = paths.state(*split_qualified(table))
+        if not has_table(path):
+            return None
+        if table in changed and max(changed[table]) > newest_batch(path, application):
+            return None
+    return frontier.batch
+
+
+def _has_events_after(paths: Paths, batch: int) -> bool:
+    """Return False if no file of events holds a later batch; a file without statistics may hold one."""
+    files = pa.table(open_table(paths.events).get_add_actions(flatten=True))
+    if not files.num_rows:
+        return False
+    if _NEWEST not in files.column_names or files[_NEWEST].null_count:
+        return True
+    newest: int = pc.max(files[_NEWEST]).as_py()
+    return newest > batch

@@ -1,0 +1,88 @@
+"""``up``: starts capture and run together, stops both in order, and leaves no process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_run import HOME, NO_JVM, TABLES, Shop
+from tests.support.postgres import Database
+
+
+class Up:
+    """A running ``up``, whose output goes to a file."""
+
+    def __init__(self, shop: Shop, folder: Path, **environment: str) -> None:
+        self.log = folder / "up.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HOME / "jobs/up.py"), "--conf", str(shop.conf)], stdout=log, stderr=log,
+                env=shop.environment | environment, start_new_session=True,
+            )
+
+    def wait_until(self, condition: str, seconds: float = 60) -> None:
+        """Wait until the log holds a text."""
+        deadline = time.monotonic() + seconds
+        while condition not in self.log.read_text():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()
+            time.sleep(0.1)
+
+    def parts(self) -> list[int]:
+        """Return the process ids of all parts that were started."""
+        started = [line for line in self.log.read_text().splitlines() if "started " in line and ", process " in line]
+        return [int(line.rpartition(" ")[2]) for line in started]
+
+    def end(self, number: signal.Signals) -> float:
+        """Send a signal, require exit code 0 and that no part is left; return the seconds until the end."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        assert self.process.wait(30) == 0, self.log.read_text()
+        seconds = time.monotonic() - began
+        assert [pid for pid in self.parts() if Path(f"/proc/{pid}").exists()] == []
+        return seconds
+
+
+@contextmanager
+def running(shop: Shop, folder: Path, **environment: str) -> Iterator[Up]:
+    up = Up(shop, folder, **environment)
+    try:
+        yield up
+    finally:
+        with suppress(ProcessLookupError):
+            up.process.kill()
+        up.process.wait()
+        for pid in up.parts():
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(180)
+def test_up_replicates_and_ends_all_with_0(database: Database, tmp_path: Path) -> None:
+    shop = Shop(database, tmp_path)
+    with running(shop, tmp_path, **NO_JVM) as up:
+        database.run(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in TABLES))
+        deadline = time.monotonic() + 90
+        while [shop.count(table) for table in TABLES] != [2] * 10:
+            assert time.monotonic() < deadline, up.log.read_text()
+            time.sleep(0.2)
+        assert up.end(signal.SIGINT) < 10
+        lines = up.log.read_text().splitlines()
+        assert any(line.startswith("run     | ") for line in lines), lines
+        assert any(line.startswith("capture | ") for line in lines), lines
+
+
+@pytest.mark.timeout(120)
+def test_up_with_invalid_source_stops_with_78(database: Database, tmp_path: Path) -> None:
+    shop = Shop(database, tmp_path)
+    database.run(f"SELECT pg_drop_replication_slot('run_{database.name}')")
+    with running(shop, tmp_path, **NO_JVM) as up:
+        assert up.process.wait(90) == 78, up.log.read_text()
+        assert "all parts stop" in up.log.read_text()
