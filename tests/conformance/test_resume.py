@@ -118,8 +118,9 @@ def test_log_that_starts_after_landing_is_a_gap(backend: Backend, lake: CaptureL
     assert lost.value.exit_code == ExitCode.CONFIGURATION
 
 
-def test_taken_slot_is_retryable(keeping_backend: Backend, lake: CaptureLake, script: Script) -> None:
+def test_taken_slot_is_retryable(keeping_backend: Backend, lake: CaptureLake) -> None:
     backend = keeping_backend
+    backend.create(ITEMS)
     source = backend.source("public.*")
     with backend.hold_slot(), pytest.raises(SourceError, match=r"slot.* is in use|taken") as rejected:
         source.open_log(None, 1)

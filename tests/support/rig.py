@@ -89,7 +89,7 @@ class Rig:
                 "password": "${env:SHOP_PASSWORD}", "tls": "disable", "tables": ["public.*"],
                 **_own_settings(self.backend),
             },
-            "capture": self._capture,
+            "capture": {"new_tables": "ignore", **self._capture},
             # A delay after each chunk spreads a dump over several batches, so that progress is saved several times.
             "dump": {"chunk_size": 7, "delay": 0.03, **dump},
         }), encoding="utf-8")
