@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pyarrow import fs
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 S3_SCHEMES = ("s3", "s3a")
 _DEFAULT_REGION = "us-east-1"
@@ -124,6 +125,9 @@ def _arrow_filesystem(
     endpoint: str | None, region: str, path_style: bool, access: str | None, secret: str | None, token: str | None
 ) -> fs.FileSystem:
     scheme, _, host = (endpoint or "https://").partition("://")
+    # The configuration is also read where there is no Arrow: in Airflow.
+    from pyarrow import fs
+
     return fs.S3FileSystem(
         access_key=access, secret_key=secret, session_token=token, region=region, scheme=scheme,
         endpoint_override=host.rstrip("/") or None, force_virtual_addressing=not path_style,

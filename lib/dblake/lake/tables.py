@@ -45,13 +45,20 @@ def has_table(path: str) -> bool:
 
 
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:
-    """Create a table, unless there is one. Keys of ``configuration`` may be ours."""
+    """Create a table, unless there is one. Keys of ``configuration`` may be ours.
+
+    On object storage the answer may be lost after the table was created: it counts as created.
+    """
     settings = dict(configuration or {})
     if is_local(path):
         os.makedirs(path.removeprefix("file://"), exist_ok=True)
     if is_s3(path):
         settings["delta.checkpointInterval"] = str(_CHECKPOINT_COMMITS_ON_S3)
-    DeltaTable.create(
-        path, schema, mode="ignore", configuration=settings, raise_if_key_not_exists=False,
-        storage_options=storage_options(path),
-    )
+    try:
+        DeltaTable.create(
+            path, schema, mode="ignore", configuration=settings, raise_if_key_not_exists=False,
+            storage_options=storage_options(path),
+        )
+    except OSError:
+        if is_local(path) or not has_table(path):
+            raise

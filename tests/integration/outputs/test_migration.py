@@ -6,6 +6,8 @@ import random
 import threading
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from dblake.consume.filters import Selection
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.outputs.delivery import Delivery, DeliverySettings
@@ -39,7 +41,7 @@ def _change(server: MysqlServer, chosen: random.Random, times: int) -> None:
 
 
 def test_migrated_shop_answers_reads_as_its_source(
-    mariadb: MysqlServer, on_postgres: Place, tmp_path: Path
+    mariadb: MysqlServer, on_postgres: Place, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Bootstrap, live changes and a new column; the application's reads agree before the switch, and not before."""
     mariadb.empty()
@@ -53,7 +55,7 @@ def test_migrated_shop_answers_reads_as_its_source(
 
     def advance() -> None:
         lake.capture(source)
-        reconcile_once(lambda: LOCAL_SESSION, lake.paths)
+        reconcile_once(lambda: spark, lake.paths)
         run_state(LOCAL_SESSION, lake.paths, parallel=2)
         context = OutputContext("migration", ["shop"], None, {"settings.password": on_postgres.password})  # type: ignore[arg-type]
         output = MigratedShop(context, url=on_postgres.url, tls="disable")

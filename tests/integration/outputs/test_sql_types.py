@@ -79,7 +79,8 @@ def _deliver(place: Place, types: Sequence[tuple[str, list[str]]]) -> dict[str, 
 def _as_text(place: Place, kind: str) -> str:
     """Return the SQL that makes a column's canonical text."""
     if place.flavour == "postgres":
-        return "v::text"
+        # Not a cast, which writes the mask of every inet and trims character(n).
+        return "concat(v)"
     if kind in ("real", "float", "double precision", "double"):
         # As text, a float has six digits only.
         return "v + 0e0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet
+from dblake.capture.table_life import LifeState, read_lives
 from dblake.core.source import Source
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
@@ -84,10 +84,14 @@ def test_mysql_unusual_names_are_captured(mysql_server: MysqlServer, tmp_path: P
 @pytest.mark.parametrize("column", [
     "_LSN", "V", *(pytest.param(name, marks=pytest.mark.slow) for name in ("_key", "_lossy", "_missing", "_unknown")),
 ])
-def test_reserved_or_clashing_column_is_rejected(database: Database, tmp_path: Path, column: str) -> None:
+def test_reserved_or_clashing_column_suspends_table(database: Database, tmp_path: Path, column: str) -> None:
     backend = PostgresBackend(database)
     database.run(f"CREATE TABLE t (id int PRIMARY KEY, v text, {double_quoted(column)} text)")
     source = backend.source("public.*")
-    with pytest.raises(PrerequisitesNotMet, match=rf"column_names: .*public\.t\.{column}"):
-        CaptureLake(tmp_path).capture(source)
+    lake = CaptureLake(tmp_path)
+    lake.capture(source)
+    life = read_lives(lake.store)["public.t"]
+    assert life.state is LifeState.SUSPENDED and life.reason.startswith("column_names: ")
+    [check] = [check for check in source.preflight() if check.check == "column_names"]
+    assert not check.ok and f"public.t.{column}" in check.detail
     backend.close()

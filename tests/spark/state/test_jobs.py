@@ -40,7 +40,7 @@ def conf(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_sql(conf: Path, *arguments: str, typed: str = "") -> Result:
-    return CliRunner().invoke(sql, ["--conf", str(conf), *arguments], input=typed)
+    return CliRunner().invoke(sql, ["--conf", str(conf), "--engine", "spark", *arguments], input=typed)
 
 
 def test_sql_json_has_all_digits(conf: Path) -> None:
@@ -60,7 +60,7 @@ def test_sql_json_without_rows_is_empty_array(conf: Path) -> None:
 def test_sql_csv_quotes_values(conf: Path) -> None:
     assert run_sql(conf, "SELECT * FROM t ORDER BY id;", "--csv").stdout == (
         "id,n,raw,seen,f,note\n"
-        '1,1234567890.1234567890,\\xff00,2024-05-06 07:08:09.123456,NaN,"a ""b"", c"\n'
+        '1,1234567890.1234567890,\\xff00,2024-05-06 07:08:09.123456+00,NaN,"a ""b"", c"\n'
         "2,,,,,\n"
     )
 
