@@ -38,6 +38,8 @@ class Shop:
             },
             "state": {"interval_seconds": 0.5},
             "run": {"check_seconds": None, "maintain_seconds": None},
+            # The end of a dump needs Spark.
+            "capture": {"new_tables": "ignore"},
         }), encoding="utf-8")
         os.environ["SHOP_PASSWORD"] = "secret"
         run_init(postgres_settings(load_config(self.conf)), database.server.user, database.server.password)

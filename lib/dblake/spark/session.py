@@ -101,8 +101,13 @@ def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_sho
 
 
 def is_local(session: Session) -> bool:
-    """Return True if the session's executors are this machine. Starts Spark only if a JVM runs already."""
-    if is_running() or _GATEWAY in os.environ:
+    """Return True if the session's executors are this machine. Starts Spark only below ``spark-submit``'s JVM."""
+    if is_running():
+        from pyspark import SparkContext
+
+        context = SparkContext._active_spark_context
+        return context is not None and _is_local_master(context.master)
+    if _GATEWAY in os.environ:
         return _is_local_master(session().sparkContext.master)
     return _is_local_master(_configured_master())
 
