@@ -66,7 +66,8 @@ def test_contested_appends_lose_none_by_condition(proxy: S3Proxy, warehouse: Loc
     def append(writer: int) -> None:
         opened = open_table(table)
         for number in range(25):
-            write_deltalake(opened, pa.table({"n": [1000 * writer + number]}, schema=ROWS), mode="append")
+            row = pa.table({"n": [1000 * writer + number]}, schema=ROWS)
+            write_deltalake(opened, row, mode="append", commit_properties=CommitProperties(max_commit_retries=200))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(append, range(2)))
