@@ -9,7 +9,6 @@ a failure, ``consume`` delivers again from the last checkpoint.
 from __future__ import annotations
 
 import random
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import urllib3
 from dblake.consume.model import Control, Event, Transaction
 from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable
 from dblake.core.failpoints import failpoint
+from dblake.core.tls import client_context
 from dblake.outputs.protocol import OutputContext
 
 _CONTENT_TYPE = "application/x-ndjson"
@@ -62,15 +62,13 @@ class HttpOutput:
     def open(self) -> str | None:
         """Prepare connections; none is made before the first request. Return None: the service holds no checkpoint."""
         try:
-            context = ssl.create_default_context(cafile=self._tls_ca)
+            context = client_context(self._tls_ca, is_verified=self._tls != "require")
         except OSError as error:
             raise ConfigError(
                 f"outputs.{self._name}.tls_ca: there is no such file of certificates, or it cannot be read",
                 next_step="name a file of certificates in PEM",
             ) from error
         if self._tls == "require":
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._pool = urllib3.PoolManager(1, ssl_context=context, retries=False, timeout=self._seconds)
         self._delivered.clear()

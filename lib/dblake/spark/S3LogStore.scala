@@ -53,7 +53,7 @@ class S3LogStore(conf: Configuration) extends io.delta.storage.HadoopFileSystemL
     out.close()
   }
 
-  /** The object at `path`, None without one; if that cannot be found out, the failure of the write is thrown. */
+  /** The object at `path`, None without one; if it cannot be read, the failure of the write is thrown. */
   private def read(path: Path, hadoop: Configuration, failure: IOException): Option[Array[Byte]] =
     try {
       val in = path.getFileSystem(hadoop).open(path)

@@ -18,6 +18,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from dblake.core.errors import ConfigError, DblakeError
+from dblake.core.tls import client_context
 from dblake.outputs.sql.errors import ValueRejected, target_failure
 from dblake.outputs.sql.settings import SqlSettings
 from dblake.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
@@ -307,16 +308,11 @@ def _tls(settings: SqlSettings) -> dict[str, Any]:
     if settings.tls == "disable":
         return {"ssl_disabled": True}
     try:
-        context = ssl.create_default_context(cafile=settings.tls_ca)
+        context = client_context(settings.tls_ca, is_verified=settings.tls != "require", is_strict=False)
     except OSError as error:
         raise ConfigError(
             f"outputs.{settings.name}.tls_ca: there is no such file of certificates, or it cannot be read",
             next_step="name a file of certificates in PEM",
         ) from error
-    # Certificates that these servers generate, and many companies' own, lack what strict verification requires.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if settings.tls == "require":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}
 

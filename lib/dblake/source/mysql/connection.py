@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from dblake.core.errors import PrerequisitesNotMet
+from dblake.core.tls import client_context
 from dblake.source.mysql.driver_errors import translate_errors
 from dblake.source.mysql.settings import MysqlSettings
 
@@ -133,15 +133,10 @@ def _tls(settings: MysqlSettings) -> dict[str, Any]:
     if settings.tls == "disable":
         return {"ssl_disabled": True}
     try:
-        context = ssl.create_default_context(cafile=settings.tls_ca)
-    except OSError as error:  # ssl's own errors are OSErrors, too
+        context = client_context(settings.tls_ca, is_verified=settings.tls != "require", is_strict=False)
+    except OSError as error:
         raise PrerequisitesNotMet(
             f"source {settings.name}: there is no CA file to verify the server with, or it cannot be read",
             next_step="correct source.tls_ca, which names a file of certificates in PEM",
         ) from error
-    # Certificates that these servers generate, and many companies' own, lack what strict verification requires.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if settings.tls == "require":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}
