@@ -20,17 +20,16 @@ import pyarrow.parquet as pq
 from dblake.consume.filters import Selection
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS, ORIGIN
-from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, query_rows
 from dblake.lake.tables import DeltaTable, find_table
-from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE
+from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
+from dblake.read.event_files import as_plain_columns, group_bounds, open_event_file, order_by_position
+from dblake.state.fold import POSITION, is_older, position_parts
 
 PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
-_REPEATED = ["table", "op", "schema_id", "origin"]
 _BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
-_POSITION = (INCARNATION, LSN, SEQ)
 _UNBOUNDED = 2**62
 
 
@@ -70,10 +69,10 @@ class Wanted:
     def choose(self, rows: pa.Table, first: int, last: int) -> np.ndarray:
         """Return which rows of some batches are wanted."""
         batches = rows[BATCH].to_numpy()
-        at = [rows[name].to_numpy() for name in _POSITION]
-        wanted = (batches >= first) & (batches <= last) & _is_after(at, self.after)
+        at = [rows[name].to_numpy() for name in POSITION]
+        wanted = (batches >= first) & (batches <= last) & is_older(position_parts(self.after), at)
         if self.until is not None:
-            wanted &= ~_is_after(at, self.until)
+            wanted &= ~is_older(position_parts(self.until), at)
         tables = _one_chunk(rows[TABLE])
         tables = tables if pa.types.is_dictionary(tables.type) else tables.dictionary_encode()
         chosen = np.array([self.selection.has_table(name) for name in tables.dictionary.to_pylist()], bool)
@@ -154,7 +153,7 @@ class EventTable:
         parts = []
         for file in self._files:
             if (file.high[INCARNATION], file.high[LSN]) == newest:
-                parts += list(self._read(file, [*_POSITION, ORIGIN, LAST_IN_TXN, BATCH], 0, _UNBOUNDED))
+                parts += list(self._read(file, [*POSITION, ORIGIN, LAST_IN_TXN, BATCH], 0, _UNBOUNDED))
         rows = pa.concat_tables(parts) if parts else None
         if rows is None or rows.num_rows == 0:
             return None
@@ -216,25 +215,20 @@ class EventTable:
         for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted):
             chosen = wanted.choose(rows, first, last)
             if chosen.any():
-                yield _plain(rows if chosen.all() else rows.filter(pa.array(chosen)))
+                yield as_plain_columns(rows if chosen.all() else rows.filter(pa.array(chosen)), EVENT_COLUMNS.names)
 
     def _read(
         self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None
     ) -> Iterator[pa.Table]:
         """Yield the row groups of a file that may hold rows of some batches and of the selected tables."""
-        system, base = filesystem(self._paths.events)
-        with system.open_input_file(file_path(base, file.path)) as source:
-            parquet = pq.ParquetFile(
-                source, metadata=self._footers.get(file.path), read_dictionary=_REPEATED,
-                coerce_int96_timestamp_unit="us", pre_buffer=False,
-            )
+        with open_event_file(self._paths.events, file.path, self._footers.get(file.path)) as parquet:
             self._footers[file.path] = footer = parquet.metadata
             for group in range(footer.num_row_groups):
                 facts = footer.row_group(group)
-                low, high = _group_bounds(facts)
-                if low[BATCH] > last or high[BATCH] < first:
+                low, high = group_bounds(facts, (BATCH, TABLE))
+                if low.get(BATCH, 0) > last or high.get(BATCH, _UNBOUNDED) < first:
                     continue
-                if wanted is not None and not wanted.has_table_between(low[TABLE], high[TABLE]):
+                if wanted is not None and not wanted.has_table_between(low.get(TABLE), high.get(TABLE)):
                     continue
                 self.bytes_read += _group_bytes(facts, columns)
                 yield parquet.read_row_group(group, columns, use_threads=False)
@@ -244,31 +238,15 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.unify_dictionaries().chunks)
 
 
-def _is_after(at: list[np.ndarray], position: Position) -> np.ndarray:
-    incarnation, lsn, seq = at
-    later = (lsn > position.lsn) | ((lsn == position.lsn) & (seq > position.seq))
-    found: np.ndarray = (incarnation > position.incarnation) | ((incarnation == position.incarnation) & later)
-    return found
-
-
 def _ordered(parts: list[pa.Table]) -> pa.Table:
     """Return rows in order of position, in one chunk."""
     if not parts:
         return EVENT_COLUMNS.empty_table()
     rows = pa.concat_tables(parts)
-    incarnation, lsn, seq = (rows[name].to_numpy() for name in _POSITION)
-    order = np.lexsort((seq, lsn, incarnation))
+    order = order_by_position(rows)
     if (order[1:] > order[:-1]).all():
         return rows
     return rows.take(pa.array(order))
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Give rows of any file the types of EVENT_COLUMNS."""
-    columns = [
-        rows[one.name] if rows[one.name].type == one.type else rows[one.name].cast(one.type) for one in EVENT_COLUMNS
-    ]
-    return pa.Table.from_arrays(columns, schema=EVENT_COLUMNS)
 
 
 def _list_files(table: DeltaTable) -> list[_File]:
@@ -289,18 +267,6 @@ def _list_files(table: DeltaTable) -> list[_File]:
             zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         )
     ]
-
-
-def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
-    low: dict[str, Any] = {BATCH: 0, TABLE: None}
-    high: dict[str, Any] = {BATCH: _UNBOUNDED, TABLE: None}
-    for place in range(facts.num_columns):
-        column = facts.column(place)
-        if column.path_in_schema in (BATCH, TABLE):
-            known = column.statistics
-            if known is not None and known.has_min_max:
-                low[column.path_in_schema], high[column.path_in_schema] = known.min, known.max
-    return low, high
 
 
 def _group_bytes(facts: pq.RowGroupMetaData, columns: list[str]) -> int:

@@ -1,7 +1,7 @@
 """TLS contexts of the clients that dblake is: of databases, as source or target, and of HTTP services.
 
-Guarantee: the server's certificate and name are verified unless the configuration asks for encryption alone. The error
-of a missing CA file is the caller's, who knows the configuration key.
+Guarantee: the server's certificate and name are verified, unless the configuration wants encryption alone. The error of
+a missing CA file is the caller's, who knows the configuration key.
 """
 
 from __future__ import annotations

@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
-from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.tables import open_table
+from dblake.read.event_files import as_plain_columns, group_bounds, open_event_file, order_by_position
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION, is_older, position_parts
 
-_REPEATED = ["table", "op", "schema_id", "origin", "chunk_id"]
 _NUMBERS = ("batch", "incarnation", "lsn")
 _MOST = 2**62
 #: Delta's statistics have milliseconds.
@@ -174,8 +172,7 @@ class EventLog:
             parts = [part for file in group for part in self._read_file(file, wanted, names)]
             rows = pa.concat_tables(parts) if parts else None
             if rows is not None and rows.num_rows:
-                incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
-                yield rows.take(pa.array(np.lexsort((seq, lsn, incarnation)))).select(list(columns))
+                yield rows.take(pa.array(order_by_position(rows))).select(list(columns))
 
     def estimate_bytes(self, wanted: Wanted) -> int:
         """Return the size of the files that may hold wanted events."""
@@ -227,16 +224,12 @@ class EventLog:
         return place
 
     def _read_file(self, file: _File, wanted: Wanted, columns: Sequence[str]) -> Iterator[pa.Table]:
-        system, base = filesystem(self.path)
-        with system.open_input_file(file_path(base, file.path)) as source:
-            parquet = pq.ParquetFile(
-                source, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False,
-            )
+        with open_event_file(self.path, file.path) as parquet:
             names = [name for name in parquet.schema_arrow.names if name in {*columns, *wanted.conditions}]
             for group in range(parquet.num_row_groups):
-                if wanted.may_hold(*_group_bounds(parquet.metadata.row_group(group))):
+                if wanted.may_hold(*group_bounds(parquet.metadata.row_group(group), _NUMBERS)):
                     rows = wanted.filter(parquet.read_row_group(group, names, use_threads=False))
-                    yield as_plain_columns(rows.select(list(columns)))
+                    yield as_plain_columns(rows, columns)
 
 
 def before_transaction(position: Position) -> Position:
@@ -244,27 +237,6 @@ def before_transaction(position: Position) -> Position:
     if position.lsn == 0:
         return Position(max(position.incarnation - 1, 1), _MOST if position.incarnation > 1 else 0, END_OF_TRANSACTION)
     return Position(position.incarnation, position.lsn - 1, END_OF_TRANSACTION)
-
-
-def as_plain_columns(events: pa.Table) -> pa.Table:
-    """Give events from any file the types of EVENT_COLUMNS."""
-    for place, one in enumerate(events.schema):
-        kind = EVENT_COLUMNS.field(one.name).type
-        if one.type != kind:
-            events = events.set_column(place, one.name, events[one.name].cast(kind))
-    return events
-
-
-def _group_bounds(facts: pq.RowGroupMetaData) -> tuple[dict[str, int], dict[str, int]]:
-    low: dict[str, int] = {}
-    high: dict[str, int] = {}
-    for place in range(facts.num_columns):
-        column = facts.column(place)
-        if column.path_in_schema in _NUMBERS:
-            known = column.statistics
-            if known is not None and known.has_min_max:
-                low[column.path_in_schema], high[column.path_in_schema] = known.min, known.max
-    return low, high
 
 
 def _overlapping(files: Sequence[_File]) -> Iterator[list[_File]]:
@@ -282,8 +254,7 @@ def _overlapping(files: Sequence[_File]) -> Iterator[list[_File]]:
 
 
 def _newest_of(rows: pa.Table, *, first: bool = False) -> EventPlace:
-    incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
-    order = np.lexsort((seq, lsn, incarnation))
+    order = order_by_position(rows)
     row = rows.slice(int(order[0 if first else -1]), 1).to_pylist()[0]
     position = Position(row["incarnation"], row["lsn"], row["seq"])
     return EventPlace(position, row["batch"], row["committed_at"],

@@ -1,0 +1,58 @@
+"""One file of events: opened through the lake's file system, its row groups' statistics, and its rows in plain types.
+
+Place: below ``event_log`` and the consumers' event table, which decide what they need of a file. Guarantee: rows have
+the types of EVENT_COLUMNS, whichever engine wrote the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dblake.events.files import EVENT_COLUMNS
+from dblake.lake.files import file_path, filesystem
+from dblake.state.fold import POSITION
+
+_REPEATED = ["table", "op", "schema_id", "origin", "chunk_id"]
+
+
+@contextmanager
+def open_event_file(table: str, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a file of the events table at ``table``; ``footer`` is its metadata if it has been read before."""
+    system, base = filesystem(table)
+    with system.open_input_file(file_path(base, path)) as source:
+        yield pq.ParquetFile(
+            source, metadata=footer, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False,
+        )
+
+
+def group_bounds(facts: pq.RowGroupMetaData, names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the least and the greatest value of some columns in a row group; one without statistics is left out."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for number in range(facts.num_columns):
+        column = facts.column(number)
+        if column.path_in_schema in names:
+            statistics = column.statistics
+            if statistics is not None and statistics.has_min_max:
+                low[column.path_in_schema], high[column.path_in_schema] = statistics.min, statistics.max
+    return low, high
+
+
+def as_plain_columns(events: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Select columns of events from any file, with their types in EVENT_COLUMNS."""
+    schema = pa.schema([EVENT_COLUMNS.field(name) for name in columns])
+    arrays = [events[one.name] if events[one.name].type == one.type else events[one.name].cast(one.type)
+              for one in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def order_by_position(events: pa.Table) -> np.ndarray:
+    """Return the row numbers of events in order of position."""
+    incarnation, lsn, seq = (events[name].to_numpy() for name in POSITION)
+    return np.lexsort((seq, lsn, incarnation))
