@@ -158,20 +158,23 @@ def _print_error(error: DblakeError) -> None:
 def _run_cancellable(engine: Engine, work: Callable[[], None]) -> None:
     """Run ``work`` in a thread, so that Ctrl-C reaches this one; cancel the engine's query then."""
     failures: list[BaseException] = []
+    # Not Thread.join: interrupted by a signal, Python 3.11 takes the thread for ended while it runs.
+    has_ended = threading.Event()
 
     def run() -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             failures.append(error)
+        has_ended.set()
 
     thread = threading.Thread(target=run, name="query", daemon=True)
     is_cancelled = False
     progress = _Progress(engine)
     thread.start()
-    while thread.is_alive():
+    while not has_ended.is_set():
         try:
-            thread.join(_POLL_SECONDS)
+            has_ended.wait(_POLL_SECONDS)
             progress.show()
         except KeyboardInterrupt:
             is_cancelled = True
