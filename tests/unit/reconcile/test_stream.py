@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from dblake.core.errors import LandingGap
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.layout import Paths
@@ -53,3 +55,13 @@ def test_batch_another_process_reconciled_is_not_new(paths: Paths) -> None:
     assert run.has_new_batches()
     run.advance()
     assert not run.has_new_batches()
+
+
+def test_landing_that_ends_before_events_raises_gap(paths: Paths) -> None:
+    """A landing table that was restored, or begun again, would otherwise look like one without anything new."""
+    land_batch(paths, 2)
+    reconcile_once(no_spark, paths)
+    shutil.rmtree(paths.landing)
+    land_batch(paths, 1)
+    with pytest.raises(LandingGap, match="landing ends at batch 1, but events reach batch 2"):
+        reconcile_once(no_spark, paths)
