@@ -49,6 +49,7 @@ def wait_for_restart(log: Path, job: str, before: int) -> None:
 def kill_part(log: Path, job: str) -> None:
     """Kill a part, and require that it is started again."""
     pid = newest_process(log, job)
+    assert pid and _is_group_alive(pid), log.read_text()
     os.kill(pid, signal.SIGKILL)
     wait_for_restart(log, job, pid)
 
