@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dblake.consume.checkpoints import FILE, open_store
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
 from dblake.consume.group import GroupSubscription
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError
 from dblake.core.schema import TableSchema

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dblake.consume.filters import Selection
 from dblake.consume.model import Event
-from dblake.consume.schemas import resolve
+from dblake.consume.schema_resolution import resolve
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 

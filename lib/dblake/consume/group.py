@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dblake.consume.checkpoints import CheckpointStore
-from dblake.consume.filters import Partition
 from dblake.consume.model import Transaction
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import DblakeError, Fenced
 from dblake.lake.layout import Paths

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from dblake.decode.binlog_columns import Storage, column_storage
-from dblake.decode.binlog_walk import Image, RowOffsets, find_rows
+from dblake.decode.binlog_image import Image
+from dblake.decode.binlog_walk import RowOffsets, find_rows
 from dblake.decode.grid import Grid
 from dblake.decode.mysql_cells import PAD_BYTES, Cells, Text, grid_of
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dblake.consume.checkpoints import checkpoint_url, open_store
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import UsageError
 from dblake.core.secret import Reference

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dblake.spark.types import TEXT
 from dblake.sql.duckdb_types import read_sql
-from dblake.sql.live import require_history_names
+from dblake.sql.history import require_history_names
 from dblake.sql.names import quoted
 from dblake.sql.rows import text
 from dblake.state.shape import Shape

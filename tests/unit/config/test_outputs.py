@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblake.config import load_config
-from dblake.consume.filters import Partition
+from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
 from dblake.outputs.run import Target
 
