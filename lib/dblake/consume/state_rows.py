@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from dblake.consume.event_rows import ROWS_AT_ONCE, image_dicts
+from dblake.consume.event_columns import image_dicts
+from dblake.consume.event_rows import ROWS_AT_ONCE
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.consume.model import STATE, Event

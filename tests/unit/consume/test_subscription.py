@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from dblake.consume import event_table, transactions
-from dblake.consume.checkpoints import FileCheckpoint
 from dblake.consume.cursor import BEGINNING, Cursor, write_checkpoint
+from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.filters import Selection
 from dblake.consume.model import Transaction
 from dblake.consume.partition import Partition

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.consume.checkpoints import FileCheckpoint
+from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable

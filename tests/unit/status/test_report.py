@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.dump_queue import pending_tasks, queue_dump, save_progress
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.config import load_config
 from dblake.core.position import Position, ResumePoint

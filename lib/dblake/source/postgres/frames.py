@@ -21,6 +21,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
 from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres import pgoutput
+from dblake.source.postgres.lsn import widen
 from dblake.source.postgres.relations import Numbers, TableRegistry
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -92,7 +93,7 @@ class MessageRun:
     def transactions(self, plugin: Plugin, near_txid: int) -> TransactionColumns:
         """Return the run's transactions, ``carried`` first. ``near_txid`` is a 64-bit id of about the same time."""
         begins = plugin.parse_begins(self.begins)
-        columns = [begins["lsn"], pgoutput.widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
+        columns = [begins["lsn"], widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
         starts = self.starts
         number = 0
         if self.carried is not None:

@@ -23,6 +23,7 @@ from dblake.core.source import LogPiece
 from dblake.source.postgres import ddl_trigger, frames, pgoutput, wal2json
 from dblake.source.postgres.connection import connect_replication
 from dblake.source.postgres.driver_errors import translate_errors
+from dblake.source.postgres.lsn import lsn_number
 from dblake.source.postgres.pieces import PieceBuilder
 from dblake.source.postgres.relations import Relations, TableRegistry
 from dblake.source.postgres.row_layouts import RowLayouts
@@ -162,7 +163,7 @@ class PgLogStream:
 
     def acknowledge(self, point: ResumePoint) -> None:
         with translate_errors(self._settings):
-            self._confirmer.send_feedback(flush_lsn=pgoutput.lsn_number(point.token), force=True)
+            self._confirmer.send_feedback(flush_lsn=lsn_number(point.token), force=True)
 
     def keep_alive(self) -> None:
         self._last_keep_alive = time.monotonic()
