@@ -9,7 +9,8 @@ from dblake.config import Config
 from dblake.consume.partition import Partition
 from dblake.lake.layout import Paths
 from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.run import SubscribeOptions, Target, deliver
+from dblake.outputs.run import SubscribeOptions, deliver
+from dblake.outputs.target import Target
 
 
 def run_subscribe(config: Config, name: str, stop: threading.Event, **options: Any) -> DeliveryCounts:

@@ -25,7 +25,9 @@ RIGHT = (
     "dblake.maintenance", "dblake.quality", "dblake.spark", "dblake.cycle",
 )
 VERIFYING = ("dblake.verification",)
-COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
+COMPARING = tuple(
+    f"dblake.verification.{m}" for m in ("arrays", "compare", "landed", "ledger", "run", "state_rows", "touched")
+)
 CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from dblake.decode import mysql_numbers as numbers
 from dblake.decode import mysql_times as times
-from dblake.decode.mysql_cells import Cells, Text, fixed
+from dblake.decode.mysql_cells import Cells
+from dblake.decode.mysql_characters import fixed
+from dblake.decode.mysql_columns import Text
 from dblake.decode.mysql_json import json_text
 from dblake.decode.mysql_text import padded, to_hex, to_utf8
 from dblake.formats.mysql_types import FIXED, MysqlType, parse, set_bytes

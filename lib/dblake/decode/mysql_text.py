@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.decode.grid import text_or_hex
-from dblake.decode.mysql_cells import Cells, Text, of_lengths
+from dblake.decode.mysql_cells import Cells
+from dblake.decode.mysql_characters import of_lengths
+from dblake.decode.mysql_columns import Text
 from dblake.decode.payloads import Bytes, Index, Mask
 from dblake.formats.mysql_charsets import CHARSETS, Charset
 

@@ -11,7 +11,7 @@ import pytest
 from dblake.config import load_config
 from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
-from dblake.outputs.run import Target
+from dblake.outputs.target import Target
 
 BASE = {
     "warehouse": "./warehouse", "progress": "file:./progress",
