@@ -23,6 +23,7 @@ from dblake.decode.mysql_characters import fixed
 from dblake.decode.mysql_columns import Text
 from dblake.decode.mysql_json import json_text
 from dblake.decode.mysql_text import padded, to_hex, to_utf8
+from dblake.decode.mysql_time_text import fraction_bytes
 from dblake.formats.mysql_types import FIXED, MysqlType, parse, set_bytes
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
@@ -71,7 +72,7 @@ def _fixed_storage(column: MysqlType) -> Storage:
                 "time": Storage(3, False, times.old_time)}[name]
     if name in ("timestamp", "datetime", "time"):
         whole, read = _WHOLE[name]
-        return Storage(whole + times.fraction_bytes(size), False, partial(read, fraction=size))
+        return Storage(whole + fraction_bytes(size), False, partial(read, fraction=size))
     if name == "decimal":
         read_decimal = partial(numbers.decimal, precision=size, scale=column.scale)
         return Storage(numbers.decimal_bytes(size, column.scale), False, read_decimal)

@@ -1,7 +1,7 @@
 """Arrays of Arrow, as a comparison needs them: as one array, and with the places where two differ.
 
-Place: below ``compare`` and ``touched``. Guarantee: values that state holds alike are equal: NULL
-equals NULL and NaN equals NaN, -0.0 is not 0.0, and lists are compared element by element.
+Place: below ``compare`` and ``touched``. Guarantee: values that state holds alike are equal: NULL equals NULL and NaN
+equals NaN, -0.0 is not 0.0, and lists are compared element by element.
 """
 
 from __future__ import annotations

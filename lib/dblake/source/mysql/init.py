@@ -15,7 +15,8 @@ import pymysql
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import InitPlan
 from dblake.source.mysql import statements
-from dblake.source.mysql.catalog_facts import CatalogFacts, read_facts
+from dblake.source.mysql.catalog_facts import CatalogFacts
+from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.driver_errors import translate_errors, translate_init_errors
 from dblake.source.mysql.preflight import findings

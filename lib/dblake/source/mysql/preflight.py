@@ -14,7 +14,8 @@ import pymysql
 
 from dblake.core.errors import SourceError
 from dblake.core.source import Check
-from dblake.source.mysql.catalog_facts import CatalogFacts, read_facts
+from dblake.source.mysql.catalog_facts import CatalogFacts
+from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.driver_errors import describe_unreachable, translate_errors
 from dblake.source.mysql.finding import finding

@@ -17,7 +17,8 @@ from psycopg2.extensions import connection, encrypt_password
 from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet
 from dblake.core.source import InitPlan
 from dblake.source.postgres import ddl_trigger, statements
-from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, CatalogFacts
+from dblake.source.postgres.capture_objects import WATERMARK_ROWS
+from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import translate_errors, translate_init_errors
