@@ -83,7 +83,7 @@ DELTA_READERS = (
     "dblake.spark.append_table",
     "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
-    "dblake.status.lag", "dblake.status.report",
+    "dblake.status.lag", "dblake.status.stage_problems",
     "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
     "dblake.verification.state_rows", "dblake.verification.touched",
     "pipelines.status",
