@@ -42,14 +42,17 @@ DECODERS: Mapping[tuple[str, str], Decoder] = {
 }
 
 
-def decode(batch: pa.RecordBatch, schemas: Mapping[str, TableSchema]) -> pa.RecordBatch:
+def decode(
+    batch: pa.RecordBatch, schemas: Mapping[str, TableSchema], *, keys_alone: bool = False
+) -> pa.RecordBatch:
     """Decode landing rows of kind ``row``, ``truncate`` and ``chunk``; returns the DECODED columns, in any order.
 
-    ``batch`` has the DECODER_INPUT columns, in any of Arrow's layouts for them. ``schemas`` are by schema id.
+    ``batch`` has the DECODER_INPUT columns, in any of Arrow's layouts for them. ``schemas`` are by schema id. With
+    ``keys_alone`` the images of chunk rows have the columns of the primary key only, at a fraction of the cost.
     Raises ReconcileError for a row that cannot be decoded: another kind, an unknown schema, malformed bytes.
     """
     rows = batch.select(DECODER_INPUT.names).cast(DECODER_INPUT)
-    decoded = [part for run in _runs(rows) for part in _decode_run(run, schemas)]
+    decoded = [part for run in _runs(rows) for part in _decode_run(run, schemas, keys_alone)]
     if not decoded:
         return pa.RecordBatch.from_pylist([], schema=DECODED)
     return decoded[0] if len(decoded) == 1 else pa.concat_batches(decoded)
@@ -83,7 +86,7 @@ def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
         yield _Run(kind, payload_format, schema_id, run)
 
 
-def _decode_run(run: _Run, schemas: Mapping[str, TableSchema]) -> Iterator[pa.RecordBatch]:
+def _decode_run(run: _Run, schemas: Mapping[str, TableSchema], keys_alone: bool) -> Iterator[pa.RecordBatch]:
     if run.kind == landing.TRUNCATE:
         yield _decoded(run.rows, _truncate_changes(run.rows.num_rows))
         return
@@ -99,7 +102,7 @@ def _decode_run(run: _Run, schemas: Mapping[str, TableSchema]) -> Iterator[pa.Re
             run.rows, 0, f"the schema {run.schema_id} is not known",
             next_step="search landing for its schema row; without one, dump the table again",
         )
-    for changes in decoder(Payloads.of(run.rows, schema)):
+    for changes in decoder(Payloads.of(run.rows, schema, keys_alone=keys_alone)):
         yield _decoded(run.rows, changes)
 
 

@@ -28,8 +28,10 @@ for _letter, _byte in zip(b"bfnrtv\\", b"\b\f\n\r\t\v\\", strict=True):
 
 def decode(payloads: Payloads) -> Sequence[Changes]:
     """Return the rows that chunks of one schema read. Raises ReconcileError."""
-    names = payloads.schema.names
+    wanted = payloads.wanted
+    names = tuple(payloads.schema.names[column] for column in wanted)
     cells, null = _find_cells(payloads)
+    cells, null = cells[:, wanted], null[:, wanted]
     data, bounds = _unescape(payloads, cells)
     raw = take(spans(data, bounds), 2 * np.arange(null.size))
     grid = Grid.of(names, with_nulls(raw, null.ravel()), np.ones(null.shape, np.bool_))

@@ -8,7 +8,7 @@ floats as doubles. Layout: MySQL's documentation of the protocol, "Text Resultse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -33,6 +33,8 @@ _MAX_LENGTH = 1 << 40
 _BLOCK_ROWS = 16_384
 """Measured: more leave the processor's cache; fewer split the 10,000 rows of Spark's batches, to be joined again."""
 _ZERO, _MINUS, _NINE = b"0-9"
+
+_Reader = Callable[[Cells], Text]
 _IS_NUMERIC = np.isin(np.arange(256), list(b"0123456789.-"))
 
 
@@ -40,29 +42,31 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     """Return the rows that chunks of one schema read. Raises ReconcileError."""
     data = np.zeros(len(payloads.data) + PAD_BYTES, np.uint8)
     data[: len(payloads.data)] = payloads.data
-    readers = [_reader(column.type) for column in payloads.schema.columns]
+    readers = {column: _reader(payloads.schema.columns[column].type) for column in payloads.wanted}
     return [_decode_block(payloads, data, readers, start) for start in range(0, len(payloads), _BLOCK_ROWS)]
 
 
-def _decode_block(payloads: Payloads, data: Bytes, readers: Sequence[Callable[[Cells], Text]], start: int) -> Changes:
+def _decode_block(payloads: Payloads, data: Bytes, readers: Mapping[int, _Reader], start: int) -> Changes:
     schema = payloads.schema
+    names = tuple(schema.names[column] for column in readers)
     row = np.arange(start, min(start + _BLOCK_ROWS, len(payloads)))
-    columns = _find_cells(payloads, data, row, len(readers))
+    columns = _find_cells(payloads, data, row, len(schema.columns))
     texts = []
-    for column, cells, read in zip(schema.columns, columns, readers, strict=True):
-        text = read(cells)
+    for column, read in readers.items():
+        text = read(columns[column])
         if text.wrong is not None:
-            payloads.reject(text.wrong, f"column {column.name} has a value that is not one of its type", rows=row)
+            name = schema.names[column]
+            payloads.reject(text.wrong, f"column {name} has a value that is not one of its type", rows=row)
         texts.append(text)
-    grid = grid_of(schema.names, range(len(texts)), texts, [cells.null for cells in columns], len(row))
-    keys = [schema.names.index(n) for n in schema.primary_key]
+    grid = grid_of(names, range(len(texts)), texts, [columns[column].null for column in readers], len(row))
+    keys = [names.index(n) for n in schema.primary_key]
     payloads.reject(
         grid.without(keys), "a value of the primary key is NULL", rows=row,
         next_step=f"dump {schema.table} again with its current schema",
     )
     return Changes(
         op=pa.repeat(READ, len(row)), key=grid.key(keys), before=pa.nulls(len(row), IMAGE), after=grid.image(),
-        partial=pa.repeat(False, len(row)), undecoded=undecoded_names(schema.names, grid.undecoded, len(row)), row=row,
+        partial=pa.repeat(False, len(row)), undecoded=undecoded_names(names, grid.undecoded, len(row)), row=row,
     )
 
 
@@ -101,7 +105,7 @@ def _read_lengths(data: Bytes, at: Index, width: int) -> Index:
 
 
 @lru_cache(maxsize=4096)
-def _reader(spelling: str) -> Callable[[Cells], Text]:
+def _reader(spelling: str) -> _Reader:
     """Return the function that reads what the server prints for a type."""
     column = parse(spelling)
     name = column.name

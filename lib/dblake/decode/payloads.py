@@ -30,7 +30,8 @@ _KEEP_AND_REPORT = "keep the landing table, which holds the original bytes, and 
 class Payloads:
     """The payloads of landing rows of one format and one schema.
 
-    Row ``i`` is ``data[starts[i]:ends[i]]``; the rows follow one another without gaps and fill ``data``.
+    Row ``i`` is ``data[starts[i]:ends[i]]``; the rows follow one another without gaps and fill ``data``. With
+    ``keys_alone`` a decoder of chunk rows may leave all columns but those of the primary key undecoded.
     """
 
     rows: pa.RecordBatch
@@ -38,9 +39,10 @@ class Payloads:
     data: Bytes
     starts: Index
     ends: Index
+    keys_alone: bool = False
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, schema: TableSchema) -> Payloads:
+    def of(cls, rows: pa.RecordBatch, schema: TableSchema, *, keys_alone: bool = False) -> Payloads:
         """Return a view of rows with the DECODER_INPUT columns; copies no payload byte. Raises ReconcileError."""
         column = rows.column(PAYLOAD)
         if column.null_count:
@@ -50,10 +52,16 @@ class Payloads:
         bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
         raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         begin, end = bounds[0], bounds[-1]
-        return cls(rows, schema, raw[begin:end], bounds[:-1] - begin, bounds[1:] - begin)
+        return cls(rows, schema, raw[begin:end], bounds[:-1] - begin, bounds[1:] - begin, keys_alone)
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def wanted(self) -> list[int]:
+        """The numbers of the columns to decode from chunk rows, in column order."""
+        names = self.schema.names
+        return sorted(map(names.index, self.schema.primary_key)) if self.keys_alone else list(range(len(names)))
 
     def reject(self, wrong: Mask, what: str, *, rows: Index | None = None, next_step: str = _KEEP_AND_REPORT) -> None:
         """Raise ReconcileError for the first wrong row, if any; ``rows`` are the numbers of the mask's rows."""

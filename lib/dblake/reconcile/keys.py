@@ -124,7 +124,7 @@ def _decoded_chunks(
         for number, rows in chunk_rows(landed, plan):
             if number in windows:
                 for part in slices(rows):
-                    yield number, decode_chunk(part, plan)
+                    yield number, decode_chunk(part, plan, keys_alone=True)
 
 
 def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:

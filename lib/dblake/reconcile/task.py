@@ -185,14 +185,14 @@ def decode_log(rows: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     return decode(rows.select(DECODER_INPUT.names), plan.schemas)
 
 
-def decode_chunk(rows: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Decode chunk rows as DECODED: all that is not the row's own, or its payload's, is null."""
+def decode_chunk(rows: pa.RecordBatch, plan: Plan, *, keys_alone: bool = False) -> pa.RecordBatch:
+    """Decode chunk rows, or their keys alone, as DECODED: all that is not the row's own, or its payload's, is null."""
     values = {KIND: pa.repeat(CHUNK, rows.num_rows)}
     values |= {name: rows.column(name) for name in (BATCH, "seq", TABLE, SCHEMA_ID, CHUNK_ID, FORMAT, PAYLOAD)}
     columns = [
         values[f.name].cast(f.type) if f.name in values else pa.nulls(rows.num_rows, f.type) for f in DECODER_INPUT
     ]
-    return decode(pa.RecordBatch.from_arrays(columns, schema=DECODER_INPUT), plan.schemas)
+    return decode(pa.RecordBatch.from_arrays(columns, schema=DECODER_INPUT), plan.schemas, keys_alone=keys_alone)
 
 
 def _events(rows: Iterable[pa.RecordBatch], plan: Plan, written: ChunkCounts) -> Iterator[pa.RecordBatch]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODED, DECODER_INPUT
 from dblake.source.memory.encode import copy_line, pgoutput_delete, pgoutput_insert, pgoutput_update
+from tests.support.binlog_encode import result_row
 from tests.unit.decode.landing_rows import batch_of, chunk_row, events_of, log_row, schema_of
 
 ITEM = schema_of("public.item", "id name", "id")
+VARCHAR = "varchar(20) character set utf8mb4"
 WIDE = schema_of("public.wide", "a b c d", "d a")
 SCHEMAS = {s.schema_id: s for s in (ITEM, WIDE)}
 
@@ -100,3 +103,17 @@ def test_few_undecoded_values_among_many_marked() -> None:
     decoded = decode(rows, SCHEMAS).to_pylist()
     assert [(n, e["undecoded"], e["after"][1]) for n, e in enumerate(decoded) if e["after"] != [
         ("id", str(n)), ("name", "é")]] == [(n, ["name"], ("name", "\\xe9")) for n in (0, 1023, 1024, 4_999)]
+
+
+@pytest.mark.parametrize("payload_format", ["copy", "mysql_rows"])
+def test_keys_alone_equal_keys_of_whole_rows(payload_format: str) -> None:
+    columns = (Column("a", VARCHAR, False, 2), Column("b", VARCHAR), Column("c", "int"), Column("d", "int", False, 1))
+    schema, encode = TableSchema("shop.wide", columns), {"copy": copy_line, "mysql_rows": result_row}[payload_format]
+    # Escapes, NULL and text that is not UTF-8 outside the key; a tab inside it.
+    rows = [[b"k\t%d" % n, b"\\\n" if n % 2 else b"\xff", None if n % 3 else b"7", b"%d" % n] for n in range(300)]
+    batch = batch_of(*(chunk_row(schema, encode(row), format=payload_format, seq=2 * n) for n, row in enumerate(rows)))
+    whole, keys = (decode(batch, {schema.schema_id: schema}, keys_alone=alone) for alone in (False, True))
+    assert keys.column("key").equals(whole.column("key"))
+    assert keys.column("key")[5].as_py() == [("d", "5"), ("a", "k\t5")]
+    assert {len(row["after"]) for row in keys.to_pylist()} == {2}
+    assert keys.drop_columns(["after", "undecoded"]).equals(whole.drop_columns(["after", "undecoded"]))
