@@ -70,12 +70,3 @@ def statement_bytes(event: bytes) -> bytes:
     """Return the undecoded statement of a Query event; reads nothing else of it."""
     _, _, schema, _, status = QUERY_HEADER.unpack_from(event, BODY)
     return event[BODY + QUERY_HEADER.size + status + schema + 1 :]
-
-
-def read_packed(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length-encoded number at an offset, and the offset behind it."""
-    first = data[at]
-    if first < 251:
-        return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size

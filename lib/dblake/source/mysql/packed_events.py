@@ -16,7 +16,8 @@ import pyarrow as pa
 from pymysqlreplication.constants import BINLOG
 
 from dblake.formats.binlog import FIRST_ROWS_V2, ROWS_HEADER_BYTES
-from dblake.source.mysql.events import BODY, HEADER, QUERY_HEADER, UPDATES, read_packed
+from dblake.source.mysql.events import BODY, HEADER, QUERY_HEADER, UPDATES
+from dblake.source.mysql.length_encoded import read_packed
 
 COMPRESSED_ROWS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 """MariaDB's compressed rows events, by the type that each unpacks to."""
