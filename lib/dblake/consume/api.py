@@ -51,7 +51,8 @@ def open_group(
     ``group`` is a URL ``zookeeper://host:port/path`` of the group alone. Its members share ``partitions`` hash
     partitions of the keys, each with its own checkpoint there. Raises ConfigError for an invalid URL or pattern.
     """
-    from dblake.consume.zookeeper import ZookeeperCheckpoint, ZookeeperMembership
+    from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
+    from dblake.consume.zookeeper.membership import ZookeeperMembership
 
     try:
         server = ZookeeperUrl.parse(group)

@@ -38,7 +38,7 @@ def open_store(url: str) -> CheckpointStore:
         return FileCheckpoint(Path(url.removeprefix(FILE)))
     if url.startswith(ZOOKEEPER):
         # Imported here, because subscriptions with a local checkpoint do not need ZooKeeper's client.
-        from dblake.consume.zookeeper import ZookeeperCheckpoint
+        from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
 
         try:
             return ZookeeperCheckpoint(ZookeeperUrl.parse(url))

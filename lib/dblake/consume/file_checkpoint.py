@@ -1,7 +1,7 @@
 """A subscription's checkpoint in a file, with a lock beside it.
 
-Place: behind ``checkpoints.open_store``, the twin of ``zookeeper``. Guarantee: the file is replaced durably as a whole,
-by the one process that holds the lock.
+Place: behind ``checkpoints.open_store``, the twin of ``zookeeper.checkpoint``. Guarantee: the file is replaced durably
+as a whole, by the one process that holds the lock.
 """
 
 from __future__ import annotations

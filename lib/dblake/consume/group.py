@@ -1,9 +1,9 @@
 """Consumer groups: several processes share the key partitions of a subscription.
 
-Place: on ``subscription``; ``zookeeper`` has the membership. Guarantee: a partition has one owner at a time, and its
-rows come in order. An owner releases a partition between two transactions; the next one continues from its checkpoint,
-so nothing is lost, and what was delivered since comes again. An owner that was frozen or cut off delivers nothing once
-its lease has run out, and cannot save a checkpoint after another process has taken over.
+Place: on ``subscription``; ``membership`` is the group. Guarantee: a partition's rows come in order. An owner releases
+a partition between two transactions; the next one continues from its checkpoint, so nothing is lost, and what was
+delivered since comes again. An owner that was frozen or cut off delivers nothing once its lease has run out, and cannot
+save a checkpoint after another process has taken over.
 """
 
 from __future__ import annotations

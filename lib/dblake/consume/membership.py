@@ -1,6 +1,6 @@
 """Membership of a group: what a member has to know of the others, and which partitions are whose.
 
-Place: below ``group``; ``zookeeper`` implements it. Guarantee: a partition has one owner at a time.
+Place: below ``group``; ``zookeeper.membership`` implements it. Guarantee: a partition has one owner at a time.
 """
 
 from __future__ import annotations

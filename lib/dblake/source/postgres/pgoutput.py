@@ -20,9 +20,6 @@ FORMAT = PGOUTPUT
 KIND_OFFSET = 0
 """Offset of the kind letter in a message."""
 
-BEGIN, COMMIT, RELATION, TRUNCATE, MESSAGE = b"BCRTM"
-INSERT, UPDATE, DELETE = b"IUD"
-
 _BEGIN = np.dtype([("kind", "u1"), ("lsn", ">u8"), ("committed_at", ">i8"), ("xid", ">u4")])
 _COMMIT = struct.Struct(">cBQQq")
 _EPOCH_2000_MICROSECONDS = 946_684_800_000_000
