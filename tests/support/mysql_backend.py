@@ -59,7 +59,7 @@ class MysqlBackend:
 
     def _type(self, column: Column) -> str:
         if column.type == "text":
-            length = 150 if column.key else 4000
+            length = 150 if column.key else 1000
             return f"varchar({length}) CHARACTER SET utf8mb4 COLLATE {_BY_BYTES[self.server.flavour]}"
         return column.type
 

@@ -29,6 +29,7 @@ from dblake.lake.log import Application
 from dblake.lake.tables import has_table, open_table
 from dblake.landing.columns import BATCH, TABLE, TXID
 from dblake.reconcile.batch_summary import file_parts
+from dblake.reconcile.earlier_rows import Beginnings, has_row_before, tables_before_in_events
 from dblake.reconcile.keys import KNOWN, state_keys
 from dblake.reconcile.phantoms import as_known_keys
 from dblake.reconcile.runner import Runner
@@ -44,6 +45,8 @@ _IS_UNFOLDED = "batch > folded"
 # Without its transaction a row of state cannot be judged.
 _MAY_BE_UNSEEN = "incarnation = b_incarnation AND lsn < b_lsn AND txid >= xmin"
 _MANY_TABLES = 200
+_SCANNED_BYTES, _SCANNED_FILES = 128 << 20, 1_000
+"""So many events are compared in the driver: more take longer than Spark's start."""
 
 FindStates = Callable[[Iterable[TableSchema]], "list[FoldedState]"]
 
@@ -62,6 +65,17 @@ class KnownKeys:
 
     def __init__(self, runner: Runner, events: AppendTable, find_states: FindStates) -> None:
         self._runner, self._events, self._find_states = runner, events, find_states
+
+    def tables_before(self, began: Beginnings, schemas: Iterable[TableSchema]) -> set[str]:
+        """Return the tables that may have events, or rows of state, from before their dumps began."""
+        files = self._events.files()
+        if sum(files.values()) > _SCANNED_BYTES or len(files) > _SCANNED_FILES:
+            return set(began)
+        found = tables_before_in_events(file_parts(files), began)
+        states = self._find_states(schema for schema in schemas if schema.table not in found)
+        return found | {
+            state.schema.table for state in states if has_row_before(state.files, began[state.schema.table])
+        }
 
     def of_tables(
         self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import commit_rows, newest_batch, query_rows, record_batch
 from dblake.lake.tables import create_table, find_table, open_table
@@ -75,6 +76,15 @@ class AppendTable:
             return own
         path, batch = self.earlier
         return spark.read.format("delta").load(path).where(F.col("batch") < batch).unionByName(own)
+
+    def files(self) -> dict[str, int]:
+        """Return the paths of the table's files, with their sizes in bytes; those of all of an earlier table, too."""
+        sizes = dict[str, int]()
+        for path in [self.path, self.earlier[0]] if self.earlier else [self.path]:
+            added = pa.table(open_table(path).get_add_actions())
+            places = (file_path(path, file) for file in added["path"].to_pylist())
+            sizes |= dict(zip(places, added["size_bytes"].to_pylist(), strict=True))
+        return sizes
 
     def query(self, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
         """Return some of the table's rows, by SQL for columns and a condition; for a table that is small."""

@@ -99,8 +99,8 @@ def test_consumer_of_busy_database_equals_source(
     assert follower.kills >= rounds - 1
     assert {"bootstrap_finished", "schema", "redecoded"} <= follower.controls
     assert rounds < 3 or {"gap", "incarnation"} <= follower.controls
-    backend.close()
     assert [follower.rows(table) for table in TABLES] == [shop.rows(table) for table in TABLES]
+    backend.close()
 
 
 def advance(shop: Shop, **capture: Any) -> None:

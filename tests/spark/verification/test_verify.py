@@ -128,8 +128,8 @@ def test_faults_under_load_are_found_and_repaired(
 def test_repeated_verifications_beside_changes_report_faults_only(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Twenty verifications beside writes, key changes, dumps and schema changes; every second one has a fault."""
-    runs, random = int(os.environ.get("DBLAKE_RUNS", "20")), Random(7)
+    """Verifications beside writes, key changes, dumps and schema changes; every second one has a fault."""
+    runs, random = int(os.environ.get("DBLAKE_RUNS", "6")), Random(7)
     with backend_on(kind, request) as backend:
         create(backend)
         lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)

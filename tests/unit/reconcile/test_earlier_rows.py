@@ -1,0 +1,80 @@
+"""Dumps that can have no phantoms end without Spark; those whose tables have earlier rows do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblake.core.position import Position
+from dblake.core.schema import Column, TableSchema
+from dblake.lake.layout import Paths
+from dblake.lake.log import query_rows
+from dblake.landing.control import ChunkEnd, DumpStart
+from dblake.reconcile.reconciler import Reconciler
+from tests.model.dblog import ChunkRow, High, Low
+from tests.support.landed import Change, LandedRecord, land
+
+T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
+OTHER = TableSchema("public.other", T.columns)
+
+
+class _NeedsSpark(Exception):
+    """Reconcile requires a session."""
+
+
+def no_session() -> SparkSession:
+    raise _NeedsSpark
+
+
+def put(batch: int, lsn: int, table: str = T.table) -> Change:
+    return Change(batch, 1, Position(1, lsn), lsn, table, "c", ("7",), {"id": "7", "v": "a"}, last=True)
+
+
+def dump(batch: int, low: int) -> list[LandedRecord]:
+    """Return a dump of ``t``: a chunk of one row, and the empty last chunk."""
+    end = ChunkEnd(f"d{low}", 1, low, 0, T.schema_id, 1, batch)
+    last = ChunkEnd(f"d{low}", 2, low + 20, 0, T.schema_id, 0, batch, began=DumpStart(1, low, 0))
+    first, second = f"k{low}", f"last{low}"
+    return [
+        Low(batch, 1, T.table, first, Position(1, low)),
+        ChunkRow(batch, 1, T.table, first, 0, ("1",), {"id": "1", "v": "x"}),
+        High(batch, 1, T.table, first, Position(1, low + 10), low + 10, end),
+        Low(batch, 1, T.table, second, Position(1, low + 20)),
+        High(batch, 1, T.table, second, Position(1, low + 30), low + 30, last),
+    ]
+
+
+def reconcile(folder: Path, *batches: Sequence[LandedRecord]) -> Paths:
+    """Land and reconcile batch after batch."""
+    paths = Paths(str(folder), "shop")
+    for number, records in enumerate(batches, 1):
+        land(paths.landing, "shop", records, {T.table: T, OTHER.table: OTHER})
+        reconciler = Reconciler(no_session, paths)
+        reconciler.catch_up()
+        reconciler.reconcile(number)
+    return paths
+
+
+def test_first_dump_ends_without_session(tmp_path: Path) -> None:
+    paths = reconcile(tmp_path, [put(1, 5, OTHER.table)], [*dump(2, 20), put(2, 60)])
+    rows = query_rows(paths.events, "SELECT lsn, op FROM t ORDER BY lsn")
+    assert [(row["lsn"], row["op"]) for row in rows] == [(5, "c"), (30, "r"), (60, "c")]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param([[put(1, 10), *dump(1, 20)]], id="log row of the same batches"),
+        pytest.param([[put(1, 10)], dump(2, 20)], id="event"),
+        pytest.param([[*dump(1, 20), *dump(1, 80)]], id="chunk row of the same batches"),
+        pytest.param([dump(1, 20), dump(2, 80)], id="chunk row before"),
+    ],
+)
+def test_dump_of_table_with_earlier_row_compares_keys(
+    tmp_path: Path, batches: Sequence[Sequence[LandedRecord]]
+) -> None:
+    with pytest.raises(_NeedsSpark):
+        reconcile(tmp_path, *batches)
