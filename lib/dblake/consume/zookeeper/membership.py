@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ZookeeperMembership:
-    """Membership in the group ``<root>``; see ``group.Membership``.
+    """Membership in the group ``<root>``; see ``consume.membership.Membership``.
 
     ``members/NAME`` and ``owners/PARTITION`` are ephemeral nodes.
     """
