@@ -1,7 +1,7 @@
 """SQL for DuckDB: the versions of a table's rows, from its events.
 
-Place: between ``rows`` and ``engine``; the twin of ``history.history_sql``. Guarantee: one row per version, with the time
-and position from and until which it was valid. A row that a dump read again as it already was is no version.
+Place: between ``rows`` and ``engine``; the twin of ``history.history_sql``. Guarantee: one row per version, with the
+time and position from and until which it was valid. A row that a dump read again as it already was is no version.
 """
 
 from __future__ import annotations
