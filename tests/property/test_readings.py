@@ -15,6 +15,13 @@ from tests.support.readings import Fact, HistoryLake, Rows, commit_time, padded,
 
 HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "60"))
 SEEDS = [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(HISTORIES)]
+GUARD_SEEDS = (5, 22, 405)
+"""Seeds whose live readings are wrong if ends of dumps delete nothing, if a truncate in a window leaves the chunk's
+rows, and if those deletes do not heed the snapshot; the seeds 0 and 1 detect none of the three."""
+LIVE_SEEDS = [
+    seed if seed < 2 or seed in GUARD_SEEDS else pytest.param(seed, marks=pytest.mark.slow)
+    for seed in sorted({*range(HISTORIES), *GUARD_SEEDS})
+]
 
 
 def tail_of(reading: LakeReading) -> list[Fact]:
@@ -77,7 +84,7 @@ def test_plain_reading_equals_model_at_frontier(tmp_path: Path, seed: int) -> No
             assert_equal(reading, lake.expected(reading.position), f"seed {seed}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", LIVE_SEEDS)
 def test_live_reading_equals_model_with_tail(tmp_path: Path, seed: int) -> None:
     draw, lake = random.Random(seed), HistoryLake(tmp_path, seed)
     lake.land()

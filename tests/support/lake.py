@@ -52,17 +52,20 @@ class CaptureLake:
 
     def capture(
         self, source: Source, *, steps: Steps | None = None, until: Until = Until(caught_up=True),  # noqa: B008
-        stop: threading.Event | None = None, chunk_size: int = 10_000, readers: int = 1, lease: Path | None = None,
-        accept_gap: bool = False,
+        stop: threading.Event | None = None, chunk_size: int = 10_000, readers: int = 1,
+        lease: Path | LocalLease | None = None, accept_gap: bool = False,
         open_landing: Callable[[], Landing] | None = None, **settings: Any,
     ) -> Landed:
         """Run capture until ``until`` holds; return what it landed. Fast settings replace the defaults.
 
-        ``steps`` run around chunk reads. Raises AssertionError if one of them did not run.
+        ``steps`` run around chunk reads. Raises AssertionError if one of them did not run. ``lease`` is a lease, or the
+        folder of one.
         """
         stepped = Stepped(source, steps or {})
         context = CaptureContext(
-            stepped, self.store, LocalLease(lease or self.progress, self._source), _quick_settings(settings),
+            stepped, self.store,
+            lease if isinstance(lease, LocalLease) else LocalLease(lease or self.progress, self._source),
+            _quick_settings(settings),
             DumpSettings(**DumpConfig(chunk_size=chunk_size, readers=readers).model_dump()),
             stop or threading.Event(),
         )

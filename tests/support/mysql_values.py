@@ -1,18 +1,21 @@
 """Every column type of MariaDB and MySQL with its edge values, for the parity table (see ``parity``).
 
-Rows are written in a session whose time zone is not UTC and which lets anything in that the server can hold.
+Rows are written in a session whose time zone is not UTC and which lets anything in that the server can hold. In a
+session that does not pin its settings, ``other_defaults`` makes values read as other text than the canonical one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dblake.source.mysql.sql_literals import string
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.parity import TABLE, Case, Value, columns, inserts
 
 SESSION = "SET sql_mode = '', time_zone = '+05:30'"
+_DEFAULTS = {"sql_mode": "PAD_CHAR_TO_FULL_LENGTH", "time_zone": "-04:00"}
 
 
 def _values(*values: str | tuple[str, str] | Value) -> tuple[Value, ...]:
@@ -218,3 +221,14 @@ def insert(server: MysqlServer, first: int) -> None:
         for statement in inserts(cases(server.flavour), first):
             cursor.execute(statement)
     connection.close()
+
+
+@contextmanager
+def other_defaults(server: MysqlServer) -> Iterator[None]:
+    """Inside the block, new sessions begin with settings that write values in other forms than the canonical ones."""
+    ((*before,),) = server.rows(f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _DEFAULTS)}")
+    server.run(*(f"SET GLOBAL {name} = '{value}'" for name, value in _DEFAULTS.items()))
+    try:
+        yield
+    finally:
+        server.run(*(f"SET GLOBAL {name} = '{value}'" for name, value in zip(_DEFAULTS, before, strict=True)))

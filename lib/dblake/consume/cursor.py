@@ -36,6 +36,7 @@ class Bootstrap:
 class Cursor:
     """Everything up to ``position`` is delivered, and everything of landing batches up to ``batch``.
 
+    ``position`` lies in the batch ``reached`` or before it: a consumer may stop between two transactions of a batch.
     ``run`` is the redecode run that events came from; ``schemas`` the schema id last announced, by table.
     """
 
@@ -44,6 +45,11 @@ class Cursor:
     run: int = 0
     schemas: Mapping[str, str] = field(default_factory=dict)
     bootstrap: Bootstrap | None = None
+    reached: int = 0
+
+    def has_events_since(self, batch: int) -> bool:
+        """Return whether events of this landing batch, or of a later one, may have been delivered."""
+        return batch <= max(self.batch, self.reached)
 
 
 def write_checkpoint(cursors: Mapping[str, Cursor], selection: str) -> str:
@@ -81,7 +87,8 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
 
 def _as_json(cursor: Cursor) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "position": str(cursor.position), "batch": cursor.batch, "run": cursor.run, "schemas": dict(cursor.schemas)
+        "position": str(cursor.position), "batch": cursor.batch, "reached": cursor.reached, "run": cursor.run,
+        "schemas": dict(cursor.schemas),
     }
     if cursor.bootstrap is not None:
         one = cursor.bootstrap
@@ -99,4 +106,8 @@ def _from_json(entry: Mapping[str, Any]) -> Cursor:
         str(one["table"]), int(one["rows"]),
     )
     schemas = {str(table): str(schema_id) for table, schema_id in entry["schemas"].items()}
-    return Cursor(Position.parse(entry["position"]), int(entry["batch"]), int(entry["run"]), schemas, bootstrap)
+    batch = int(entry["batch"])
+    return Cursor(
+        Position.parse(entry["position"]), batch, int(entry["run"]), schemas, bootstrap,
+        int(entry.get("reached", batch + 1)),
+    )

@@ -99,7 +99,7 @@ class SourceStream:
         if events.run > cursor.run:
             replaced = [
                 one for one in replaced_since(self._paths, cursor.run)
-                if one.run <= events.run and one.first <= cursor.batch and self._selection.has_table(one.table)
+                if one.run <= events.run and cursor.has_events_since(one.first) and self._selection.has_table(one.table)
             ]
         is_expired = events.consolidated > cursor.batch
         if not replaced and not is_expired:
@@ -192,7 +192,8 @@ class SourceStream:
                 self._require_partition(schema)
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: schema_id}))
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
-        cursor = self._advance(replace(cursor, position=last.position, batch=max(batch - 1, cursor.batch)))
+        cursor = self._advance(replace(cursor, position=last.position, batch=max(batch - 1, cursor.batch),
+                                       reached=max(batch, cursor.reached)))
         yield Transaction(self.source, last.position, last.committed_at, events), cursor
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:

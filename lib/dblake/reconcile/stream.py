@@ -107,15 +107,18 @@ class ReconcileRun:
                 next_step="remove this source's tables right of landing, and reconcile again",
             )
         self.reconciler.catch_up()
+        self._done = done
 
     def has_new_batches(self) -> bool:
-        """Return True if landing has batches that events lack."""
-        landing = self.reconciler.landing
-        return landing.refresh() and landing.newest_batch > self.reconciler.done()
+        """Return True if landing has batches that events lacked when this run last read them."""
+        # Not only if refresh finds new entries: a micro-batch refreshes, too, and leaves what has landed during it.
+        self.reconciler.landing.refresh()
+        return self.reconciler.landing.newest_batch > self._done
 
     def advance(self, stop: threading.Event | None = None) -> None:
         """Reconcile all that landing's version at hand holds, one micro-batch after the other, or until stopped."""
         landing, done = self.reconciler.landing, self.reconciler.done()
+        self._done = done
         if landing.newest_batch <= done:
             return
         portions = landing.portions(done + 1, landing.newest_batch, self._bytes)
@@ -128,7 +131,7 @@ class ReconcileRun:
                 except PySparkException as error:
                     raise decoder_error(error) or error from None
                 progress.advance(last - done, events)
-                done = last
+                self._done = done = last
 
 
 def size_in_bytes(text: str) -> int:

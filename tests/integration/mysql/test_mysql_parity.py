@@ -20,10 +20,11 @@ def landed(server: MysqlServer, lake: CaptureLake) -> list[dict[str, Any]]:
     values.insert(server, 1)
     source = MysqlBackend(server).source("public.*")
     lake.dump(TABLE)
-    lake.capture(source)
-    values.insert(server, TWIN + 1)
-    server.run(f"UPDATE {TABLE} SET touched = 1 WHERE id > {TWIN}")
-    lake.capture(source)
+    with values.other_defaults(server):
+        lake.capture(source)
+        values.insert(server, TWIN + 1)
+        server.run(f"UPDATE {TABLE} SET touched = 1 WHERE id > {TWIN}")
+        lake.capture(source)
     return lake.decoded()
 
 

@@ -132,6 +132,17 @@ def test_expired_session_loses_lease_for_good(lease_url: ZookeeperUrl, server: Z
         assert not one.held()
 
 
+def test_lease_ends_before_session_without_answers(lease_url: ZookeeperUrl, server: ZookeeperServer) -> None:
+    """The servers keep the session for its whole time-out after the last request, so no other capture leads yet."""
+    with lease(lease_url) as one:
+        server.signal(signal.SIGSTOP)
+        try:
+            assert becomes_true(SESSION, lambda: not one.held())
+            assert one.lost() is None
+        finally:
+            server.signal(signal.SIGCONT)
+
+
 @pytest.mark.slow
 def test_lease_not_held_while_zookeeper_is_silent(tmp_path: Path) -> None:
     with ZookeeperServer(tmp_path) as server:

@@ -13,7 +13,7 @@ from dblake.consume.filters import Selection
 from dblake.consume.model import Transaction
 from dblake.core.errors import StateNotReady
 from dblake.events.files import EVENT_COLUMNS, write_event_file
-from dblake.lake.log import Application, commit_files, newest_batch, record_batch
+from dblake.lake.log import Application, commit_files, newest_batch, query_rows, record_batch
 from tests.support.backends import Row
 from tests.support.consumers import LEFT, TABLES, Shop, describe
 from tests.support.schemas import table_schema
@@ -74,6 +74,19 @@ def test_replaced_events_are_announced_then_bootstrap(shop: Shop) -> None:
     assert read(shop, checkpoint=found[-1].checkpoint) == []
     # It ends after the announcement: the next run announces it again.
     assert describe(read(shop, checkpoint=found[0].checkpoint))[:2] == ["redecoded public.left", "bootstrap_started"]
+
+
+def test_replaced_batch_of_last_transaction_is_announced(shop: Shop) -> None:
+    checkpoint = read(shop)[-1].checkpoint
+    shop.move(3)
+    shop.land()
+    shop.reconcile()
+    last = read(shop, checkpoint=checkpoint)[-1]
+    (row,) = query_rows(shop.paths.events, "SELECT max(batch) AS batch FROM t")
+    replace_events(shop, 1, row["batch"], only_new=1)
+    shop.fold()
+    record_batch(shop.paths.state("public", "left"), Application.redecode("shop"), 1)
+    assert describe(read(shop, checkpoint=last.checkpoint))[0] == "redecoded public.left"
 
 
 def test_equal_or_unread_replacement_is_not_announced(shop: Shop) -> None:

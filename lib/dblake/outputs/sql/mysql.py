@@ -235,7 +235,7 @@ class MysqlTarget(Target):
     def _failure(self, error: pymysql.Error) -> Exception:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         if number in _DATA_ERRORS:
-            match = _COLUMN.search(str(error))
+            match = _COLUMN.search(str(error.args[-1]))
             column: int | str | None = match[1] if match else None
             if match and self._loaded and re.fullmatch(r"c\d+", match[1]):
                 column = self._loaded.columns[int(match[1][1:])]
