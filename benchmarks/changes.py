@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.folded_events import SOURCE, FoldedEvents
-from dblake.changes.consolidate import Way, consolidate
+from dblake.changes.consolidate import consolidate
+from dblake.changes.differences import Way
 from dblake.changes.span import Span
 from dblake.lake.layout import Paths
 from dblake.state.run import run_state

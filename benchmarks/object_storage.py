@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.frontier import Frontier, append_frontier

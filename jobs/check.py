@@ -19,8 +19,8 @@ from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
+    from dblake.quality.report import Report
     from dblake.quality.results import Outcome
-    from dblake.quality.run import Report
 
 _PIPE_WIDTH_CHARACTERS = 200
 NOTHING_NEW = "no new data since the last successful check"

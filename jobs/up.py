@@ -9,7 +9,8 @@ import threading
 import click
 
 from dblake.config import Config
-from dblake.core.supervisor import Part, supervise
+from dblake.core.supervised_process import Part
+from dblake.core.supervisor import supervise
 from dblake.installation import application_home, import_paths
 from jobs.cli.frame import configuration_file, is_verbose, job_options, run_job, stop_requested
 

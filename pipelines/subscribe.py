@@ -6,10 +6,11 @@ import threading
 from typing import Any
 
 from dblake.config import Config
-from dblake.consume.filters import Partition
+from dblake.consume.partition import Partition
 from dblake.lake.layout import Paths
 from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.run import SubscribeOptions, Target, deliver
+from dblake.outputs.run import SubscribeOptions, deliver
+from dblake.outputs.target import Target
 
 
 def run_subscribe(config: Config, name: str, stop: threading.Event, **options: Any) -> DeliveryCounts:

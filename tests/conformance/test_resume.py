@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.lease import LocalLease
+from dblake.capture.local_lease import LocalLease
 from dblake.capture.loop import Until
 from dblake.core.errors import ExitCode, Fenced, PositionLost, SourceError, WrongServer
 from dblake.core.schema import Column, TableSchema

@@ -13,7 +13,7 @@ import pytest
 
 from dblake.capture.dump_keys import parse_keys
 from dblake.capture.dump_queue import pending_tasks, save_progress
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.throttle import Throttle, read_throttle
 from dblake.core.errors import UsageError
 from dblake.landing.control import DumpStart

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dblake.capture.dump_queue import dump_status, pending_tasks, read_requests
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dblake.changes.consolidate import Differences, Way, consolidate
+from dblake.changes.consolidate import consolidate
+from dblake.changes.differences import Differences, Way
 from dblake.changes.span import Span
 from tests.support.readings import HistoryLake, Rows, padded
 

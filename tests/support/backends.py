@@ -21,7 +21,7 @@ from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.init import run_init
-from dblake.source.postgres.pgoutput import lsn_number
+from dblake.source.postgres.lsn import lsn_number
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.source import PostgresSource
 from tests.support.postgres import Database

@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.lake.log import newest_batch
-from dblake.quality.run import Report, run_check
+from dblake.quality.report import Report
+from dblake.quality.run import run_check
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from tests.support.rig import Rig, T, kill

@@ -12,9 +12,10 @@ import pyarrow as pa
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import dump_status, queue_dump
 from dblake.capture.dump_task import Key
-from dblake.capture.lease import LocalLease
+from dblake.capture.file_progress import FileProgress
+from dblake.capture.local_lease import LocalLease
 from dblake.capture.loop import Landed, Until
-from dblake.capture.progress import FileProgress, ProgressStore
+from dblake.capture.progress import ProgressStore
 from dblake.capture.run import Capture
 from dblake.capture.settings import CaptureSettings, DumpSettings
 from dblake.config import CaptureConfig, DumpConfig

@@ -25,7 +25,9 @@ RIGHT = (
     "dblake.maintenance", "dblake.quality", "dblake.spark", "dblake.cycle",
 )
 VERIFYING = ("dblake.verification",)
-COMPARING = tuple(f"dblake.verification.{m}" for m in ("compare", "landed", "ledger", "run", "state_rows", "touched"))
+COMPARING = tuple(
+    f"dblake.verification.{m}" for m in ("arrays", "compare", "landed", "ledger", "run", "state_rows", "touched")
+)
 CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
@@ -81,7 +83,7 @@ DELTA_READERS = (
     "dblake.spark.append_table",
     "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
-    "dblake.status.lag", "dblake.status.report",
+    "dblake.status.lag", "dblake.status.stage_problems",
     "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
     "dblake.verification.state_rows", "dblake.verification.touched",
     "pipelines.status",

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.capture.windows import OpenChunk
+from dblake.capture.open_chunk import OpenChunk
 from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA, VERIFY_CHUNK

@@ -19,11 +19,12 @@ import pyarrow as pa
 from dblake.capture.batch import BatchBuilder, NoRoom
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_task import Key
+from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.retry import retrying
 from dblake.capture.schedule import Schedule
 from dblake.capture.table_dump import RangeReader
 from dblake.capture.throttle import DumpThrottle, read_throttle
-from dblake.capture.windows import OpenChunk, Windows
+from dblake.capture.windows import Windows
 from dblake.core.errors import TableUnreadable, Unsupported
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dblake.capture.batch import BatchBuilder, Closed
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_reader import DumpReader, ReaderContext
+from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.schedule import Schedule
-from dblake.capture.windows import OpenChunk, Windows
+from dblake.capture.windows import Windows
 
 _POLL_SECONDS = 0.25
 _JOIN_SECONDS = 30.0

@@ -15,9 +15,10 @@ from dblake.capture.context import CaptureContext
 from dblake.capture.dropped_schemas import expand_dropped_schemas
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.lifecycle import Lifecycle
+from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import clear_completed, read_stale_tables
-from dblake.capture.windows import OpenChunk, Windows
+from dblake.capture.windows import Windows
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, LogPiece
 from dblake.landing.columns import SCHEMA

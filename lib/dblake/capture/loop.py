@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 
 from dblake.capture.batch import BatchBuilder
-from dblake.capture.catalog_scan import CatalogScan, CatalogScanner, scan_at_start
+from dblake.capture.catalog_scan import CatalogScan, scan_at_start
+from dblake.capture.catalog_scanner import CatalogScanner
 from dblake.capture.commits import Committer
 from dblake.capture.context import CaptureContext
 from dblake.capture.dumps import DumpRunner

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from dblake.capture.dump_queue import pending_tasks, read_control, request_ids, save_progress
 from dblake.capture.dump_task import Control, DumpTask, Key
+from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.progress import ProgressStore
 from dblake.capture.table_dump import PendingChunk, RangeReader, TableDump
-from dblake.capture.windows import OpenChunk
 from dblake.core.errors import TableLocked, TableUnreadable
 from dblake.core.failpoints import failpoint
 from dblake.landing.control import DumpStart

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from dblake.capture.dump_task import Control, DumpTask, Key
-from dblake.capture.windows import OpenChunk
+from dblake.capture.open_chunk import OpenChunk
 from dblake.landing.control import DumpStart
 
 

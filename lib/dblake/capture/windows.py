@@ -9,45 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from uuid import uuid4
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
-from dblake.core.position import Position
-from dblake.core.source import HEARTBEAT_ROW, ChunkRead, WatermarkSeen
+from dblake.capture.open_chunk import OpenChunk
+from dblake.core.source import HEARTBEAT_ROW, WatermarkSeen
 from dblake.landing.columns import CAPTURED, HEARTBEAT, HIGH, JSON, LOW, VERIFY_HIGH, VERIFY_LOW
-from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart, Removal
-
-
-@dataclass(slots=True)
-class OpenChunk:
-    """A chunk between its low watermark and the landing of its high one. ``chunk_id`` is its low watermark's value.
-
-    ``closes`` is set for the chunk that ends a table's dump: where the dump began; ``removes`` are the keys of a dump
-    that deletes those of them that no longer exist. ``log_schema`` is the table's last schema in the log since the low
-    watermark, if there is one. ``discarded`` is why the chunk does not count. With ``verify`` its rows are compared
-    with state, and are no data; ``sampled`` if they are those of some key ranges only.
-    """
-
-    dump_id: str
-    table: str
-    number: int
-    closes: DumpStart | None = None
-    removes: tuple[tuple[str, ...], ...] | None = None
-    verify: bool = False
-    sampled: bool = False
-    chunk_id: str = field(default_factory=lambda: str(uuid4()))
-    high_value: str = field(default_factory=lambda: str(uuid4()))
-    read: ChunkRead | None = None
-    low: Position | None = None
-    first_batch: int | None = None
-    log_schema: str | None = None
-    discarded: str | None = None
-
-    def add_batch(self, batch: int) -> None:
-        """Record that a row of the chunk or a watermark of it is in ``batch``."""
-        self.first_batch = batch if self.first_batch is None else min(self.first_batch, batch)
+from dblake.landing.control import ChunkEnd
 
 
 class Windows:
@@ -96,43 +65,16 @@ class Windows:
         if high is None:
             return None, None
         high.add_batch(batch)
-        end = _chunk_end(high)
+        end = high.build_end()
         high.discarded = end.reason
         if high.verify and not high.discarded:
             end = replace(end, repeat=why_stale(high))
         return _row(mark, VERIFY_HIGH if high.verify else HIGH, high, end), high
 
 
-def _chunk_end(chunk: OpenChunk) -> ChunkEnd:
-    read, low, reason = chunk.read, chunk.low, chunk.discarded
-    if read is None or low is None:
-        reason = "the log shows its high watermark but not its low one"
-    elif read.low_seen != chunk.chunk_id:
-        reason = "the chunk was read elsewhere than its watermark was written"
-    elif read.schema_changed or chunk.log_schema not in (None, read.schema.schema_id):
-        reason = "schema changed in the window"
-    return ChunkEnd(
-        dump_id=chunk.dump_id,
-        number=chunk.number,
-        low_lsn=low.lsn if low else 0,
-        low_seq=low.seq if low else 0,
-        schema_id=read.schema.schema_id if read else "",
-        rows=read.rows if read else 0,
-        first_batch=chunk.first_batch or 0,
-        snapshot=read.snapshot if read else None,
-        status=DISCARDED if reason else CLOSED,
-        reason=reason,
-        began=chunk.closes if chunk.removes is None else None,
-        removes=Removal(chunk.closes, chunk.removes) if chunk.closes and chunk.removes is not None else None,
-        sampled=chunk.sampled,
-    )
-
-
 def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, end: ChunkEnd | None) -> pa.Table:
     row = {
-        "incarnation": mark.position.incarnation,
-        "lsn": mark.position.lsn,
-        "seq": mark.position.seq,
+        **asdict(mark.position),
         "kind": kind,
         "table": chunk.table if chunk else None,
         "schema_id": chunk.read.schema.schema_id if chunk and chunk.read else None,

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.changes.consolidate import Differences, consolidate
+from dblake.changes.consolidate import consolidate
+from dblake.changes.differences import Differences
 from dblake.changes.span import Span
 from dblake.consume.event_rows import ROWS_AT_ONCE, EventBuilder
 from dblake.consume.filters import Selection

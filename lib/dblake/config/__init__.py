@@ -6,10 +6,13 @@ resolves secrets. Jobs and pipelines read the configuration; packages behind the
 
 from __future__ import annotations
 
+from dblake.config.airflow import AirflowConfig
+from dblake.config.capture import CaptureConfig, DumpConfig
 from dblake.config.load import load_airflow, load_config
-from dblake.config.models import AirflowConfig, CaptureConfig, Config, DumpConfig, MaintainConfig
+from dblake.config.models import Config
 from dblake.config.outputs import CustomOutput, OutputConfig
 from dblake.config.references import PasswordReference
+from dblake.config.stages import MaintainConfig
 
 __all__ = [
     "AirflowConfig", "CaptureConfig", "Config", "CustomOutput", "DumpConfig", "MaintainConfig", "OutputConfig",

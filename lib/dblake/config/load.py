@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from dblake.config.airflow import AirflowConfig
 from dblake.config.file import ConfigFile
-from dblake.config.models import AirflowConfig, Config
+from dblake.config.models import Config
 from dblake.config.outputs import OUTPUT_TYPES
 from dblake.config.source import SOURCE_NAME
 from dblake.core.errors import ConfigError

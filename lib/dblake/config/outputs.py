@@ -95,7 +95,7 @@ class OutputConfig(Section):
         }
 
     def as_target(self, make_partition: Callable[..., Any]) -> dict[str, Any]:
-        """Return all settings as keyword arguments of ``outputs.run.Target``."""
+        """Return all settings as keyword arguments of ``outputs.target.Target``."""
         shared = {name: without_secrets(getattr(self, name)) for name in OutputConfig.model_fields}
         partition = make_partition(**self.partition.model_dump()) if self.partition else None
         own = {"kind": self.kind, "settings": self.own_settings(), "secrets": self.secrets()}

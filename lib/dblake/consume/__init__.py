@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dblake.consume.api import open_group, open_subscription
 from dblake.consume.callbacks import Consumer, Result, run_consumer
-from dblake.consume.filters import Partition
 from dblake.consume.group import GroupSubscription
 from dblake.consume.model import Control, ControlKind, Event, Transaction
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription
 
 __all__ = [

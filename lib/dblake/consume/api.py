@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dblake.consume.checkpoints import FILE, open_store
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
 from dblake.consume.group import GroupSubscription
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError
 from dblake.core.schema import TableSchema
@@ -50,7 +51,8 @@ def open_group(
     ``group`` is a URL ``zookeeper://host:port/path`` of the group alone. Its members share ``partitions`` hash
     partitions of the keys, each with its own checkpoint there. Raises ConfigError for an invalid URL or pattern.
     """
-    from dblake.consume.zookeeper import ZookeeperCheckpoint, ZookeeperMembership
+    from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
+    from dblake.consume.zookeeper.membership import ZookeeperMembership
 
     try:
         server = ZookeeperUrl.parse(group)

@@ -6,14 +6,12 @@ opened the store: a second process with the same checkpoint is rejected.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dblake.core.errors import ConfigError, Fenced, ProgressUnavailable
+from dblake.consume.file_checkpoint import FileCheckpoint
+from dblake.core.errors import ConfigError
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 FILE, ZOOKEEPER = "file:", "zookeeper://"
@@ -40,7 +38,7 @@ def open_store(url: str) -> CheckpointStore:
         return FileCheckpoint(Path(url.removeprefix(FILE)))
     if url.startswith(ZOOKEEPER):
         # Imported here, because subscriptions with a local checkpoint do not need ZooKeeper's client.
-        from dblake.consume.zookeeper import ZookeeperCheckpoint
+        from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
 
         try:
             return ZookeeperCheckpoint(ZookeeperUrl.parse(url))
@@ -58,51 +56,3 @@ def checkpoint_url(progress: str, source: str, output: str) -> str:
         server = ZookeeperUrl.parse(progress)
         return str(replace(server, root=f"{server.root}/{place}"))
     return f"{progress}/{place}.json"
-
-
-class FileCheckpoint:
-    """A checkpoint in a file, with a lock beside it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock: int | None = None
-        self.where = f"file {path}"
-
-    def open(self) -> str | None:
-        """Take the store; see CheckpointStore."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return self._path.read_text(encoding="utf-8") if self._path.exists() else None
-        except BlockingIOError:
-            self.close()
-            raise Fenced(
-                f"another process uses the checkpoint {self.where}", next_step="stop it, or leave the work to it"
-            ) from None
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def save(self, checkpoint: str) -> None:
-        """Replace the checkpoint; see CheckpointStore."""
-        try:
-            descriptor, part = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(checkpoint)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self._path)
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def close(self) -> None:
-        """Release the store; see CheckpointStore."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _unusable(self, error: OSError) -> ConfigError | ProgressUnavailable:
-        what = f"checkpoint: {self.where} cannot be used: {error.strerror}"
-        if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError)):
-            return ConfigError(what, next_step="name a file in a folder that this user may write to")
-        return ProgressUnavailable(what, next_step="check the disk that holds it; then run this again")

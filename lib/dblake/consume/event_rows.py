@@ -1,21 +1,19 @@
-"""Arrow rows of events → ``Event`` objects.
+"""Rows of events → ``Event`` objects.
 
-Place: between ``event_table``, which reads and orders rows, and ``transactions``, which groups
-them. Columns become Python lists at once, so the cost per event is that of its own object and its images.
+Place: between ``event_table``, which reads and orders rows, and ``transactions``, which groups them. Columns become
+Python lists at once (``event_columns``), so the cost per event is that of its own object and its images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dblake.consume.event_columns import PLAIN_READERS, image_dicts
 from dblake.consume.filters import Selection
 from dblake.consume.model import Event
-from dblake.consume.schemas import resolve
+from dblake.consume.schema_resolution import resolve
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 
@@ -56,7 +54,7 @@ class EventBuilder:
 
         The last event of each transaction is marked; the last of all only if ``is_end``.
         """
-        lists = {name: read(rows[name]) for name, read in _PLAIN.items()}
+        lists = {name: read(rows[name]) for name, read in PLAIN_READERS.items()}
         images = [image_dicts(rows[name]) for name in ("key", "before", "after")]
         events = []
         source, lsns, incarnations, count = self._source, lists["lsn"], lists["incarnation"], rows.num_rows
@@ -83,54 +81,3 @@ class EventBuilder:
 
 def _only(image: Mapping[str, str | None] | None, kept: frozenset[str]) -> dict[str, str | None] | None:
     return None if image is None else {name: value for name, value in image.items() if name in kept}
-
-
-def _repeated(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column in which values repeat: each becomes one Python object."""
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    values = [*encoded.dictionary.to_pylist(), None]
-    indices = pc.fill_null(encoded.indices, len(values) - 1)
-    return [values[index] for index in indices.to_numpy().tolist()]
-
-
-def _numbers(column: pa.ChunkedArray) -> list[Any]:
-    numbers: list[Any] = column.to_pylist() if column.null_count else column.to_numpy().tolist()
-    return numbers
-
-
-def _lists(column: pa.ChunkedArray) -> list[Any]:
-    is_empty = not pc.any(pc.greater(pc.list_value_length(column), 0)).as_py()
-    return [None] * len(column) if is_empty else column.to_pylist()
-
-
-def _texts(array: pa.Array) -> list[str | None]:
-    found: list[str | None] = array.to_numpy(zero_copy_only=False).tolist()
-    return found
-
-
-#: The columns that are no images, each with its fastest way to Python objects; ``to_pylist`` makes a scalar of each.
-_PLAIN = {
-    "table": _repeated, "op": _repeated, "incarnation": _numbers, "lsn": _numbers, "seq": _numbers,
-    "schema_id": _repeated, "txid": _numbers, "committed_at": _repeated, "origin": _repeated, "undecoded": _lists,
-}
-
-
-def image_dicts(column: pa.ChunkedArray) -> list[dict[str, str | None] | None]:
-    """Return a column of maps as dicts; ten times as fast as ``to_pylist``."""
-    found: list[dict[str, str | None] | None] = []
-    for chunk in column.chunks:
-        offsets = chunk.offsets.to_numpy().tolist()
-        first, last = offsets[0], offsets[-1]
-        keys, items = chunk.keys, chunk.items
-        if len(keys) != last - first:
-            keys, items = keys.slice(first, last - first), items.slice(first, last - first)
-        # Of a sliced array, keys and items are either sliced with it or whole, depending on Arrow's version.
-        names, values = _repeated(pa.chunked_array([keys])), _texts(items)
-        valid = chunk.is_valid().to_numpy(zero_copy_only=False).tolist()
-        found += [
-            dict(zip(names[start - first : end - first], values[start - first : end - first], strict=True))
-            if is_valid else None
-            for (start, end), is_valid in zip(pairwise(offsets), valid, strict=True)
-        ]
-    return found

@@ -1,9 +1,9 @@
 """Consumer groups: several processes share the key partitions of a subscription.
 
-Place: on ``subscription``; ``zookeeper`` has the membership. Guarantee: a partition has one owner at a time, and its
-rows come in order. An owner releases a partition between two transactions; the next one continues from its checkpoint,
-so nothing is lost, and what was delivered since comes again. An owner that was frozen or cut off delivers nothing once
-its lease has run out, and cannot save a checkpoint after another process has taken over.
+Place: on ``subscription``; ``membership`` is the group. Guarantee: a partition's rows come in order. An owner releases
+a partition between two transactions; the next one continues from its checkpoint, so nothing is lost, and what was
+delivered since comes again. An owner that was frozen or cut off delivers nothing once its lease has run out, and cannot
+save a checkpoint after another process has taken over.
 """
 
 from __future__ import annotations
@@ -13,53 +13,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from dblake.consume.checkpoints import CheckpointStore
-from dblake.consume.filters import Partition
+from dblake.consume.membership import Membership, assign
 from dblake.consume.model import Transaction
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import DblakeError, Fenced
 from dblake.lake.layout import Paths
 
 logger = logging.getLogger(__name__)
-
-
-class Membership(Protocol):
-    """A process's part in a group. All methods may raise ProgressUnavailable."""
-
-    name: str
-
-    def join(self) -> None:
-        """Become a member; a lost membership begins again."""
-
-    def members(self) -> Sequence[str]:
-        """Return the members' names as known last, in order."""
-
-    def held(self) -> bool:
-        """Return False as soon as other members may take this one's partitions."""
-
-    def lost(self) -> bool:
-        """Return True if membership has ended: all partitions belong to others."""
-
-    def acquire(self, partition: int) -> bool:
-        """Take a partition; return False while another member owns it."""
-
-    def release(self, partition: int) -> None:
-        """Give a partition back."""
-
-    def leave(self) -> None:
-        """End membership, and release everything."""
-
-
-def assign(members: Sequence[str], partitions: int) -> dict[int, str]:
-    """Return the member that each partition belongs to: evenly, the same for every process with the same members.
-
-    >>> assign(["a", "b"], 3)
-    {0: 'a', 1: 'b', 2: 'a'}
-    """
-    ordered = sorted(members)
-    return {number: ordered[number % len(ordered)] for number in range(partitions)} if ordered else {}
 
 
 class GroupSubscription:

@@ -17,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from dblake.consume.event_rows import ROWS_AT_ONCE, image_dicts
+from dblake.consume.event_columns import image_dicts
+from dblake.consume.event_rows import ROWS_AT_ONCE
 from dblake.consume.event_table import EventTable, Wanted
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
 from dblake.consume.model import STATE, Event
+from dblake.consume.partition import Partition
 from dblake.consume.render import render_texts
 from dblake.core.names import split_qualified
 from dblake.core.position import Position

@@ -31,7 +31,7 @@ from dblake.state.run import TableResult, require_success, run_state
 from dblake.verification.run import compare_landed
 
 if TYPE_CHECKING:
-    from dblake.quality.run import Report
+    from dblake.quality.report import Report
     from dblake.reconcile.stream import ReconcileRun
 
 _FINISH_SECONDS = 5.0

@@ -6,21 +6,18 @@ canonical text or rejected by name. Layout: MySQL's source, ``Field::pack`` and 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from ipaddress import IPv4Address
-from itertools import groupby
-
-import numpy as np
-import pyarrow as pa
 
 from dblake.decode import mysql_numbers as numbers
 from dblake.decode import mysql_times as times
-from dblake.decode.mysql_cells import Cells, Text, fixed
+from dblake.decode.mysql_addresses import read_address, read_uuid
+from dblake.decode.mysql_cells import Cells
+from dblake.decode.mysql_columns import Text
 from dblake.decode.mysql_json import json_text
 from dblake.decode.mysql_text import padded, to_hex, to_utf8
+from dblake.decode.mysql_time_text import fraction_bytes
 from dblake.formats.mysql_types import FIXED, MysqlType, parse, set_bytes
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
@@ -28,7 +25,6 @@ _LONG = {"tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4, "tinyblob": 1
          "longblob": 4, "json": 4, "geometry": 4, "vector": 4}
 _WHOLE = {"timestamp": (4, times.timestamp), "datetime": (5, times.datetime), "time": (3, times.time)}
 """Bytes of the whole seconds, before the fraction."""
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def column_storage(spelling: str) -> Storage:
     if name == "binary":
         return Storage(_length_bytes(column.size), True, partial(_read_binary, width=column.size))
     if name in FIXED:
-        return Storage(1, True, _read_uuid if name == "uuid" else partial(_read_address, width=FIXED[name]))
+        return Storage(1, True, read_uuid if name == "uuid" else partial(read_address, width=FIXED[name]))
     return _fixed_storage(column)
 
 
@@ -69,7 +65,7 @@ def _fixed_storage(column: MysqlType) -> Storage:
                 "time": Storage(3, False, times.old_time)}[name]
     if name in ("timestamp", "datetime", "time"):
         whole, read = _WHOLE[name]
-        return Storage(whole + times.fraction_bytes(size), False, partial(read, fraction=size))
+        return Storage(whole + fraction_bytes(size), False, partial(read, fraction=size))
     if name == "decimal":
         read_decimal = partial(numbers.decimal, precision=size, scale=column.scale)
         return Storage(numbers.decimal_bytes(size, column.scale), False, read_decimal)
@@ -108,39 +104,3 @@ def _read_bytes(cells: Cells) -> Text:
 def _read_binary(cells: Cells, width: int) -> Text:
     raw, wrong = padded(cells, width)
     return Text(to_hex(raw), wrong=wrong)
-
-
-def _read_uuid(cells: Cells) -> Text:
-    raw, wrong = padded(cells, FIXED["uuid"])
-    digits = _HEX[np.frombuffer(raw.buffers()[2], np.uint8)].view(np.uint8).reshape(-1, 32)
-    dash = np.full((len(cells), 1), ord("-"), np.uint8)
-    parts = [digits[:, :8], digits[:, 8:12], digits[:, 12:16], digits[:, 16:20], digits[:, 20:]]
-    return Text(fixed(np.hstack([piece for part in parts for piece in (part, dash)][:-1])), wrong=wrong)
-
-
-def _read_address(cells: Cells, width: int) -> Text:
-    """Read addresses, each distinct one once."""
-    raw, wrong = padded(cells, width)
-    distinct = raw.dictionary_encode()
-    read = _ipv4 if width == FIXED["inet4"] else _ipv6
-    return Text(pa.array(map(read, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices), wrong=wrong)
-
-
-def _ipv4(value: bytes) -> str:
-    return str(IPv4Address(value))
-
-
-def _ipv6(value: bytes) -> str:
-    """Return an IPv6 address as MariaDB prints it.
-
-    The first of the longest runs of zeros is left out, even a single zero; IPv4 addresses in it are printed as such.
-    """
-    words = struct.unpack(">8H", value)
-    zeros = max((len(list(run)) for zero, run in groupby(words, key=lambda word: word == 0) if zero), default=0)
-    if not zeros:
-        return ":".join(f"{word:x}" for word in words)
-    start = next(at for at in range(8) if words[at : at + zeros] == (0,) * zeros)
-    if start == 0 and (zeros == 6 or (zeros == 5 and words[5] == 0xFFFF)):
-        return ("::" if zeros == 6 else "::ffff:") + _ipv4(value[12:])
-    before, behind = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + zeros :]))
-    return f"{before}::{behind}"

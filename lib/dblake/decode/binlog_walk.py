@@ -1,87 +1,22 @@
-"""Finds the rows of rows events, and the values of a row.
+"""Finds the rows of rows events.
 
 Called by ``binlog_rows``. A row's length is known only once it has been read, and rows follow one another, so all
-events are walked together: the first row of each, then the second of those that have one, and so on. To keep such a
-step short it reads only null bitmaps and the lengths of values that have one; the width of the columns between comes
-from a table by bitmap byte. Promises that a cursor which leaves its event is detected.
+events are walked together: the first row of each, then the second of those that have one, and so on. Promises that a
+cursor which leaves its event is detected. What a row consists of is left to ``binlog_image``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dblake.decode.binlog_columns import Storage
-from dblake.decode.mysql_cells import Cells
+from dblake.decode.binlog_image import Image
 from dblake.decode.payloads import Bytes, Index, Mask, Payloads
 
 MAX_ROWS = 2**19
 """Rows with greater numbers would have the ``seq`` of the next rows event."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Columns of fixed width, then one of variable width, if any.
-
-    ``widths`` has, for a byte of the null bitmap, the bytes that the fixed columns take for each value of it.
-    ``column`` is the number of the variable one, ``prefix`` the bytes of its length.
-    """
-
-    widths: Sequence[tuple[int, Index]]
-    column: int | None
-    prefix: int
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """The layout of a row's image: a bit for each present column, then the values that are not NULL."""
-
-    columns: Sequence[Storage]
-    bitmap: int
-    steps: Sequence[_Step]
-
-    @classmethod
-    def of(cls, columns: Sequence[Storage]) -> Image:
-        """Return the layout of an image with these columns."""
-        steps: list[_Step] = []
-        run: list[int] = []
-        for number, column in enumerate(columns):
-            if column.is_variable:
-                steps.append(_Step(_widths(columns, run), number, column.width))
-                run = []
-            else:
-                run.append(number)
-        if run:
-            steps.append(_Step(_widths(columns, run), None, 0))
-        return cls(columns, (len(columns) + 7) // 8, steps)
-
-    def end_offsets(self, data: Bytes, at: Index) -> Index:
-        """Return the ends of the images that begin at some offsets; may be past the data."""
-        bits = [data.take(at + byte, mode="clip") for byte in range(self.bitmap)]
-        at = at + self.bitmap
-        for step in self.steps:
-            for byte, widths in step.widths:
-                at = at + widths[bits[byte]]
-            if step.column is not None:
-                sent = (bits[step.column >> 3] >> (step.column & 7) & 1) == 0
-                at = at + (step.prefix + _read_lengths(data, at, step.prefix)) * sent
-        return at
-
-    def cells(self, data: Bytes, at: Index) -> Iterator[Cells]:
-        """Yield every column of the images that begin at some offsets."""
-        bits = [data.take(at + byte, mode="clip") for byte in range(self.bitmap)]
-        at = at + self.bitmap
-        for number, column in enumerate(self.columns):
-            null = (bits[number >> 3] >> (number & 7) & 1) != 0
-            length: Index | int = column.width
-            if column.is_variable:
-                length = _read_lengths(data, at, column.width)
-                at = at + column.width * ~null
-            lengths = length * ~null
-            yield Cells(data, at, lengths, null)
-            at = at + lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +71,3 @@ def _in_order(events: Index, starts: Sequence[Sequence[Index]], rows: Sequence[I
         number, joined, which = number[order], [j[order] for j in joined], which[order]
     last = np.append(which[1:] != which[:-1], True)
     return RowOffsets(joined, events[which], number, last)
-
-
-def _widths(columns: Sequence[Storage], run: Sequence[int]) -> list[tuple[int, Index]]:
-    """Return, for each bitmap byte and each of its values, the bytes of those columns that are not NULL."""
-    out: dict[int, Index] = {}
-    every = np.arange(256)
-    for number in run:
-        sent = (every >> (number & 7) & 1) == 0
-        out[number >> 3] = out.get(number >> 3, np.zeros(256, np.int64)) + sent * columns[number].width
-    return list(out.items())
-
-
-def _read_lengths(data: Bytes, at: Index, width: int) -> Index:
-    """Return the little-endian lengths at some offsets."""
-    out = data.take(at, mode="clip").astype(np.int64)
-    for byte in range(1, width):
-        out |= data.take(at + byte, mode="clip").astype(np.int64) << 8 * byte
-    return out

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dblake.decode.grid import take
-from dblake.decode.mysql_cells import Cells, Text, digits, fixed, trimmed
+from dblake.decode.mysql_cells import Cells
+from dblake.decode.mysql_characters import digits, fixed, trimmed
+from dblake.decode.mysql_columns import Text
 
 _WORD_DIGITS = 9
 _WORD_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from dblake.decode import mysql_numbers as numbers
 from dblake.decode.columns import IMAGE, READ
 from dblake.decode.grid import undecoded_names, with_nulls
-from dblake.decode.mysql_cells import PAD_BYTES, Cells, Text, grid_of
+from dblake.decode.mysql_cells import PAD_BYTES, Cells
+from dblake.decode.mysql_columns import Text, grid_of
 from dblake.decode.mysql_text import content, padded, to_hex, to_utf8
 from dblake.decode.payloads import Bytes, Changes, Index, Payloads
 from dblake.formats.mysql_types import parse

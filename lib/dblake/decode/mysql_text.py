@@ -15,11 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.decode.grid import text_or_hex
-from dblake.decode.mysql_cells import Cells, Text, of_lengths
+from dblake.decode.mysql_cells import Cells
+from dblake.decode.mysql_characters import of_lengths
+from dblake.decode.mysql_columns import Text
 from dblake.decode.payloads import Bytes, Index, Mask
 from dblake.formats.mysql_charsets import CHARSETS, Charset
 
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+HEX_PAIRS = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+"""Two digits for each byte."""
 _WITHOUT_ASCII = ("utf-16-be", "utf-16-le", "utf-32-be")
 """Codecs in which ASCII characters are not ASCII bytes."""
 
@@ -38,7 +41,7 @@ def to_utf8(raw: pa.BinaryArray, charset: str) -> Text:
 def to_hex(raw: pa.BinaryArray) -> pa.StringArray:
     r"""Return ``\x`` and two digits for every byte."""
     data, offsets = content(raw)
-    digits = _HEX[data].view(np.uint8)
+    digits = HEX_PAIRS[data].view(np.uint8)
     return pc.binary_join_element_wise("\\x", of_lengths(digits, 2 * np.diff(offsets)), "")
 
 

@@ -1,14 +1,13 @@
-"""JSON lines in files, and on stdout.
+"""JSON lines in files.
 
-Files have exactly-once effects: a small document beside them records the checkpoint and the length of every file, and
-``open`` cuts off what was written after it.
+Place: an output of ``delivery``. Files have exactly-once effects: a small document beside them records the checkpoint
+and the length of every file, and ``open`` cuts off what was written after it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -107,29 +106,6 @@ class JsonlOutput:
                 f"output: file {file} has {actual} bytes, fewer than the {size} written",
                 next_step="restore it; or move all files and the .checkpoint file beside them away, and start again",
             )
-
-
-class StdoutOutput:
-    """Writes lines to stdout. It holds no checkpoint: a reader of the pipe may have lost lines already written."""
-
-    def __init__(self, context: OutputContext, stream: BinaryIO | None = None) -> None:
-        self._format, self._stream = context.format, stream or sys.stdout.buffer
-
-    def open(self) -> str | None:
-        """Return None; see Output."""
-        return None
-
-    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002 - the caller stores it
-        """Write the lines and flush them; see Output."""
-        for transaction in transactions:
-            lines = [self._format.encode_control(transaction.control)] if transaction.control is not None else []
-            self._stream.writelines(line + b"\n" for line in lines if line is not None)
-            encoded = map(self._format.encode, transaction.events)
-            self._stream.writelines(line + b"\n" for line in encoded if line is not None)
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Do nothing; see Output."""
 
 
 def _unusable(error: OSError) -> OutputUnavailable | ConfigError:

@@ -8,57 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dblake.consume.checkpoints import checkpoint_url, open_store
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import UsageError
-from dblake.core.secret import Reference
 from dblake.lake.layout import Paths
 from dblake.outputs.delivery import Delivery, DeliverySettings
-from dblake.outputs.jsonl import StdoutOutput
 from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.protocol import Format, Output, OutputContext
-from dblake.outputs.registry import make_format, make_output
-
-STDOUT = "-"
-_FORMAT_SETTINGS = "format_settings."
-
-
-@dataclass(frozen=True)
-class Target:
-    """A configured output: its type or class, ``settings`` of that, and what all outputs have.
-
-    ``secrets`` are references by key; those of ``format_settings`` have its name and a dot before their key.
-    """
-
-    kind: str = STDOUT
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    secrets: Mapping[str, Reference] = field(default_factory=dict)
-    format: str = "native"
-    format_settings: Mapping[str, Any] = field(default_factory=dict)
-    tables: Sequence[str] = ("*.*",)
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    start: str = "bootstrap"
-    partition: Partition | None = None
-    max_events: int = 5000
-    retry_seconds: float = 300.0
-    max_dead_letters: int = 100
-
-    def make(self, name: str, source: str, facts: Mapping[str, Any]) -> Output:
-        """Return the output. ``facts`` describe the source, for formats that name it."""
-        secrets = {key: reference.resolve() for key, reference in self.secrets.items()}
-        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets)
-        return StdoutOutput(context) if self.kind == STDOUT else make_output(self.kind, context, self.settings)
-
-    def _make_format(self, secrets: Mapping[str, str], facts: Mapping[str, Any]) -> Format:
-        own = {key.removeprefix(_FORMAT_SETTINGS): value for key, value in secrets.items()
-               if key.startswith(_FORMAT_SETTINGS)}
-        known = facts if self.format == "debezium" else {}
-        return make_format(self.format, {**known, **self.format_settings, **own})
+from dblake.outputs.target import STDOUT, Target
 
 
 @dataclass(frozen=True)

@@ -9,59 +9,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
-from dblake.core.errors import ChecksFailed, ConfigError, DblakeError
 from dblake.core.progress import stage
 from dblake.lake.files import replace_folder
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.storage import join
 from dblake.quality.pending import read_passed_bounds
-from dblake.quality.results import RESULTS, Outcome, select_failed
+from dblake.quality.report import Report
+from dblake.quality.results import RESULTS, Outcome
 from dblake.quality.selection import Selection
-from dblake.quality.user_suite import USER_SUITE_PREFIX, UserSuite
+from dblake.quality.user_suite import UserSuite
 from dblake.quality.validation import Validation
-
-_MAX_LISTED_OUTCOMES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The outcomes of a run; ``pages`` is the first HTML page, None if no pages were built."""
-
-    outcomes: Sequence[Outcome]
-    pages: str | None
-
-    def require_success(self) -> None:
-        """Raise unless every expectation passed.
-
-        Raises ChecksFailed if rows are wrong, ConfigError if only expectations of user suites could not be evaluated,
-        and DblakeError if built-in ones could not.
-        """
-        failed = select_failed(self.outcomes)
-        if failed:
-            listed = [str(outcome) for outcome in failed[:_MAX_LISTED_OUTCOMES]]
-            if len(failed) > _MAX_LISTED_OUTCOMES:
-                listed.append(f"and {len(failed) - _MAX_LISTED_OUTCOMES} more")
-            raise ChecksFailed(
-                f"{len(failed)} of {len(self.outcomes)} expectations failed: {'; '.join(listed)}",
-                next_step='find the cause in docs/runbook.md, "65 a check failed"',
-            )
-        faults = [outcome for outcome in self.outcomes if outcome.fault]
-        listed = [str(outcome) for outcome in faults[:_MAX_LISTED_OUTCOMES]]
-        if faults and all(outcome.suite.startswith(USER_SUITE_PREFIX) for outcome in faults):
-            raise ConfigError(
-                "; ".join(f"{outcome.suite}: {text}" for outcome, text in zip(faults, listed, strict=False)),
-                next_step="correct the suite",
-            )
-        if faults:
-            raise DblakeError(f"{'; '.join(listed)}; this is a bug", next_step="report this message")
 
 
 def run_check(

@@ -1,14 +1,14 @@
 """SQL for DuckDB: the versions of a table's rows, from its events.
 
-Place: between ``rows`` and ``engine``; the twin of ``live.history_sql``. Guarantee: one row per version, with the time
-and position from and until which it was valid. A row that a dump read again as it already was is no version.
+Place: between ``rows`` and ``engine``; the twin of ``history.history_sql``. Guarantee: one row per version, with the
+time and position from and until which it was valid. A row that a dump read again as it already was is no version.
 """
 
 from __future__ import annotations
 
 from dblake.spark.types import TEXT
 from dblake.sql.duckdb_types import read_sql
-from dblake.sql.live import require_history_names
+from dblake.sql.history import require_history_names
 from dblake.sql.names import quoted
 from dblake.sql.rows import text
 from dblake.state.shape import Shape

@@ -27,7 +27,8 @@ from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.read.reading import LakeReading, TableReading, open_reading
 from dblake.spark.sql_literals import delta, identifier, literal, position
-from dblake.sql.live import history_sql, live_sql, plain_sql, state_rows_sql
+from dblake.sql.history import history_sql
+from dblake.sql.live import live_sql, plain_sql, state_rows_sql
 from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, spelled, sql_name
 from dblake.sql.system import SYSTEM_TABLES, SystemTable
 from dblake.state.files import table_columns

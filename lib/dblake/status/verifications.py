@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dblake.lake.layout import Paths
+from dblake.status.problem import problem
 from dblake.verification.ledger import last_whole, newest_by_table
 
 _SECONDS_PER_HOUR = 3600
@@ -44,20 +45,16 @@ def verification_problems(
     """
     by_table = {entry["table"]: entry for entry in entries}
     problems = [
-        _problem("differs", table, f"{entry['differences']:,} rows of state differ from the source",
-                 f"verify --table '{table}' --repair --wait")
+        problem("differs", table, f"{entry['differences']:,} rows of state differ from the source",
+                f"verify --table '{table}' --repair --wait")
         for table, entry in by_table.items() if entry["differences"]
     ]
     for table in sorted(tables) if max_age_seconds is not None else ():
         entry = by_table.get(table)
         if entry is None:
-            problems.append(_problem("unverified", table, "it has never been verified", f"verify --table '{table}'"))
+            problems.append(problem("unverified", table, "it has never been verified", f"verify --table '{table}'"))
         elif entry["age_seconds"] > max_age_seconds:
             hours = entry["age_seconds"] / _SECONDS_PER_HOUR
-            problems.append(_problem("unverified", table, f"its newest verification is {hours:,.1f} h old",
-                                     f"verify --table '{table}'"))
+            problems.append(problem("unverified", table, f"its newest verification is {hours:,.1f} h old",
+                                    f"verify --table '{table}'"))
     return problems
-
-
-def _problem(code: str, table: str, detail: str, next_step: str) -> dict[str, Any]:
-    return {"code": code, "table": table, "detail": detail, "next": next_step}

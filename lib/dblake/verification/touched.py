@@ -21,7 +21,13 @@ from dblake.lake.log import query_arrow
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import find_table
 from dblake.state.fold import key_texts
+from dblake.verification.arrays import join_chunks
 from dblake.verification.landed import quoted
+
+_EVENTS = pa.schema({
+    "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "op": pa.string(), "key": IMAGE,
+    "txid": pa.int64(),
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +47,17 @@ class Touched:
         snapshots = [read.snapshot for read in reads if read.snapshot]
         if snapshots:
             since = f"({since} OR txid >= {min(snapshot.xmin for snapshot in snapshots)})"
-        rows = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
         events = find_table(paths.events)
-        if events:
-            rows = query_arrow(
-                events,
-                f'SELECT {", ".join(_COLUMNS)} FROM t WHERE "table" = {quoted(table)} AND '
-                f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
-            )
-        rows = rows.cast(pa.schema(list(_COLUMNS.items()))).combine_chunks()
+        rows = query_arrow(
+            events,
+            f'SELECT {", ".join(_EVENTS.names)} FROM t WHERE "table" = {quoted(table)} AND '
+            f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
+        ) if events else _EVENTS.empty_table()
+        rows = rows.cast(_EVENTS).combine_chunks()
         self._at = [rows[name].to_numpy() for name in ("incarnation", "lsn", "seq")]
         self._txid = rows["txid"].fill_null(-1).to_numpy()
         self._truncates = pc.equal(rows["op"], TRUNCATE).to_numpy().astype(bool)
-        self._keys = key_texts(_chunk(rows["key"]), primary_key)
+        self._keys = key_texts(join_chunks(rows["key"]), primary_key)
 
     def keys(self, read: Read) -> pa.Array:
         """Return the keys, in state's form, of events that the read may not reflect."""
@@ -83,16 +87,3 @@ def schema_change(versions: list[SchemaVersion], schema_id: str, low: Position) 
     return versions[-1].schema.schema_id != schema_id or any(
         version.since > low and version.schema.schema_id != schema_id for version in versions
     )
-
-
-_COLUMNS = {
-    "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "op": pa.string(), "key": IMAGE,
-    "txid": pa.int64(),
-}
-
-
-def _chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        return combined.chunk(0) if combined.num_chunks else pa.array([], combined.type)
-    return combined

@@ -21,7 +21,7 @@ from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.log import PgLogStream
-from dblake.source.postgres.pgoutput import lsn_number
+from dblake.source.postgres.lsn import lsn_number
 from tests.model.dblog import High, Landed, fold, reconcile
 from tests.support.backends import PostgresBackend, Row
 from tests.support.lake import CaptureLake

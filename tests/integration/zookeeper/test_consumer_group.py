@@ -13,9 +13,11 @@ import pytest
 
 from dblake.consume.api import open_group
 from dblake.consume.checkpoints import open_store
-from dblake.consume.group import GroupSubscription, assign
+from dblake.consume.group import GroupSubscription
+from dblake.consume.membership import assign
 from dblake.consume.model import Event
-from dblake.consume.zookeeper import ZookeeperCheckpoint, ZookeeperMembership
+from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
+from dblake.consume.zookeeper.membership import ZookeeperMembership
 from dblake.core.errors import ConfigError, Fenced
 from dblake.core.position import Position
 from dblake.core.zookeeper_url import ZookeeperUrl

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dblake.capture.batch import BatchBuilder, Closed, NoRoom
-from dblake.capture.windows import OpenChunk
+from dblake.capture.open_chunk import OpenChunk
 from dblake.core.position import ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.landing.columns import CAPTURED, COPY, LANDING

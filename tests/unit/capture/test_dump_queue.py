@@ -19,7 +19,7 @@ from dblake.capture.dump_queue import (
     set_control,
 )
 from dblake.capture.dump_task import Control, DumpProgress, DumpRequest, DumpState, DumpTask, KeyRange
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.throttle import Throttle, read_throttle, set_throttle
 from dblake.core.errors import ConfigError
 from dblake.landing.control import DumpStart

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.lease import LocalLease
+from dblake.capture.local_lease import LocalLease
 from dblake.core.errors import ConfigError, Fenced
 
 LIB = Path(__file__).parents[3] / "lib"

@@ -11,8 +11,8 @@ import pytest
 
 from dblake.capture.catalog_scan import CatalogScan
 from dblake.capture.dump_queue import dump_status, pending_tasks, save_progress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.lifecycle import Lifecycle
-from dblake.capture.progress import FileProgress
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.table_life import missing_rows, read_lives

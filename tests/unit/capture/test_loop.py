@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.lease import LocalLease
+from dblake.capture.local_lease import LocalLease
 from dblake.capture.loop import Landed, Until
 from dblake.core.errors import Fenced
 from dblake.core.schema import Column, TableSchema

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.progress import FileProgress, ProgressStore, open_progress
+from dblake.capture.file_progress import FileProgress
+from dblake.capture.progress import ProgressStore, open_progress
 from dblake.core.errors import ConfigError, ProgressUnavailable
 from tests.support.progress_contract import ProgressContract, Write
 

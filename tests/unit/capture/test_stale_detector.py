@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dblake.capture.dump_queue import pending_tasks, queue_dump, save_progress
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.stale_detector import SavedFingerprint, StaleTableDetector, stale_reason
 from dblake.capture.stale_tables import read_stale_tables
 from dblake.core.schema import Column, TableSchema

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dblake.capture.windows import OpenChunk, Windows
+from dblake.capture.open_chunk import OpenChunk
+from dblake.capture.windows import Windows
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ChunkRead, WatermarkSeen

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dblake.changes.consolidate import Way, consolidate
+from dblake.changes.consolidate import consolidate
+from dblake.changes.differences import Way
 from dblake.changes.lines import encode_consolidated, encode_events
 from dblake.changes.span import Span
 from dblake.core.errors import PointOutOfRange, UsageError

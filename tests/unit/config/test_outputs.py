@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dblake.config import load_config
-from dblake.consume.filters import Partition
+from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
-from dblake.outputs.run import Target
+from dblake.outputs.target import Target
 
 BASE = {
     "warehouse": "./warehouse", "progress": "file:./progress",

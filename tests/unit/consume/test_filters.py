@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.filters import Selection
+from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
 from dblake.decode.columns import IMAGE
 from tests.support.schemas import table_schema

@@ -12,10 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from dblake.consume import event_table, transactions
-from dblake.consume.checkpoints import FileCheckpoint
 from dblake.consume.cursor import BEGINNING, Cursor, write_checkpoint
-from dblake.consume.filters import Partition, Selection
+from dblake.consume.file_checkpoint import FileCheckpoint
+from dblake.consume.filters import Selection
 from dblake.consume.model import Transaction
+from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointOutOfRange, StateNotReady, UsageError
 from dblake.core.schema import Column, TableSchema

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import dblake.core.supervisor
-from dblake.core.supervisor import Part, is_restarted, label_line, supervise
+from dblake.core.labeled_lines import label_line
+from dblake.core.supervised_process import Part
+from dblake.core.supervisor import is_restarted, supervise
 
 _RUNS = "import time; print('up', flush=True); time.sleep(60)"
 _FAILS = "import sys; print('up', flush=True); sys.exit({})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymysqlreplication.constants import BINLOG, FIELD_TYPE
 
-from dblake.decode import mysql_json
+from dblake.decode import mysql_json_values as values
 from dblake.formats.binlog import DELETE_ROWS, FIRST_ROWS_V2, UPDATE_ROWS, WRITE_ROWS
 
 
@@ -17,6 +17,6 @@ def test_rows_event_types_equal_the_librarys() -> None:
 
 
 def test_json_opaque_types_equal_the_librarys() -> None:
-    assert (mysql_json._TIMESTAMP, mysql_json._DATE, mysql_json._TIME, mysql_json._DATETIME, mysql_json._DECIMAL) == (
+    assert (values._TIMESTAMP, values._DATE, values._TIME, values._DATETIME, values._DECIMAL) == (
         FIELD_TYPE.TIMESTAMP, FIELD_TYPE.DATE, FIELD_TYPE.TIME, FIELD_TYPE.DATETIME, FIELD_TYPE.NEWDECIMAL
     )

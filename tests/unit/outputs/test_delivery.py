@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from dblake.consume.checkpoints import FileCheckpoint
+from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable
 from dblake.lake.log import query_rows
 from dblake.outputs.delivery import Delivery, DeliverySettings
-from dblake.outputs.jsonl import JsonlOutput, StdoutOutput
+from dblake.outputs.jsonl import JsonlOutput
 from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
+from dblake.outputs.stdout import StdoutOutput
 from tests.support.consumers import TABLES, Shop, describe
 
 CONTEXT = OutputContext("archive", ["shop"], NativeFormat())

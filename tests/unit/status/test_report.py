@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblake.capture.dump_queue import pending_tasks, queue_dump, save_progress
-from dblake.capture.progress import FileProgress
+from dblake.capture.file_progress import FileProgress
 from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.config import load_config
 from dblake.core.position import Position, ResumePoint
@@ -25,8 +25,9 @@ from dblake.lake.log import record_batch
 from dblake.lake.schemas import SCHEMAS
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
+from dblake.status.dump_estimate import estimate_dump
 from dblake.status.lag import Stage
-from dblake.status.report import estimate_dump, log_problems
+from dblake.status.stage_problems import log_problems
 from dblake.status.verifications import verification_problems
 from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
 from jobs.status import status

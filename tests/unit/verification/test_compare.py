@@ -11,7 +11,8 @@ import pytest
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.state.shape import Shape, StateColumn
-from dblake.verification.compare import absent_keys, compare_rows, differs
+from dblake.verification.arrays import differs
+from dblake.verification.compare import absent_keys, compare_rows
 from dblake.verification.ledger import ChunkResult, Differences, Round, append_results, read_rounds
 from dblake.verification.state_rows import repeated_keys
 

@@ -23,7 +23,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkRead, ChunkRequest
 from dblake.formats.mysql_types import parse
 from dblake.landing.columns import MYSQL_ROWS
-from dblake.source.mysql import catalog, sql_literals
+from dblake.source.mysql import catalog, keys, sql_literals
 from dblake.source.mysql.driver_errors import table_errors, translate_errors
 from dblake.source.mysql.result_rows import ResultRows, split_values
 from dblake.source.mysql.settings import MysqlSettings
@@ -127,7 +127,7 @@ class MysqlChunkReader:
             raw = row[schema.names.index(name)] or b""
             charset = parse(type_).charset
             text = self._text(cur, raw, charset) if charset else raw.decode("latin-1")
-            key.append(sql_literals.canonical(type_, text))
+            key.append(keys.canonical(type_, text))
         return tuple(key)
 
     @staticmethod
@@ -150,15 +150,15 @@ def _key_columns(schema: TableSchema) -> list[tuple[str, str]]:
 
 def _condition(table: catalog.CatalogTable, request: ChunkRequest) -> str:
     """Return the condition of the rows to read, empty for all."""
-    keys = _key_columns(table.schema)
+    columns = _key_columns(table.schema)
     try:
         if request.keys is not None:
-            return " OR ".join(sql_literals.equal(keys, key) for key in request.keys)
+            return " OR ".join(keys.equal(columns, key) for key in request.keys)
         bounds = []
         if request.after is not None:
-            bounds.append(f"({sql_literals.after(keys, request.after)})")
+            bounds.append(f"({keys.after(columns, request.after)})")
         if request.upto is not None:
-            bounds.append(sql_literals.upto(keys, request.upto))
+            bounds.append(keys.upto(columns, request.upto))
         return " AND ".join(bounds)
     except ValueError as error:
         raise _invalid_key(request.table) from error

@@ -18,14 +18,9 @@ from pymysqlreplication.event import FormatDescriptionEvent, QueryEvent, RotateE
 from pymysqlreplication.exceptions import MalformedBinLogEvent, StatusVariableMismatch
 from pymysqlreplication.packet import BinLogPacketWrapper
 
-from dblake.source.mysql.events import (
-    BODY,
-    QUERY_COMPRESSED,
-    Query,
-    statement_bytes,
-    uncompressed_query,
-    xa_name,
-)
+from dblake.source.mysql.events import BODY, QUERY_COMPRESSED, Query, statement_bytes
+from dblake.source.mysql.gtid_events import xa_name
+from dblake.source.mysql.packed_events import uncompressed_query
 
 _POST_HEADER_BYTES = 13
 """Before the status variables of a Query event."""

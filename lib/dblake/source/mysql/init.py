@@ -15,10 +15,12 @@ import pymysql
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.core.source import InitPlan
 from dblake.source.mysql import statements
-from dblake.source.mysql.catalog_facts import CatalogFacts, read_facts
+from dblake.source.mysql.catalog_facts import CatalogFacts
+from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
 from dblake.source.mysql.driver_errors import translate_errors, translate_init_errors
-from dblake.source.mysql.preflight import can_mark, findings
+from dblake.source.mysql.preflight import findings
+from dblake.source.mysql.preflight_role import can_mark
 from dblake.source.mysql.settings import MysqlSettings
 
 _DONE_HERE = ("role", "watermark_table", "watermark_rows", "watermark_privileges", "table_privileges")

@@ -13,8 +13,9 @@ from dblake.core.source import Check
 from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.mysql import statements
 from dblake.source.mysql.catalog import CatalogTable
-from dblake.source.mysql.catalog_facts import CatalogFacts, cascades_are_logged
+from dblake.source.mysql.catalog_facts import CatalogFacts
 from dblake.source.mysql.finding import finding, script
+from dblake.source.mysql.foreign_keys import cascades_are_logged
 from dblake.source.mysql.settings import MysqlSettings
 from dblake.source.mysql.sql_literals import identifier
 

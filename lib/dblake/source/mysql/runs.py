@@ -22,7 +22,8 @@ from pymysqlreplication.constants import BINLOG
 
 from dblake.core.schema import TableSchema
 from dblake.source.mysql import checksums, events, watermarks
-from dblake.source.mysql.events import BODY, COMMIT_TIME_OFFSET
+from dblake.source.mysql.events import BODY
+from dblake.source.mysql.gtid_events import COMMIT_TIME_OFFSET
 from dblake.source.mysql.gtids import Gtid
 from dblake.source.mysql.packets import Events
 from dblake.source.mysql.relations import Captured

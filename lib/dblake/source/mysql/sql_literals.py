@@ -8,10 +8,7 @@ what a FLOAT column stores.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from math import isfinite
-
-import pyarrow as pa
 
 from dblake.formats.mysql_types import MysqlType, parse
 
@@ -45,7 +42,7 @@ def literal(type_: str, value: str) -> str:
     column = parse(type_)
     match column.name:
         case "enum":
-            return str(_enum_number(column, value))
+            return str(enum_number(column, value))
         case "set":
             labels = value.split(",") if value else []
             return str(sum({1 << _label_number(column, label) for label in labels}))
@@ -73,62 +70,8 @@ def literal(type_: str, value: str) -> str:
     raise ValueError(f"type {column.name} has no constants")
 
 
-def canonical(type_: str, value: str) -> str:
-    """Return the canonical text of a key value that the server printed as ``value`` (bytes as Latin-1)."""
-    column = parse(type_)
-    match column.name:
-        case "bit":
-            return "".join(f"{ord(byte):08b}" for byte in value)[-column.size :]
-        case "double":
-            return str(pa.scalar(float(value)).cast(pa.string()).as_py())
-        case "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob":
-            raw = value.encode("latin-1")
-            return "\\x" + (raw.ljust(column.size, b"\0") if column.name == "binary" else raw).hex()
-        case "year":
-            return value.zfill(4)
-        case "decimal":
-            # ZEROFILL adds zeros in front.
-            return re.sub(r"^(-?)0+(?=[0-9])", r"\1", value)
-        case name if name in _INTEGERS:
-            return str(int(value))
-    return value
-
-
-def after(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """Return the condition of the rows behind a key; columns are given as name and type.
-
-    Expanded column by column: for ``(a, b) > (1, 2)`` the servers read the table from its beginning.
-    """
-    terms: list[str] = []
-    equal_so_far: list[str] = []
-    for (name, type_), value in zip(columns, key, strict=True):
-        terms.append(" AND ".join([*equal_so_far, _greater(name, type_, value)]))
-        equal_so_far.append(f"{identifier(name)} = {literal(type_, value)}")
-    return " OR ".join(f"({term})" for term in terms)
-
-
-def upto(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """Return the condition of the row with a key and of those before it; the first column is an integer."""
-    (name, type_), *_ = columns
-    return f"{identifier(name)} <= {literal(type_, key[0])} AND NOT ({after(columns, key)})"
-
-
-def equal(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:
-    """Return the condition of the one row with a key."""
-    parts = [f"{identifier(n)} = {literal(t, value)}" for (n, t), value in zip(columns, key, strict=True)]
-    return f"({' AND '.join(parts)})"
-
-
-def _greater(name: str, type_: str, value: str) -> str:
-    column = parse(type_)
-    if column.name != "enum":
-        return f"{identifier(name)} > {literal(type_, value)}"
-    # An enum is ordered by number but compared as text: only a list of the later numbers uses the key.
-    rest = range(_enum_number(column, value) + 1, len(column.labels) + 1)
-    return f"{identifier(name)} IN ({', '.join(map(str, rest))})" if rest else "FALSE"
-
-
-def _enum_number(column: MysqlType, label: str) -> int:
+def enum_number(column: MysqlType, label: str) -> int:
+    """Return the number by which an enum is ordered: labels from 1, the empty value 0. Raises ValueError."""
     return _label_number(column, label) + 1 if label else 0
 
 

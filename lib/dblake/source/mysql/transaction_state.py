@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dblake.core.errors import ACCEPT_GAP, PositionLost, SourceError
 from dblake.source.mysql import events
-from dblake.source.mysql.events import Begin
+from dblake.source.mysql.gtid_events import Begin
 from dblake.source.mysql.gtids import ExecutedGtids
 from dblake.source.mysql.log_cursor import LogCursor
 from dblake.source.mysql.pieces import PieceBuilder

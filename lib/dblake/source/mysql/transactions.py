@@ -18,7 +18,7 @@ from pymysqlreplication.constants import BINLOG
 
 from dblake.core.errors import ACCEPT_GAP, DblakeError, PositionLost, SourceError, Unsupported
 from dblake.formats.binlog import TABLE_ID_BYTES
-from dblake.source.mysql import control_events, events
+from dblake.source.mysql import control_events, events, gtid_events, packed_events
 from dblake.source.mysql.gtids import ExecutedGtids
 from dblake.source.mysql.log_cursor import LogCursor
 from dblake.source.mysql.log_position import LogPosition
@@ -34,7 +34,7 @@ _BODY, _CHECKSUM_BYTES, _CRC32_RESIDUE = events.BODY, events.CHECKSUM_BYTES, eve
 _TABLE_ID_END = _BODY + TABLE_ID_BYTES
 """Behind the number of the table, in TABLE_MAP and rows events."""
 _SIZE_AND_END = struct.Struct("<II").unpack_from
-_MAY_LEAVE_ROWS = events.ROWS | events.COMPRESSED_ROWS.keys() | {
+_MAY_LEAVE_ROWS = events.ROWS | packed_events.COMPRESSED_ROWS.keys() | {
     BINLOG.QUERY_EVENT, events.QUERY_COMPRESSED, BINLOG.XA_PREPARE_EVENT, BINLOG.FORMAT_DESCRIPTION_EVENT,
 }  # fmt: skip
 """Types of events after which the consumer may want to cut a piece."""
@@ -63,15 +63,15 @@ class Transactions:
             BINLOG.QUERY_EVENT: self._on_query,
             events.QUERY_COMPRESSED: self._on_query,
             BINLOG.XID_EVENT: lambda _: state.commit(),
-            BINLOG.GTID_LOG_EVENT: lambda event: state.begin(event, events.read_gtid(event)),
-            BINLOG.ANONYMOUS_GTID_LOG_EVENT: lambda event: state.begin(event, events.read_gtid(event)),
-            events.GTID_TAGGED: lambda event: state.begin(event, events.read_tagged_gtid(event)),
-            BINLOG.MARIADB_GTID_EVENT: lambda event: state.begin(event, events.read_mariadb_gtid(event)),
+            BINLOG.GTID_LOG_EVENT: lambda event: state.begin(event, gtid_events.read_gtid(event)),
+            BINLOG.ANONYMOUS_GTID_LOG_EVENT: lambda event: state.begin(event, gtid_events.read_gtid(event)),
+            events.GTID_TAGGED: lambda event: state.begin(event, gtid_events.read_tagged_gtid(event)),
+            BINLOG.MARIADB_GTID_EVENT: lambda event: state.begin(event, gtid_events.read_mariadb_gtid(event)),
             BINLOG.XA_PREPARE_EVENT: self._on_xa_prepare,
             events.TRANSACTION_PAYLOAD: self._on_payload,
             BINLOG.PARTIAL_UPDATE_ROWS_EVENT: self._on_partial_rows,
             **dict.fromkeys(events.ROWS, self._on_rows),
-            **dict.fromkeys(events.COMPRESSED_ROWS, self._on_rows),
+            **dict.fromkeys(packed_events.COMPRESSED_ROWS, self._on_rows),
             **dict.fromkeys(events.IGNORED, lambda _: state.pass_event()),
         }  # fmt: skip
 
@@ -230,8 +230,8 @@ class Transactions:
         if captured.schema is None and not captured.is_watermark_table:
             self._pieces.skip_row()
             return
-        if event[4] in events.COMPRESSED_ROWS:
-            event = events.uncompressed_rows(event)
+        if event[4] in packed_events.COMPRESSED_ROWS:
+            event = packed_events.uncompressed_rows(event)
         if captured.schema is not None:
             self._pieces.append_row(captured.schema, event)
         elif event[4] in events.UPDATES:
@@ -258,7 +258,7 @@ class Transactions:
         return captured
 
     def _on_payload(self, event: bytes) -> None:
-        self._payload = events.unpack_payload(event)
+        self._payload = packed_events.unpack_payload(event)
 
     def _on_xa_prepare(self, event: bytes) -> None:
         name, is_one_phase = control_events.read_xa_prepare(event)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from dblake.core.errors import PrerequisitesNotMet
 from dblake.formats.binlog import FIRST_ROWS_V2, ROWS_HEADER_BYTES
-from dblake.source.mysql.events import BODY, read_packed
+from dblake.source.mysql.events import BODY
+from dblake.source.mysql.length_encoded import read_packed
 
 WATERMARK_TABLE = "watermark"
 

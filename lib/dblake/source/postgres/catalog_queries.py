@@ -14,19 +14,11 @@ from psycopg2.extensions import cursor
 
 from dblake.core.names import TableFilter
 from dblake.source.postgres import catalog, ddl_trigger
-from dblake.source.postgres.catalog_facts import (
-    WATERMARK_TABLE,
-    CatalogFacts,
-    Identity,
-    Publication,
-    Role,
-    Server,
-    Slot,
-    Table,
-    WatermarkTable,
-)
+from dblake.source.postgres.capture_objects import WATERMARK_TABLE, Publication, Slot, WatermarkTable
+from dblake.source.postgres.catalog_facts import CatalogFacts, Role, Server
 from dblake.source.postgres.driver_errors import is_plugin_refusal
 from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.table_facts import Identity, Table
 
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_database(),

@@ -19,8 +19,9 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
+from dblake.formats import pgoutput as letters
 from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
-from dblake.source.postgres import pgoutput
+from dblake.source.postgres.lsn import widen
 from dblake.source.postgres.relations import Numbers, TableRegistry
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -92,7 +93,7 @@ class MessageRun:
     def transactions(self, plugin: Plugin, near_txid: int) -> TransactionColumns:
         """Return the run's transactions, ``carried`` first. ``near_txid`` is a 64-bit id of about the same time."""
         begins = plugin.parse_begins(self.begins)
-        columns = [begins["lsn"], pgoutput.widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
+        columns = [begins["lsn"], widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
         starts = self.starts
         number = 0
         if self.carried is not None:
@@ -193,7 +194,7 @@ def frame(
             pa.repeat(pa.scalar(incarnation, pa.int64()), len(kept)),
             pa.array(lsns[kept]),
             pa.array(numbers[kept] * 2),
-            pa.array([ROW, TRUNCATE]).take(pa.array((kinds[kept] == pgoutput.TRUNCATE).astype(np.int8))),
+            pa.array([ROW, TRUNCATE]).take(pa.array((kinds[kept] == letters.TRUNCATE).astype(np.int8))),
             names.take(pa.array(which[kept])),
             schema_ids.take(pa.array(which[kept])),
             pa.array(transactions.txid[txn_kept]),
@@ -232,7 +233,7 @@ def _resolve_tables(
     names = pa.array([r.schema.table if r.schema else None for r in resolved], pa.string())
     ids = pa.array([r.schema.schema_id if r.schema else None for r in resolved], pa.string())
     captured = np.array([r.schema is not None for r in resolved])[which]
-    marks = np.array([r.is_watermark_table for r in resolved])[which] & (kinds == pgoutput.UPDATE)
+    marks = np.array([r.is_watermark_table for r in resolved])[which] & (kinds == letters.UPDATE)
     return names, ids, which, captured, marks
 
 

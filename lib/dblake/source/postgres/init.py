@@ -8,7 +8,6 @@ in a transaction of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from psycopg2 import sql
@@ -16,12 +15,12 @@ from psycopg2.extensions import connection, encrypt_password
 
 from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet
 from dblake.core.source import InitPlan
-from dblake.source.postgres import ddl_trigger, statements
-from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, CatalogFacts
+from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import translate_errors, translate_init_errors
-from dblake.source.postgres.preflight import ALL_OPERATIONS, findings, is_usable
+from dblake.source.postgres.init_steps import build_slot_steps, build_steps
+from dblake.source.postgres.preflight import findings, is_usable
 from dblake.source.postgres.settings import PostgresSettings
 
 _MANUAL_CHECKS = (
@@ -55,10 +54,10 @@ def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> Ini
         password = sql.Literal(encrypt_password(settings.password, settings.user, conn, "scram-sha-256"))
         with translate_init_errors(settings, admin), conn.cursor() as cur:
             cur.execute("BEGIN")
-            for step in _build_steps(facts, settings, password):
+            for step in build_steps(facts, settings, password):
                 cur.execute(step)
             cur.execute("COMMIT")
-            for step in _build_slot_steps(facts, settings):
+            for step in build_slot_steps(facts, settings):
                 cur.execute(step)
         return plan
     finally:
@@ -68,8 +67,8 @@ def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> Ini
 def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSettings) -> InitPlan:
     placeholder = sql.Literal("<the password of source.password>")
     with conn.cursor() as cur:
-        steps = [step.as_string(cur) + ";" for step in _build_steps(facts, settings, placeholder)]
-        slot = [step.as_string(cur) + ";" for step in _build_slot_steps(facts, settings)]
+        steps = [step.as_string(cur) + ";" for step in build_steps(facts, settings, placeholder)]
+        slot = [step.as_string(cur) + ";" for step in build_slot_steps(facts, settings)]
         manual = [f.check(cur) for f in findings(facts, settings) if f.name in _MANUAL_CHECKS and f.detail]
     return InitPlan(
         (*(["BEGIN;", *steps, "COMMIT;"] if steps else []), *slot),
@@ -112,54 +111,3 @@ def _read_facts(conn: connection, settings: PostgresSettings) -> CatalogFacts:
             next_step="rename it, or set source.watermark_schema to another schema",
         )
     return facts
-
-
-def _build_steps(
-    facts: CatalogFacts, settings: PostgresSettings, password: sql.Composable
-) -> Iterator[sql.Composable]:
-    role, marks = facts.role, facts.watermarks
-    if role is None:
-        yield statements.create_role(settings, password)
-    elif not (role.can_login and role.can_replicate):
-        yield statements.alter_role(settings, "LOGIN REPLICATION")
-    if role is None or not role.can_connect:
-        yield statements.grant_connect(settings)
-    if inaccessible := {t.schema for t in facts.tables if not t.can_use_schema}:
-        yield statements.grant_usage(settings, inaccessible)
-    if unreadable := [t for t in facts.tables if not t.can_select]:
-        yield statements.grant_select(settings, unreadable)
-    if marks is None:
-        yield statements.create_watermark_schema(settings)
-    if marks is None or marks.oid is None:
-        yield statements.create_watermark_table(settings)
-    if marks is None or not set(WATERMARK_ROWS) <= (marks.rows or set()):
-        yield statements.insert_watermark_rows(settings)
-    if marks is None or not marks.can_use_schema:
-        yield statements.grant_usage(settings, [settings.watermark_schema])
-    if marks is None or not marks.can_read_and_update:
-        yield statements.grant_watermarks(settings)
-    if settings.plugin == "pgoutput":
-        yield from _build_publication_steps(facts, settings)
-    if settings.log_ddl and not facts.has_ddl_triggers:
-        yield from ddl_trigger.create(settings)
-
-
-def _build_publication_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[sql.Composable]:
-    publication, marks = facts.publication, facts.watermarks
-    publishable = [t for t in facts.tables if t.is_publishable]
-    if publication is None:
-        yield statements.create_publication(settings, publishable)
-        return
-    missing = [t for t in publishable if not publication.publishes(t.oid, t.schema_oid)]
-    lacks_marks = marks is None or marks.oid is None or not publication.publishes(marks.oid, marks.schema_oid)
-    if missing or (lacks_marks and not publication.has_all_tables):
-        yield statements.add_tables(settings, missing, watermarks=lacks_marks)
-    if not publication.has_all_operations:
-        yield statements.set_publication(settings, ALL_OPERATIONS)
-    if not publication.is_via_root:
-        yield statements.set_publication(settings, "publish_via_partition_root = true")
-
-
-def _build_slot_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[sql.Composable]:
-    if facts.slot is None:
-        yield statements.create_slot(settings, facts.server.version)

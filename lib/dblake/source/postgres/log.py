@@ -20,9 +20,11 @@ from dblake.core.errors import PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece
+from dblake.formats import pgoutput as letters
 from dblake.source.postgres import ddl_trigger, frames, pgoutput, wal2json
 from dblake.source.postgres.connection import connect_replication
 from dblake.source.postgres.driver_errors import translate_errors
+from dblake.source.postgres.lsn import lsn_number
 from dblake.source.postgres.pieces import PieceBuilder
 from dblake.source.postgres.relations import Relations, TableRegistry
 from dblake.source.postgres.row_layouts import RowLayouts
@@ -139,18 +141,18 @@ class PgLogStream:
                     return True
                 payload = message.payload
                 kind = payload[kind_offset]
-                if kind == pgoutput.UPDATE or kind == pgoutput.INSERT or kind == pgoutput.DELETE:  # noqa: PLR1714 - the fastest form, once per message
+                if kind == letters.UPDATE or kind == letters.INSERT or kind == letters.DELETE:  # noqa: PLR1714 - the fastest form, once per message
                     append(payload)
                     size += len(payload)
-                elif kind == pgoutput.BEGIN:
+                elif kind == letters.BEGIN:
                     run.begin(payload)
-                elif kind == pgoutput.COMMIT:
+                elif kind == letters.COMMIT:
                     run.open = False
                     pieces.committed = payload
-                elif kind == pgoutput.TRUNCATE:
+                elif kind == letters.TRUNCATE:
                     run.messages.extend(self._plugin.split_truncate(payload))
-                elif kind in (pgoutput.RELATION, pgoutput.MESSAGE):
-                    if kind == pgoutput.RELATION:
+                elif kind in (letters.RELATION, letters.MESSAGE):
+                    if kind == letters.RELATION:
                         pieces.register_table(payload)
                     elif statement := ddl_trigger.parse_message(payload, self._settings.table_filter):
                         pieces.add_statement(statement)
@@ -162,7 +164,7 @@ class PgLogStream:
 
     def acknowledge(self, point: ResumePoint) -> None:
         with translate_errors(self._settings):
-            self._confirmer.send_feedback(flush_lsn=pgoutput.lsn_number(point.token), force=True)
+            self._confirmer.send_feedback(flush_lsn=lsn_number(point.token), force=True)
 
     def keep_alive(self) -> None:
         self._last_keep_alive = time.monotonic()

@@ -13,7 +13,8 @@ import pyarrow as pa
 from dblake.core.errors import SourceError
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.source.postgres import frames, pgoutput
+from dblake.source.postgres import frames
+from dblake.source.postgres.lsn import lsn_text
 from dblake.source.postgres.relations import TableRegistry
 
 
@@ -127,7 +128,7 @@ class PieceBuilder:
             later = [mark for mark in watermarks if mark.position.lsn == transaction.lsn]
             watermarks = watermarks[: len(watermarks) - len(later)]
         if self.committed is not None:
-            self._token = pgoutput.lsn_text(self._plugin.parse_commit_end(self.committed))
+            self._token = lsn_text(self._plugin.parse_commit_end(self.committed))
             self.committed = None
         remaining = self._framed[end:]
         framed = [table for table in self._framed[:end] if table.num_rows]

@@ -18,13 +18,8 @@ from dblake.core.errors import SourceError
 from dblake.core.names import abbreviated
 from dblake.core.source import Check
 from dblake.source.postgres import ddl_trigger, statements
-from dblake.source.postgres.catalog_facts import (
-    WATERMARK_ROWS,
-    CatalogFacts,
-    Publication,
-    Server,
-    Slot,
-)
+from dblake.source.postgres.capture_objects import WATERMARK_ROWS, Publication, Slot
+from dblake.source.postgres.catalog_facts import CatalogFacts, Server
 from dblake.source.postgres.catalog_queries import probe_output_plugin, read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import describe_unreachable, lacks_connect_privilege, translate_errors

@@ -13,9 +13,10 @@ from psycopg2 import sql
 from dblake.core.names import abbreviated, qualified, quote_part
 from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.postgres import statements
-from dblake.source.postgres.catalog_facts import CatalogFacts, Identity, Table
+from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.table_facts import Identity, Table
 
 _OTHER_PLUGIN = "remove the tables from source.tables, or set source.plugin to pgoutput"
 

@@ -17,8 +17,8 @@ from psycopg2.extensions import cursor
 from dblake.core.errors import Unsupported
 from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
-from dblake.source.postgres import catalog, pgoutput
-from dblake.source.postgres.pgoutput import Relation
+from dblake.source.postgres import catalog
+from dblake.source.postgres.relation_messages import Relation, parse_relation, relation_numbers
 
 Numbers = npt.NDArray[np.int64]
 
@@ -72,21 +72,21 @@ class Relations:
         return self._resolved[number]
 
     def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
-        return pgoutput.relation_numbers(messages)
+        return relation_numbers(messages)
 
     def first_unresolved(self, numbers: Numbers) -> int | None:  # noqa: ARG002 - a Relation precedes the first row
         return None
 
     def register(self, message: bytes) -> int | None:
         # After a change of nullability the log repeats the same description, so the catalog is queried each time.
-        relation = pgoutput.parse_relation(message)
+        relation = parse_relation(message)
         if self._messages.get(relation.oid) == message and self._look_up(relation) == self._resolved[relation.oid]:
             return None
         self._messages[relation.oid] = message
         return relation.oid
 
     def resolve(self, number: int) -> TableSchema | None:
-        self._resolved[number] = table = self._look_up(pgoutput.parse_relation(self._messages[number]))
+        self._resolved[number] = table = self._look_up(parse_relation(self._messages[number]))
         return table.schema
 
     def _look_up(self, relation: Relation) -> ResolvedTable:

@@ -20,7 +20,7 @@ from dblake.core.names import TableFilter, qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.source.postgres import catalog
 from dblake.source.postgres.relations import Numbers, ResolvedTable, identity_without_key
-from dblake.source.postgres.wal2json import RowLayout, decode_type, encode_layouts, encode_type
+from dblake.source.postgres.wal2json_layouts import RowLayout, decode_type, encode_layouts, encode_type
 
 _TABLE = """
 SELECT c.oid,

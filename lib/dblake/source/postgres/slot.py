@@ -13,7 +13,7 @@ from psycopg2.extensions import cursor
 from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.position import ResumePoint
 from dblake.source.postgres import statements
-from dblake.source.postgres.pgoutput import lsn_number, lsn_text
+from dblake.source.postgres.lsn import lsn_number, lsn_text
 from dblake.source.postgres.settings import PostgresSettings
 
 logger = logging.getLogger(__name__)

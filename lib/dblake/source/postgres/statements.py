@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from psycopg2 import sql
 
-from dblake.source.postgres.catalog_facts import WATERMARK_ROWS, WATERMARK_TABLE, Identity, Table
+from dblake.source.postgres.capture_objects import WATERMARK_ROWS, WATERMARK_TABLE
 from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.table_facts import Identity, Table
 
 _FAILOVER_SLOTS_VERSION = 170000
 """The first version that synchronizes logical slots to standbys."""

@@ -14,7 +14,7 @@ from dblake.core.position import ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.source.postgres.connection import connect_replication
 from dblake.source.postgres.driver_errors import translate_errors
-from dblake.source.postgres.pgoutput import lsn_number
+from dblake.source.postgres.lsn import lsn_number
 from dblake.source.postgres.settings import PostgresSettings
 
 

@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from dblake.source.mysql import control_events, events, watermarks
-from dblake.source.mysql.events import Begin
+from dblake.source.mysql import control_events, events, gtid_events, packed_events, watermarks
+from dblake.source.mysql.gtid_events import Begin
 from dblake.source.mysql.gtids import executed_gtids
 from dblake.source.mysql.log_position import LogPosition, lsn, unwrap_offset
 from dblake.source.mysql.table_map import read_table_map
@@ -36,7 +36,7 @@ GTID_8 = f"01{SERVER}0200000000000000020100000000000000020000000000000089531c39c
     ],
 )
 def test_mysql_gtid_read(raw: bytes, begin: Begin) -> None:
-    assert events.read_gtid(raw) == begin
+    assert gtid_events.read_gtid(raw) == begin
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_mysql_gtid_read(raw: bytes, begin: Begin) -> None:
 )
 def test_tagged_gtid_read(digits: str, number: int, micros: int) -> None:
     raw = of(42, digits if len(digits) % 2 == 0 else digits + "0")
-    assert events.read_tagged_gtid(raw) == Begin((SERVER, "tagx", number), micros)
+    assert gtid_events.read_tagged_gtid(raw) == Begin((SERVER, "tagx", number), micros)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_tagged_gtid_read(digits: str, number: int, micros: int) -> None:
     ],
 )
 def test_mariadb_gtid_read(digits: str, begin: Begin) -> None:
-    assert events.read_mariadb_gtid(of(162, digits)) == begin
+    assert gtid_events.read_mariadb_gtid(of(162, digits)) == begin
 
 
 STATUS = bytes.fromhex("0000000000 012000a04500000000 0603737464 04ff00ff00ff00 12ff00")
@@ -103,7 +103,7 @@ def test_compressed_query_inflated() -> None:
 def test_compressed_rows_inflated(compressed: int, number: int, extra: bytes, maps: bytes) -> None:
     start, rows = b"\x12\0\0\0\0\0\x01\0" + extra + b"\x03" + maps, b"row" * 100
     packed = b"\x82" + len(rows).to_bytes(2, "big") + zlib.compress(rows)
-    whole = events.uncompressed_rows(plain(event(compressed, start + packed, end=900, flags=1)))
+    whole = packed_events.uncompressed_rows(plain(event(compressed, start + packed, end=900, flags=1)))
     assert whole[19:] == start + rows
     assert events.HEADER.unpack_from(whole) == (1_700_000_000, number, 9, len(whole), 900, 1)
 
@@ -115,7 +115,7 @@ INSIDE_BYTES = b"".join(struct.pack("<IBIIIH", 1, e[4], 9, len(e), 0, 0) + e[19:
 def test_payload_uncompressed_yields_events() -> None:
     size = b"\xfc" + struct.pack("<H", len(INSIDE_BYTES))
     body = b"\x02\x03\xfc\xff\x00" + b"\x01\x03" + size + b"\x00" + INSIDE_BYTES
-    assert [e[19:] for e in events.unpack_payload(plain(event(40, body)))] == [e[19:] for e in INSIDE]
+    assert [e[19:] for e in packed_events.unpack_payload(plain(event(40, body)))] == [e[19:] for e in INSIDE]
 
 
 def test_payload_recorded_from_mysql_9_yields_events() -> None:
@@ -125,7 +125,7 @@ def test_payload_recorded_from_mysql_9_yields_events() -> None:
         "69629ffbfd16c105c317ffbd4eb810271c5bc34709f4852e6dcbe754baf74cc8bbf0a57cc08e401353e114e4e44991800ca9ce887193f"
         "3bfeaa2b660c004b918819c86760a0af56590706ae15855c449678e03650f200bc",
     )
-    found = list(events.unpack_payload(recorded))
+    found = list(packed_events.unpack_payload(recorded))
     assert [event[4] for event in found] == [2, 19, 30, 16]
     assert events.statement_bytes(found[0]) == b"BEGIN"
     assert found[2][19:].hex() == "8a0000000000" "1100" "0200" "01ff" "0002000000" "0003000000"
@@ -134,12 +134,12 @@ def test_payload_recorded_from_mysql_9_yields_events() -> None:
 def test_payload_cut_off_raises_value_error() -> None:
     with pytest.raises(ValueError, match="cut off"):
         body = b"\x02\x03\xfc\xff\x00" + b"\x01\x01\x50" + b"\x00" + INSIDE_BYTES[:60]
-        list(events.unpack_payload(plain(event(40, body))))
+        list(packed_events.unpack_payload(plain(event(40, body))))
 
 
 def test_payload_unknown_compression_raises_value_error() -> None:
     with pytest.raises(ValueError, match="compression"):
-        list(events.unpack_payload(plain(event(40, b"\x02\x01\x07\x01\x01\x05\x00hello"))))
+        list(packed_events.unpack_payload(plain(event(40, b"\x02\x01\x07\x01\x01\x05\x00hello"))))
 
 
 def test_table_map_columns_read() -> None:

@@ -1,0 +1,1 @@
+"""Checkpoints of subscriptions and membership of groups in ZooKeeper, for consumers on several machines."""

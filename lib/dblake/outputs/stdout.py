@@ -1,0 +1,37 @@
+"""Lines on stdout.
+
+Place: the output of ``delivery`` that needs no configuration. Guarantee: lines are flushed before a checkpoint is
+saved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from dblake.consume.model import Transaction
+from dblake.outputs.protocol import OutputContext
+
+
+class StdoutOutput:
+    """Writes lines to stdout. It holds no checkpoint: a reader of the pipe may have lost lines already written."""
+
+    def __init__(self, context: OutputContext, stream: BinaryIO | None = None) -> None:
+        self._format, self._stream = context.format, stream or sys.stdout.buffer
+
+    def open(self) -> str | None:
+        """Return None; see Output."""
+        return None
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002 - the caller stores it
+        """Write the lines and flush them; see Output."""
+        for transaction in transactions:
+            lines = [self._format.encode_control(transaction.control)] if transaction.control is not None else []
+            self._stream.writelines(line + b"\n" for line in lines if line is not None)
+            encoded = map(self._format.encode, transaction.events)
+            self._stream.writelines(line + b"\n" for line in encoded if line is not None)
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Do nothing; see Output."""

@@ -1,0 +1,53 @@
+"""A configured output: its type or class with its settings, its format, and what it selects.
+
+Place: between ``pipelines.subscribe``, which fills it from the configuration, and ``run``. Guarantee: secrets are read
+when the output is made, so only the output that runs reads its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dblake.consume.partition import Partition
+from dblake.core.secret import Reference
+from dblake.outputs.protocol import Format, Output, OutputContext
+from dblake.outputs.registry import make_format, make_output
+from dblake.outputs.stdout import StdoutOutput
+
+STDOUT = "-"
+_FORMAT_SETTINGS = "format_settings."
+
+
+@dataclass(frozen=True)
+class Target:
+    """A configured output: its type or class, ``settings`` of that, and what all outputs have.
+
+    ``secrets`` are references by key; those of ``format_settings`` have its name and a dot before their key.
+    """
+
+    kind: str = STDOUT
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Reference] = field(default_factory=dict)
+    format: str = "native"
+    format_settings: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[str] = ("*.*",)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    start: str = "bootstrap"
+    partition: Partition | None = None
+    max_events: int = 5000
+    retry_seconds: float = 300.0
+    max_dead_letters: int = 100
+
+    def make(self, name: str, source: str, facts: Mapping[str, Any]) -> Output:
+        """Return the output. ``facts`` describe the source, for formats that name it."""
+        secrets = {key: reference.resolve() for key, reference in self.secrets.items()}
+        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets)
+        return StdoutOutput(context) if self.kind == STDOUT else make_output(self.kind, context, self.settings)
+
+    def _make_format(self, secrets: Mapping[str, str], facts: Mapping[str, Any]) -> Format:
+        own = {key.removeprefix(_FORMAT_SETTINGS): value for key, value in secrets.items()
+               if key.startswith(_FORMAT_SETTINGS)}
+        known = facts if self.format == "debezium" else {}
+        return make_format(self.format, {**known, **self.format_settings, **own})

@@ -1,0 +1,86 @@
+"""Start the JVM of Spark: jars, our code for executors, and options of the process.
+
+Place: below ``session``. Python starts Spark's own ``spark-submit``, which reads ``conf/spark-defaults.conf`` and the
+options in ``PYSPARK_SUBMIT_ARGS``, where ``spark-submit.sh`` puts ``--master`` and ``--spark-conf``. Guarantee: options
+that a user gives come last, so that they win.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from dblake.core.processes import defer_signals
+from dblake.installation import application_home, import_paths, write_archive
+from dblake.spark import startup
+from dblake.spark.master import MASTER, SUBMIT_ARGS, configured_master, is_local_master
+
+GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""Set by a ``spark-submit`` that started this process."""
+
+
+def start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool) -> dict[str, str]:
+    """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf."""
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._gateway is None and GATEWAY not in os.environ:
+        os.environ["SPARK_CONF_DIR"] = str(application_home() / "conf")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Spark's Python workers start with an empty module path.
+        os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
+        master = settings.get(MASTER) or configured_master()
+        given = os.environ.get(SUBMIT_ARGS, "pyspark-shell")
+        options = shlex.join([*_jar_options(master, given, more_jars), *_code_options(master)])
+        os.environ[SUBMIT_ARGS] = f"{options} {given}"
+        startup.set_java_options(is_short=is_short and is_local_master(master))
+    # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
+    # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
+    with defer_signals(), _discarded_stdout():
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    return dict(SparkConf().getAll()) | settings
+
+
+@contextmanager
+def _discarded_stdout() -> Iterator[None]:
+    """Start children without our stdout, which is for results: Delta prints progress of VACUUM there."""
+    sys.stdout.flush()
+    ours, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
+        os.close(nowhere)
+
+
+def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
+    """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did."""
+    jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
+    if not jars:
+        spark = ".".join(version("pyspark").split(".")[:2])
+        delta = ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
+        return [*delta, "--jars", ",".join(more)] if more else delta
+    if is_local_master(master) and not (more or "driver-class-path" in given or "extraClassPath" in given):
+        # On one machine no other process needs them, so Spark need not serve and copy them.
+        return ["--driver-class-path", os.pathsep.join(jars)]
+    return ["--jars", ",".join(jars + more)]
+
+
+def _code_options(master: str) -> list[str]:
+    """Return spark-submit's options that send the library to executors on other machines, as it is now."""
+    if is_local_master(master):
+        return []
+    folder = tempfile.mkdtemp(prefix="dblake-code-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    archive = Path(folder) / "dblake.zip"
+    write_archive(archive)
+    return ["--py-files", str(archive)]

@@ -1,0 +1,54 @@
+"""Problems of single tables: failed dumps, suspended or incomplete tables, rows that changed without row events.
+
+Place: part of ``report``, from the documents of the progress store. Guarantee: each problem names the command that
+clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dblake.capture.stale_tables import StaleTable
+from dblake.capture.table_life import LifeState, TableLife
+from dblake.status.problem import problem
+
+
+def dump_problems(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a problem for each failed dump, unless a whole dump of its table that was queued later is done."""
+    done = {dump["table"]: dump["id"] for dump in dumps if dump["state"] == "done" and dump["whole"]}
+    return [
+        problem("dump_failed", d["table"], d["error"] or "", f"fix the cause, then dump start --table '{d['table']}'")
+        for d in dumps if d["state"] == "failed" and d["id"] > done.get(d["table"], "")
+    ]
+
+
+def life_problems(lives: Mapping[str, TableLife]) -> list[dict[str, Any]]:
+    """Return a problem for each table that is suspended, or of which rows are missing."""
+    next_steps = {
+        LifeState.SUSPENDED: "run preflight, which prints the statement that corrects it",
+        LifeState.INCOMPLETE: "give it a primary key, or dump start --table '{}'",
+    }
+    return [
+        problem(life.state.value, table, life.reason, next_steps[life.state].format(table))
+        for table, life in sorted(lives.items()) if life.state in next_steps
+    ]
+
+
+def stale_table_problems(
+    stale: list[StaleTable], dumps: list[dict[str, Any]], lives: Mapping[str, TableLife]
+) -> list[dict[str, Any]]:
+    """Return a problem for each table whose rows are missing or changed without row events, until its dump is done."""
+    states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
+    problems = []
+    for entry in stale:
+        state = states.get((entry.dump_id or "", entry.table))
+        if state == "done":
+            continue
+        is_queued = state in ("queued", "running")
+        next_step = (f"run capture until dump {entry.dump_id} is done" if is_queued
+                     else f"dump start --table '{entry.table}'")
+        is_pending = entry.table in lives and lives[entry.table].state is LifeState.PENDING
+        detail = entry.why if is_pending else f"its rows changed without row events: {entry.why}"
+        problems.append(problem("pending" if is_pending else "rewritten", entry.table, detail, next_step))
+    return problems
