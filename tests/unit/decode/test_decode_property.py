@@ -103,7 +103,12 @@ def test_decoder_equals_model_on_random_rows(examples: int) -> None:
 @pytest.mark.parametrize("examples", [75, pytest.param(300, marks=pytest.mark.slow)])
 def test_damaged_bytes_rejected_or_equal_to_model(examples: int) -> None:
     """One row is damaged; what the model still understands decodes to the same, all else is a ReconcileError."""
-    check = given(schemas(), st.data())(settings(max_examples=examples, deadline=None)(_decode_with_one_row_damaged))
+
+    @given(schemas(), st.data())
+    @settings(max_examples=examples, deadline=None)
+    def check(schema: TableSchema, data: st.DataObject) -> None:
+        _decode_with_one_row_damaged(schema, data)
+
     check()
 
 
