@@ -181,7 +181,7 @@ def test_capture_side_leaks_no_canary(bench: Bench) -> None:
     if bench.kind == "mariadb":
         bench.sql("SET SESSION binlog_format = 'STATEMENT'",
                   f"UPDATE {TABLE} SET note = '{ROW}', phone = '{MASKED}' WHERE id = 5")
-        assert "was logged as a statement" in bench.run("capture", "--until-caught-up", code=78)
+        assert "was logged as a statement" in bench.run("capture", "--until-caught-up")
         bench.require_no_leak()
 
 
