@@ -29,8 +29,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from tests.support.report import note_version
 
     local = tmp_path_factory.mktemp("spark")
+    # Compiling plans takes longer than running them on few rows. Jobs that run as processes do compile.
+    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = spark_session(
-        "tests", Location("s3://none/lake", Storage()), **{"spark.master": "local[2]", "spark.local.dir": str(local)}
+        "tests", Location("s3://none/lake", Storage()),
+        **{"spark.master": "local[2]", "spark.local.dir": str(local), **interpreted},
     )
     for package in ("pyspark", "delta-spark"):
         note_version(package, metadata.version(package))

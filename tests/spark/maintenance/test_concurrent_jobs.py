@@ -65,7 +65,7 @@ def files(path: str) -> int:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("batches", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batches", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_maintain_beside_all_jobs_loses_nothing(spark: SparkSession, tmp_path: Path, batches: int) -> None:
     database, lake = MemoryDatabase(), CaptureLake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))
