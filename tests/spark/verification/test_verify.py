@@ -111,7 +111,9 @@ def backend_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["postgres", *(pytest.param(one, marks=pytest.mark.slow) for one in ("mariadb", "mysql"))])
+@pytest.mark.parametrize(
+    "kind", ["postgres", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mariadb", "mysql"))]
+)
 def test_faults_under_load_are_found_and_repaired(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
