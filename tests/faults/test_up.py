@@ -46,7 +46,7 @@ def jvms_of(group: int) -> list[int]:
 
 
 def wait_for_process(log: Path, job: str, other_than: int = 0) -> int:
-    """Return the process that runs a job; it may end by itself while the server holds what a killed one had."""
+    """Return the process that runs a job; it may exit while the server still holds what a killed one had."""
     deadline = time.monotonic() + 120
     while (pid := newest_process(log, job)) == other_than or not members_of(pid):
         assert time.monotonic() < deadline, log.read_text()
