@@ -226,7 +226,7 @@ run_suite() {
 # Runs one of `test_parts`, by number, with the marker and the folder of `run_suite`.
 run_part() {
     # shellcheck disable=SC2086  # a list of folders and options
-    "$python" -m pytest --by-area -m "$marker" -o cache_dir="$outputs/cache-$1" ${test_parts[$1]} "${@:2}"
+    PYTHONUNBUFFERED=1 "$python" -m pytest --by-area -m "$marker" -o cache_dir="$outputs/cache-$1" ${test_parts[$1]} "${@:2}"
 }
 
 # The short suite; with --all also the tests marked slow. Any other arguments are pytest's.
