@@ -191,26 +191,26 @@ run_lint() {
     return "$code"
 }
 
-# The suites' processes: most of their time is waiting, so three run at once.
-test_parts=("tests/spark" "tests/unit tests/property tests/e2e"
-    "tests --ignore=tests/spark --ignore=tests/unit --ignore=tests/property --ignore=tests/e2e")
+# The suites' processes: most of their time is waiting, so four run at once.
+test_parts=("tests/spark" "tests/unit tests/property tests/e2e" "tests/integration"
+    "tests --ignore=tests/spark --ignore=tests/unit --ignore=tests/property --ignore=tests/e2e --ignore=tests/integration")
 
 # Runs the tests that the marker expression $2 selects. Those that fail run once more, alone: a test that passes then
 # failed for lack of time, and is reported as unstable.
 run_suite() {
     local name=$1 marker=$2 code=0 began=$SECONDS outputs part codes=() processes=()
     outputs=$(mktemp -d)
-    for part in 0 1; do
+    for part in 0 1 2; do
         run_part "$part" >"$outputs/$part" 2>&1 &
         processes+=($!)
     done
     # shellcheck disable=SC2064  # the processes and the folder of now
     trap "kill ${processes[*]} 2>/dev/null || true; rm -rf '$outputs'" EXIT
-    run_part 2 || codes[2]=$?
-    for part in 0 1; do wait "${processes[part]}" || codes[part]=$?; done
+    run_part 3 || codes[3]=$?
+    for part in 0 1 2; do wait "${processes[part]}" || codes[part]=$?; done
     log "$name: $((SECONDS - began)) s"
     # pytest's closing line comes last.
-    cat "$outputs"/[01]
+    cat "$outputs"/[012]
     for part in "${!codes[@]}"; do
         if [[ ${codes[part]} -eq 1 ]] && run_part "$part" --last-failed; then
             log "unstable: the failed tests of ${test_parts[part]%% --*} passed when they ran again alone"
