@@ -142,21 +142,20 @@ class Cycle:
 
     def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep) -> None:
         every, interval = self._config.reconcile.trigger_seconds, self._config.state.interval_seconds
-        fold_at, folded = 0.0, None
+        reconcile_at, fold_at, folded = 0.0, 0.0, None
         while not stop.is_set():
             began = time.monotonic()
-            run.advance(stop)
+            if began >= reconcile_at and run.has_new_batches():
+                run.advance(stop)
+                reconcile_at = began + every
             if time.monotonic() >= fold_at:
                 version = newest_version(self._paths.events)
                 if version != folded and not stop.is_set():
                     self._fold_again(stop)
                     folded = version
                 fold_at = time.monotonic() + interval
-            while not stop.wait(_POLL_SECONDS):
-                upkeep.raise_error()
-                now = time.monotonic()
-                if now >= fold_at or (now >= began + every and run.has_new_batches()):
-                    break
+            upkeep.raise_error()
+            stop.wait(_POLL_SECONDS)
 
     def _fold_again(self, stop: threading.Event) -> None:
         try:

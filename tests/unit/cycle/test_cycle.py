@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -186,6 +188,28 @@ def test_cycle_does_only_steps_with_work(paths: Paths) -> None:
     cycle.run_once(busy)
     assert (busy.steps, busy.batch) == (["reconcile", "state"], 3)
     assert [(table.table, table.events) for table in busy.tables] == [(T.table, 1)]
+
+
+def test_continuous_run_reconciles_between_frequent_state_steps(paths: Paths) -> None:
+    plain = configuration(paths)
+    config = plain.model_copy(update={
+        "state": plain.state.model_copy(update={"interval_seconds": 0.2}),
+        "reconcile": plain.reconcile.model_copy(update={"trigger_seconds": 0.6}),
+    })
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(Cycle(config, no_spark).run_until, stop)
+        try:
+            for batch in (3, 4):
+                time.sleep(0.3)
+                landed(paths, batch)
+                deadline = time.monotonic() + 20
+                while (reconciled_batch(paths), folded_batch(paths)) != (batch, batch):
+                    assert time.monotonic() < deadline and not running.done(), f"batch {batch} is not in state"
+                    time.sleep(0.05)
+        finally:
+            stop.set()
+        assert running.result() == 4
 
 
 def test_cycle_starts_spark_for_check_that_is_due(paths: Paths) -> None:
