@@ -7,8 +7,11 @@ goes through here.
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from dblake.lake.storage import is_local, join, on_storage_of, storage_of
@@ -28,6 +31,19 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
 def file_path(table: str, file: str) -> str:
     """Return where a file of a table lies, given its path in the Delta log."""
     return on_storage_of(table, file) if "://" in file or file.startswith("/") else join(table, file)
+
+
+def group_bounds(facts: pq.RowGroupMetaData, names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the least and the greatest value of some columns in a row group; one without statistics is left out."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for number in range(facts.num_columns):
+        column = facts.column(number)
+        if column.path_in_schema in names:
+            statistics = column.statistics
+            if statistics is not None and statistics.has_min_max:
+                low[column.path_in_schema], high[column.path_in_schema] = statistics.min, statistics.max
+    return low, high
 
 
 def replace_folder(built: Path, target: str) -> None:

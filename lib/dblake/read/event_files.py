@@ -6,9 +6,8 @@ the types of EVENT_COLUMNS, whichever engine wrote the file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,19 +28,6 @@ def open_event_file(table: str, path: str, footer: pq.FileMetaData | None = None
         yield pq.ParquetFile(
             source, metadata=footer, read_dictionary=_REPEATED, coerce_int96_timestamp_unit="us", pre_buffer=False,
         )
-
-
-def group_bounds(facts: pq.RowGroupMetaData, names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the least and the greatest value of some columns in a row group; one without statistics is left out."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    for number in range(facts.num_columns):
-        column = facts.column(number)
-        if column.path_in_schema in names:
-            statistics = column.statistics
-            if statistics is not None and statistics.has_min_max:
-                low[column.path_in_schema], high[column.path_in_schema] = statistics.min, statistics.max
-    return low, high
 
 
 def as_plain_columns(events: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
+from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.tables import open_table
-from dblake.read.event_files import as_plain_columns, group_bounds, open_event_file, order_by_position
+from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION, is_older, position_parts
 

@@ -22,6 +22,7 @@ from dblake.events.schema import DUMP
 from dblake.landing.control import DumpStart
 from dblake.read.event_log import EventLog, Wanted
 from dblake.reconcile.windows import Ending
+from dblake.state.arrays import join_chunks
 from dblake.state.fold import POSITION, is_older, key_texts, position_parts
 
 _KNOWN = ("table", "op", "key", "txid", *POSITION)
@@ -41,7 +42,7 @@ def phantoms(ending: Ending, schema: TableSchema, log: EventLog | None, tail: pa
     if removes:
         only = pa.array([key_text_of(list(key)) for key in removes.keys], pa.string())
         is_truncate = pc.equal(known["op"], TRUNCATE)
-        known = known.filter(pc.or_(is_truncate, pc.is_in(_chunk(key_text(_chunk(known["key"]))), only)))
+        known = known.filter(pc.or_(is_truncate, pc.is_in(join_chunks(key_text(join_chunks(known["key"]))), only)))
     gone = _gone(_since_truncate(known), schema, began)
     # The order of reconcile: by the entries of the key.
     keys = sorted(gone, key=lambda key: sorted(key.items()))
@@ -61,7 +62,7 @@ def _gone(known: pa.Table, schema: TableSchema, began: DumpStart) -> list[dict[s
     """Return the keys whose newest event precedes the dump, is no delete, and was visible to its first chunk."""
     if not known.num_rows:
         return []
-    texts = key_texts(_chunk(known["key"]), schema.primary_key)
+    texts = key_texts(join_chunks(known["key"]), schema.primary_key)
     # Rows from before the table had its key cannot be identified.
     identified = np.flatnonzero(pc.is_valid(texts).to_numpy(zero_copy_only=False))
     codes = texts.dictionary_encode().indices.fill_null(-1).to_numpy()
@@ -95,10 +96,3 @@ def _event(ending: Ending, schema: TableSchema, key: dict[str, str | None], numb
         "key": list(key.items()), "schema_id": schema.schema_id, "txid": row.txid, "committed_at": row.committed_at,
         "last_in_txn": False, "origin": DUMP, "chunk_id": row.chunk_id, "batch": row.batch, "partial": False,
     }
-
-
-def _chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    column = column.combine_chunks()
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.lake.files import filesystem
+from dblake.lake.files import filesystem, group_bounds
 from dblake.landing.columns import (
     BATCH,
     CHUNK,
@@ -182,13 +182,8 @@ def _groups(parquet: pq.ParquetFile, first: int, last: int) -> Iterator[tuple[in
 
 
 def _may_hold_batches(group: Any, first: int, last: int) -> bool:
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema == BATCH:
-            statistics = column.statistics
-            has_bounds = statistics is not None and statistics.has_min_max
-            return not has_bounds or (statistics.min <= last and statistics.max >= first)
-    return True
+    low, high = group_bounds(group, (BATCH,))
+    return bool(low.get(BATCH, first) <= last and high.get(BATCH, last) >= first)
 
 
 def _between(batch: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:

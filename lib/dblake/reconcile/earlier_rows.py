@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dblake.core.position import Position
-from dblake.lake.files import filesystem
+from dblake.lake.files import filesystem, group_bounds
 from dblake.landing.columns import BATCH, INCARNATION, KIND, LSN, TABLE
 from dblake.reconcile.batch_summary import Part
 from dblake.reconcile.plan import Plan
@@ -56,14 +56,10 @@ def has_row_before(files: Sequence[str], began: Position) -> bool:
     for path in files:
         system, inside = filesystem(path)
         with pq.ParquetFile(inside, filesystem=system) as parquet:
-            footer = parquet.metadata
-            names = [footer.row_group(0).column(i).path_in_schema for i in range(footer.num_columns)]
-            places = [names.index(name) for name in ("_incarnation", "_lsn")]
-            for group in map(footer.row_group, range(footer.num_row_groups)):
-                least = [group.column(place).statistics for place in places]
-                if not all(known and known.has_min_max for known in least):
-                    return True
-                if tuple(known.min for known in least) <= (began.incarnation, began.lsn):
+            for group in range(parquet.num_row_groups):
+                low, _ = group_bounds(parquet.metadata.row_group(group), ("_incarnation", "_lsn"))
+                # A row group without statistics may hold anything.
+                if (low.get("_incarnation", 0), low.get("_lsn", 0)) <= (began.incarnation, began.lsn):
                     return True
     return False
 

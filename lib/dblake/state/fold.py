@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from dblake.core.position import Position
 from dblake.spark.types import TEXT
+from dblake.state.arrays import join_chunks
 from dblake.state.shape import OWN, Shape
 from dblake.state.values import arrow_type, read_texts
 
@@ -319,9 +320,7 @@ def name_masks(lists: pa.Array, count: int) -> dict[str, np.ndarray]:
 
 
 def _chunk(table: pa.Table, name: str) -> pa.Array:
-    column = table[name].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    column = join_chunks(table[name])
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from dblake.core.position import Position
+from dblake.state.arrays import join_chunks
 from dblake.state.files import (
     SMALL_FILE_BYTES,
     Columns,
@@ -144,8 +145,8 @@ def updated(rows: pa.Table, change: Change, match: np.ndarray) -> pa.Table:
     """
     newer, buried = _decided(rows, change, match)
     source, count = change.rows.combine_chunks(), rows.num_rows
-    unknown = {name: mask[match] & newer for name, mask in name_masks(_chunk(source[UNKNOWN]), len(source)).items()} \
-        if source.num_rows else {}
+    masks = name_masks(join_chunks(source[UNKNOWN]), len(source)) if source.num_rows else {}
+    unknown = {name: mask[match] & newer for name, mask in masks.items()}
     columns: dict[str, pa.Array] = {}
     for name in rows.column_names:
         if name in ("_lossy", "_missing"):
@@ -180,9 +181,9 @@ def _replaced(
     """Return the column with the source's values where they are taken."""
     if not taken.any():
         return column
-    own = _chunk(column)
+    own = join_chunks(column)
     values = source.take(pa.array(match[taken])).combine_chunks()
-    values = _chunk(values).cast(own.type)
+    values = join_chunks(values).cast(own.type)
     if taken.all():
         return values
     if not pa.types.is_nested(own.type):
@@ -211,12 +212,12 @@ def _named(
 ) -> tuple[pa.Array, pa.Array]:
     """``_lossy`` and ``_missing`` of the rows as they are after a change."""
     count = rows.num_rows
-    deleted = _chunk(rows["_deleted"]).to_numpy(zero_copy_only=False).astype(bool)
+    deleted = join_chunks(rows["_deleted"]).to_numpy(zero_copy_only=False).astype(bool)
     gone = {column.name for column in change.shape.columns if column.dropped}
     found = []
     for name in ("_lossy", "_missing"):
-        own = name_masks(_chunk(rows[name]), count)
-        folded = name_masks(_chunk(source[name]), source.num_rows)
+        own = name_masks(join_chunks(rows[name]), count)
+        folded = name_masks(join_chunks(source[name]), source.num_rows)
         masks = {}
         begun = unknown if name == "_missing" else {}
         for column in [c for c in rows.column_names if c in own or c in folded or c in begun]:
@@ -243,8 +244,8 @@ def first_rows(folded: pa.Table, shape: Shape) -> pa.Table:
     """Return folded rows as rows of a table that has none of their keys."""
     folded = folded.combine_chunks()
     count = folded.num_rows
-    masks = name_masks(_chunk(folded["_missing"]), count) if count else {}
-    for name, mask in (name_masks(_chunk(folded[UNKNOWN]), count) if count else {}).items():
+    masks = name_masks(join_chunks(folded["_missing"]), count) if count else {}
+    for name, mask in (name_masks(join_chunks(folded[UNKNOWN]), count) if count else {}).items():
         masks[name] = masks.get(name, np.zeros(count, bool)) | mask
     gone = {column.name for column in shape.columns if column.dropped}
     masks = {c.name: masks[c.name] for c in shape.columns if c.name in masks and c.name not in gone}
@@ -283,12 +284,3 @@ def _absorbed(files: Sequence[DataFile], written: int) -> list[DataFile]:
         chosen.append(file)
         written += file.size
     return chosen
-
-
-def _chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-    return column

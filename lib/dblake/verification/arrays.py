@@ -47,13 +47,3 @@ def _lists_differ(left: pa.Array, right: pa.Array) -> Mask:
 
 def _mask(values: pa.Array) -> Mask:
     return np.asarray(values.to_numpy(zero_copy_only=False)).astype(bool)
-
-
-def join_chunks(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column as one array."""
-    if isinstance(column, pa.Array):
-        return column
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        return combined.chunk(0) if combined.num_chunks else pa.array([], combined.type)
-    return combined

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.decode.columns import PARTIAL
+from dblake.state.arrays import join_chunks
 from dblake.state.fold import NEEDED, POSITION, fold, name_masks
 from dblake.state.shape import Shape
-from dblake.verification.arrays import differs, join_chunks
+from dblake.verification.arrays import differs
 from dblake.verification.ledger import Differences
 
 

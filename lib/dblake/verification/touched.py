@@ -20,8 +20,8 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import query_arrow
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import find_table
+from dblake.state.arrays import join_chunks
 from dblake.state.fold import key_texts
-from dblake.verification.arrays import join_chunks
 from dblake.verification.landed import quoted
 
 _EVENTS = pa.schema({
