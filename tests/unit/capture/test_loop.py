@@ -73,13 +73,18 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def insert_while_uncertain(captured: Captured) -> None:
+    """Land one row, then insert a second one while the lease is uncertain."""
+    captured.insert(1)
+    assert becomes_true(lambda: captured.rows() == 1)
+    captured.lease.is_certain = False
+    captured.insert(2)
+
+
 def test_uncertain_lease_delays_landing(tmp_path: Path) -> None:
     captured = Captured(tmp_path)
     with captured.running():
-        captured.insert(1)
-        assert becomes_true(lambda: captured.rows() == 1)
-        captured.lease.is_certain = False
-        captured.insert(2)
+        insert_while_uncertain(captured)
         time.sleep(0.5)
         assert captured.rows() == 1
         captured.lease.is_certain = True
@@ -89,10 +94,7 @@ def test_uncertain_lease_delays_landing(tmp_path: Path) -> None:
 def test_lost_lease_ends_capture_before_landing(tmp_path: Path) -> None:
     captured = Captured(tmp_path)
     with captured.running():
-        captured.insert(1)
-        assert becomes_true(lambda: captured.rows() == 1)
-        captured.lease.is_certain = False
-        captured.insert(2)
+        insert_while_uncertain(captured)
         captured.lease.why_lost = "its session has ended"
         with pytest.raises(Fenced, match="capture of shop lost its lease: its session has ended"):
             captured.capture.result(timeout=20)
