@@ -248,6 +248,7 @@ def _error(status: int, code: str) -> tuple[int, list[tuple[str, str]], bytes]:
 
 def serve(port: int) -> None:
     """Forward to a port until the process is stopped; print the own one."""
+    ThreadingHTTPServer.request_queue_size = 128
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(_Decisions(), port))
     server.daemon_threads = True
     print(server.server_address[1], flush=True)

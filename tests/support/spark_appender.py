@@ -1,0 +1,109 @@
+"""A Spark driver in a process of its own that appends rows to a Delta table on S3, one row and one commit each.
+
+Two of them share no memory, so only the store decides between their commits. The log store is given: dblake's, or
+Delta's ordinary one, which loses commits and shows that a test of commits can fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from dblake.core.processes import end_with_parent, stop_process
+from dblake.lake.storage import Location, Storage
+from tests.support.s3 import storage
+
+OWN_LOG_STORE = "dblake.S3LogStore"
+ORDINARY_LOG_STORE = "io.delta.storage.S3SingleDriverLogStore"
+_LOG_STORE = "spark.delta.logStore.s3.impl"
+
+
+class SparkAppender:
+    """One driver. It reaches the store at ``port``, which may be a proxy's."""
+
+    def __init__(self, port: int, log_store: str = OWN_LOG_STORE) -> None:
+        self._port, self._log_store = port, log_store
+
+    def start_append(self, table: str, numbers: Sequence[int]) -> None:
+        """Begin to append the numbers, in order."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([table, list(numbers)]) + "\n")
+        self._process.stdin.flush()
+
+    def reported(self) -> list[int]:
+        """Wait until the numbers are appended and return those that Spark reports as committed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the driver ended with {self._process.wait()}"
+        reported: list[int] = json.loads(line)
+        return reported
+
+    def freeze(self) -> None:
+        """Stop all threads of Python and of the JVM until ``thaw``."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [*end_with_parent(), sys.executable, "-m", "tests.support.spark_appender", str(self._port),
+             self._log_store],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.thaw()
+        stop_process(self._process, group=True)
+
+
+def append_row(spark: object, table: str, number: int) -> None:
+    """Append one row by Spark."""
+    from pyspark.sql import SparkSession
+
+    assert isinstance(spark, SparkSession)
+    rows = spark.range(number, number + 1, numPartitions=1).withColumnRenamed("id", "n")
+    rows.write.format("delta").mode("append").save(table)
+
+
+def serve(port: int, log_store: str) -> None:
+    """Append what stdin names, a table and numbers as JSON in each line, and print the numbers that are committed."""
+    import dblake.spark.storage
+    from dblake.spark.session import spark_session
+
+    reached: Storage = storage(port)
+    # What a session of a user's own without dblake's settings would have.
+    settings = reached.spark_settings() | {_LOG_STORE: log_store}
+    dblake.spark.storage.storage_settings = lambda _: settings
+    spark = spark_session(
+        "appender", Location("s3://none/lake", reached),
+        **{"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false",
+           "spark.sql.codegen.factoryMode": "NO_CODEGEN"},
+    )
+    print("[]", flush=True)
+    for line in sys.stdin:
+        table, numbers = json.loads(line)
+        done = []
+        for number in numbers:
+            try:
+                append_row(spark, table, number)
+            except Exception as error:  # noqa: BLE001 - a log store that loses commits also fails in other ways
+                print(f"{number}: {str(error)[:200]}", file=sys.stderr, flush=True)
+            else:
+                done.append(number)
+        print(json.dumps(done), flush=True)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), sys.argv[2])
