@@ -45,7 +45,7 @@ def test_state_equals_source_on_every_store(
         run_state(spark, rig.lake.paths)
         assert rig.verify_tables() > 0
     is_on_disk = any(tmp_path.rglob("*.parquet"))
-    assert is_on_disk == (warehouse is None), "the tables are not where the configuration says"
+    assert is_on_disk == (warehouse is None), "the tables are elsewhere than configured"
 
 
 @pytest.mark.slow

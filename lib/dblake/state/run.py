@@ -29,7 +29,7 @@ from dblake.core.progress import Stage, stage
 from dblake.lake.frontier import Frontier, append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application, newest_batch, newest_version
+from dblake.lake.log import Application, TableVersion, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.redecode.changed_tables import read_changed_tables
@@ -107,8 +107,9 @@ def run_continuously(
     A table that cannot take its events is logged, and tried again with the next ones.
     """
     seen: int | None = None
+    events = TableVersion(paths.events)
     while not stop.is_set():
-        now = newest_version(paths.events)
+        now = events.read()
         if now != seen:
             fold()
             seen = now
