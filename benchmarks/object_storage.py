@@ -130,26 +130,27 @@ def measure_rate(changes: int, rounds: int) -> Comparison:
         bench.fill(_ROWS)
         bench.create_slot("beginning")
         bench.change(changes)
-        proxy.set(latency_seconds=_LATENCY_SECONDS)
-        seconds: dict[str, list[float]] = {"disk": [], "s3": []}
+        seconds: dict[str, list[float]] = {"disk": [], "s3": [], "s3 without delay": []}
         for number in range(rounds):
             for store, measured in seconds.items():
-                folder = bench.warehouse(f"{store}_{number}")
-                warehouse = location(s3, port=proxy.port) if store == "s3" else ""
-                section = storage_section(storage(proxy.port)) if store == "s3" else None
+                folder = bench.warehouse(f"{store.partition(' ')[0]}_{number}")
+                proxy.set(latency_seconds=_LATENCY_SECONDS if store == "s3" else 0.0)
+                warehouse = "" if store == "disk" else location(s3, port=proxy.port)
+                section = None if store == "disk" else storage_section(storage(proxy.port))
                 with bench.copied_slot("beginning") as slot:
                     landed = json.loads(run_capture(
                         folder, bench.configuration(folder, slot, warehouse, section), [], S3_KEYS
                     ).output)
                 if landed["rows"] < changes:
                     raise RuntimeError(f"capture landed {landed['rows']} of {changes} changes")
-                print(f"  {store:4} {landed}", flush=True)
+                print(f"  {store:16} {landed}", flush=True)
                 measured.append(landed["seconds"])
                 shutil.rmtree(folder)
     return Comparison(
         "capture → landing on S3",
         Side(f"S3, {_LATENCY_SECONDS * 1000:.0f} ms per request", changes, tuple(seconds["s3"])),
         Side("local disk", changes, tuple(seconds["disk"])), least=_LEAST_RATE,
+        also=(Side("S3 without delay", changes, tuple(seconds["s3 without delay"])),),
     )
 
 
@@ -163,7 +164,7 @@ def print_rate(changes: int) -> None:
     for name, fact in machine.facts("dblake", "as checked out", "psycopg2-binary").items():
         print(f"{name}: {fact}")
     compared = measure_rate(changes, _ROUNDS)
-    for side in (compared.ours, compared.peer):
+    for side in (compared.ours, compared.peer, *compared.also):
         print(f"{side.what:24} {side.rate:10,.0f} changes/s")
     print(f"ratio {compared.ratio:.2f}, target {compared.target}: {'met' if compared.met else 'missed'}")
 
