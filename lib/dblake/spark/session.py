@@ -71,7 +71,7 @@ def _session(
 def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_short: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    from dblake.spark.storage import storage_jars, storage_settings
+    from dblake.spark.storage import storage_jars, storage_settings, trust_authority
 
     started = start_jvm(settings, storage_jars(warehouse), is_short=is_short)
     configured = spark_defaults() | started | storage_settings(warehouse)
@@ -82,6 +82,7 @@ def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_sho
     for key, value in configured.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    trust_authority(session, warehouse)
     session.sparkContext.setLogLevel("WARN")
     return session
 

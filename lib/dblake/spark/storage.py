@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import ConfigError
+from dblake.lake.authority import TRUST_STORE_PASSWORD, trust_store
 from dblake.lake.storage import is_s3, storage_of
 from dblake.spark.s3_jars import s3_jars
 
@@ -37,8 +38,24 @@ def require_storage(session: SparkSession, warehouse: str) -> None:
             "the Spark session that runs already commits to S3 without a condition, so commits could be lost",
             next_step="stop it; dblake then starts one with its own log store",
         )
+    trust_authority(session, warehouse)
     # Not as settings of the session: a new session from this one would lack them.
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for key, value in settings.items():
         if key.startswith("spark.hadoop."):
             hadoop.set(key.removeprefix("spark.hadoop."), value)
+
+
+def trust_authority(session: SparkSession, warehouse: str) -> None:
+    """Make the driver's JVM trust the store's private authority, if it has one; S3A has no setting of its own.
+
+    Executors on other machines have JVMs of their own, whose trust stores are theirs.
+    """
+    storage = storage_of(warehouse)
+    authority = storage.authority() if storage else None
+    jvm = session._jvm
+    if authority and jvm is not None:
+        properties = {"trustStore": trust_store(authority), "trustStoreType": "PKCS12",
+                      "trustStorePassword": TRUST_STORE_PASSWORD}
+        for name, value in properties.items():
+            jvm.java.lang.System.setProperty(f"javax.net.ssl.{name}", value)
