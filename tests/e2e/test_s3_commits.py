@@ -70,14 +70,11 @@ def test_contested_commits_of_spark_and_delta_rs(
 ) -> None:
     """None is lost."""
     require_storage(spark, table)
-
-    def commit_by_spark() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(commit_by_delta_rs, table, commits[1])
         for number in range(commits[0]):
             commit_number(spark, table, number)
-
-    with ThreadPoolExecutor(2) as pool:
-        for writer in [pool.submit(commit_by_spark), pool.submit(commit_by_delta_rs, table, commits[1])]:
-            writer.result()
+        other.result()
     assert committed_numbers(table) == [*range(commits[0]), *range(_DELTA_RS, _DELTA_RS + commits[1])]
     assert open_table(table).version() == sum(commits)
 
@@ -113,13 +110,12 @@ def test_driver_frozen_across_its_commit_is_rejected(proxy: S3Proxy, table: Loca
         driver.reported()
         driver.start_commits(table, [1])
         assert driver.reported() == [1]
-        proxy.set(Rule(Fault.HELD, COMMIT, times=1))
+        proxy.set(Rule(Fault.LATE, COMMIT, times=1))
         driver.start_commits(table, [2])
         wait_for_fault(proxy)
         driver.freeze()
         commit_by_delta_rs(table, 1)
         contested = open_table(table).version()
-        proxy.take()
         proxy.release()
         driver.thaw()
         assert driver.reported() == [2]
@@ -142,7 +138,7 @@ def test_reconcile_frozen_across_its_commit_ends_with_75(
             rig.catch_up()
             if seed == 1:
                 rig.run("reconcile")
-        proxy.set(Rule(Fault.HELD, rf"/events{COMMIT.removeprefix('PUT .*')}", times=1))
+        proxy.set(Rule(Fault.LATE, COMMIT.replace("/_delta_log", "/events/_delta_log"), times=1))
         frozen = rig.start(job="reconcile")
         wait_for_fault(proxy)
         os.killpg(frozen.pid, signal.SIGSTOP)

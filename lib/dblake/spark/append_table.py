@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import OpenTable, commit_rows, query_arrow, query_rows, record_batch
+from dblake.lake.log import OpenTable, commit_rows, record_batch
+from dblake.lake.query import query_arrow, query_rows
 from dblake.lake.tables import create_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"

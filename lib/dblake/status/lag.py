@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_arrow
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_arrow
 from dblake.lake.tables import find_table
 
 _STATISTICS = tuple(
