@@ -110,6 +110,7 @@ def test_driver_frozen_across_its_commit_is_rejected(proxy: S3Proxy, table: Loca
         driver.reported()
         driver.start_commits(table, [1])
         assert driver.reported() == [1]
+        proxy.take()
         proxy.set(Rule(Fault.LATE, COMMIT, times=1))
         driver.start_commits(table, [2])
         wait_for_fault(proxy)
