@@ -60,6 +60,7 @@ def test_jobs_on_cluster_share_only_the_store(
         f"INSERT INTO t0 SELECT n, repeat(md5(n::text), {_BYTES // 32}) FROM generate_series(51, {_ROWS}) n"
     )
     shop.run("capture", "--until-caught-up")
+    assert "add all jars of the environment's folder jars-s3" in cluster.submit(shop.conf, job="reconcile", code=78)
     for job in ("reconcile", "state"):
         log = tmp_path / f"events-{job}"
         log.mkdir()
@@ -70,5 +71,5 @@ def test_jobs_on_cluster_share_only_the_store(
         assert len(tasks) == 2 and min(tasks.values()) > 0, (job, tasks)
     assert [shop.count(table) for table in TABLES] == [_ROWS, *[50] * 9]
     for work in cluster.work_folders:
-        assert len(list(work.glob("app-*"))) == 2, "no executor ran on this worker"
+        assert len(list(work.glob("app-*"))) >= 2, "no executor ran on this worker"
     assert not list(tmp_path.rglob("*.parquet")), "something wrote a table to the disk"

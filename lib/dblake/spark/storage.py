@@ -6,6 +6,7 @@ the JVM, never on a command line.
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import ConfigError
@@ -14,6 +15,7 @@ from dblake.lake.storage import is_s3, storage_of
 from dblake.spark.s3_jars import s3_jars
 
 _LOG_STORE = "spark.delta.logStore.s3.impl"
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def storage_jars(warehouse: str) -> list[str]:
@@ -44,6 +46,21 @@ def require_storage(session: SparkSession, warehouse: str) -> None:
     for key, value in settings.items():
         if key.startswith("spark.hadoop."):
             hadoop.set(key.removeprefix("spark.hadoop."), value)
+
+
+def require_jars(session: SparkSession, warehouse: str) -> None:
+    """Raise ConfigError if a session on S3 lacks the jars: a user's own ``spark-submit`` has to name them."""
+    jvm = session._jvm
+    if not is_s3(warehouse) or jvm is None:
+        return
+    try:
+        for name in (storage_settings(warehouse)[_LOG_STORE], _S3A):
+            jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        raise ConfigError(
+            "the jars for S3 are missing in the JVM that spark-submit has started",
+            next_step="run ./spark-submit.sh setup --s3 and add all jars of the environment's folder jars-s3 to --jars",
+        ) from None
 
 
 def trust_authority(session: SparkSession, warehouse: str) -> None:
