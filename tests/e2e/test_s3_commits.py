@@ -80,12 +80,11 @@ def test_contested_commits_of_spark_and_delta_rs(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("log_store", "commits"), [(OWN_LOG_STORE, 500), (ORDINARY_LOG_STORE, 100)], ids=["own", "ordinary"]
-)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("commits", "entries"), [(100, False), (1000, True)], ids=["transactions", "entries"])
+@pytest.mark.parametrize("log_store", [OWN_LOG_STORE, ORDINARY_LOG_STORE], ids=["own", "ordinary"])
 def test_contested_commits_of_two_spark_drivers(
-    proxy: S3Proxy, table: Location, log_store: str, commits: int
+    proxy: S3Proxy, table: Location, log_store: str, commits: int, entries: bool
 ) -> None:
     """None is lost by our log store. By Delta's ordinary one some are, so the test can fail."""
     proxy.set(latency_seconds=_LATENCY_SECONDS)
@@ -93,7 +92,7 @@ def test_contested_commits_of_two_spark_drivers(
         drivers = {first: range(commits), second: range(commits, 2 * commits)}
         assert [driver.reported() for driver in drivers] == [[], []], "not ready"
         for driver, numbers in drivers.items():
-            driver.start_commits(table, numbers)
+            driver.start_commits(table, numbers, entries=entries)
         reported = [number for driver in drivers for number in driver.reported()]
     if log_store == OWN_LOG_STORE:
         assert reported == list(range(2 * commits))
@@ -114,6 +113,7 @@ def test_driver_frozen_across_its_commit_is_rejected(proxy: S3Proxy, table: Loca
         proxy.set(Rule(Fault.LATE, COMMIT, times=1))
         driver.start_commits(table, [2])
         wait_for_fault(proxy)
+        tried = tried_commits(proxy)
         driver.freeze()
         commit_by_delta_rs(table, 1)
         contested = open_table(table).version()
@@ -122,8 +122,7 @@ def test_driver_frozen_across_its_commit_is_rejected(proxy: S3Proxy, table: Loca
         assert driver.reported() == [2]
     assert committed_numbers(table) == [1, 2, _DELTA_RS]
     assert open_table(table).version() == contested + 1 == 3
-    tried = [request.rpartition("/")[2] for request in proxy.take() if re.search(COMMIT, request)]
-    assert tried == [f"{contested:020}.json", f"{contested + 1:020}.json"]
+    assert tried + tried_commits(proxy) == [f"{contested:020}.json", f"{contested + 1:020}.json"]
 
 
 @pytest.mark.slow
@@ -151,6 +150,11 @@ def test_reconcile_frozen_across_its_commit_ends_with_75(
         assert (frozen.returncode, "committed to events at the same time" in log) == (75, True), log
         run_state(no_spark, direct)
         assert rig.verify_tables() > 0
+
+
+def tried_commits(proxy: S3Proxy) -> list[str]:
+    """Return the log entries that were written, or rejected, since the last call."""
+    return [request.rpartition("/")[2] for request in proxy.take() if re.search(COMMIT, request)]
 
 
 def no_spark() -> NoReturn:

@@ -2,7 +2,8 @@
 
 Two of them share no memory, so only the store decides between their commits. The log store is given: dblake's, or
 Delta's ordinary one, which loses commits and shows that a test of commits can fail. A commit is a Delta transaction
-like any other, but adds no file: it records a number as a transaction identifier, which takes half the time.
+like any other, but adds no file: it records a number as a transaction identifier. Most of its time is spent on reading
+the table; so commits also come as log entries alone, which the log store writes as it does for a transaction.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -39,10 +42,10 @@ class SparkCommitter:
     def __init__(self, port: int, log_store: str = OWN_LOG_STORE) -> None:
         self._port, self._log_store = port, log_store
 
-    def start_commits(self, table: str, numbers: Sequence[int]) -> None:
-        """Begin to commit the numbers, in order."""
+    def start_commits(self, table: str, numbers: Sequence[int], *, entries: bool = False) -> None:
+        """Begin to commit the numbers, in order; with ``entries`` as log entries alone."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([table, list(numbers)]) + "\n")
+        self._process.stdin.write(json.dumps([table, list(numbers), entries]) + "\n")
         self._process.stdin.flush()
 
     def reported(self) -> list[int]:
@@ -88,6 +91,39 @@ def commit_number(spark: SparkSession, table: str, number: int) -> None:
     transaction.commit(jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), manual)
 
 
+class EntryWriter:
+    """Writes log entries through Delta's log store, each at the first version that the store accepts."""
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm, self._table, self._version = jvm, table, 1
+        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+        self._store, self._settings = delta_log.store(), delta_log.newDeltaHadoopConf()
+
+    def commit(self, number: int) -> None:
+        """Commit a number."""
+        from py4j.protocol import Py4JJavaError
+
+        lines = self._jvm.java.util.ArrayList()
+        # As Delta's own: each commit has an identifier.
+        lines.add(json.dumps({"commitInfo": {
+            "timestamp": int(time.time() * 1000), "operation": "Manual Update", "operationParameters": {},
+            "txnId": str(uuid.uuid4()),
+        }}))
+        lines.add(json.dumps({"txn": {"appId": str(number), "version": 1}}))
+        while True:
+            path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{self._version:020}.json")
+            content = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
+            self._version += 1
+            try:
+                self._store.write(path, content, False, self._settings)
+            except Py4JJavaError as error:
+                if "FileAlreadyExistsException" not in str(error):
+                    raise
+            else:
+                return
+
+
 def committed_numbers(table: str) -> list[int]:
     """Return all committed numbers, in order, from every entry of the table's log."""
     system, folder = filesystem(join(table, "_delta_log"))
@@ -119,11 +155,14 @@ def serve(port: int, log_store: str) -> None:
     )
     print("[]", flush=True)
     for line in sys.stdin:
-        table, numbers = json.loads(line)
-        done = []
+        table, numbers, entries = json.loads(line)
+        done, writer = [], EntryWriter(spark, table) if entries else None
         for number in numbers:
             try:
-                commit_number(spark, table, number)
+                if writer:
+                    writer.commit(number)
+                else:
+                    commit_number(spark, table, number)
             except Exception as error:  # noqa: BLE001 - a log store that loses commits also fails in other ways
                 print(f"{number}: {str(error)[:200]}", file=sys.stderr, flush=True)
             else:
