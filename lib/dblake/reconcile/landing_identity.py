@@ -22,8 +22,8 @@ def require_same_landing(events: str, source: str, table_id: str, done: int) -> 
     if done and not is_recorded and newest_batch(events, any_id):
         raise LandingGap(
             f"landing is another table than the one events come from, which reach batch {done}",
-            next_step="bring the former landing back from a backup; if it is gone, remove all tables of this source and "
-                      "its progress, and dump all again",
+            next_step="bring the former landing back from a backup; if it is gone, remove all tables of this source "
+                      "and its progress, and dump all again",
         )
     for application in (own, any_id):
         record_batch(events, application, 1)
