@@ -56,6 +56,11 @@ class Application:
         return f"reconcile/{source}"
 
     @staticmethod
+    def landing(source: str, table_id: str = "") -> str:
+        """Identify, in events, the landing table that they come from, or that any is recorded; the version is 1."""
+        return f"landing/{source}/{table_id}"
+
+    @staticmethod
     def state(source: str) -> str:
         """Identify state's commits to a state table."""
         return f"state/{source}"
