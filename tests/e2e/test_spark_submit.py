@@ -71,7 +71,7 @@ class Cluster:
     def _has_workers(self) -> bool:
         try:
             with closing(urllib.request.urlopen(f"http://127.0.0.1:{self.pages}/json/", timeout=5)) as page:
-                return json.loads(page.read())["aliveworkers"] == len(self.work_folders)
+                return bool(json.loads(page.read())["aliveworkers"] == len(self.work_folders))
         except OSError:
             return False
 

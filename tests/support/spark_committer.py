@@ -147,7 +147,7 @@ def serve(port: int, log_store: str) -> None:
     reached: Storage = storage(port)
     # What a session of a user's own without dblake's settings would have.
     settings = reached.spark_settings() | {_LOG_STORE: log_store}
-    dblake.spark.storage.storage_settings = lambda _: settings
+    dblake.spark.storage.storage_settings = lambda warehouse: settings
     spark = spark_session(
         "committer", Location("s3://none/lake", reached),
         **{"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false",

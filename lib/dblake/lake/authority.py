@@ -27,12 +27,17 @@ def read_authority(file: str) -> str:
     try:
         text = Path(file).read_text(encoding="ascii")
         ssl.create_default_context(cadata=text)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if type(error) in (FileNotFoundError, PermissionError) else "it holds no certificate"
-        raise ConfigError(
-            f"storage.ca: the file {file} cannot be used: {reason}", next_step="name a PEM file with the authority"
-        ) from error
+    except (ssl.SSLError, ValueError) as error:
+        raise _unusable(file, "it holds no certificate") from error
+    except OSError as error:
+        raise _unusable(file, error.strerror) from error
     return text
+
+
+def _unusable(file: str, reason: str | None) -> ConfigError:
+    return ConfigError(
+        f"storage.ca: the file {file} cannot be used: {reason}", next_step="name a PEM file with the authority"
+    )
 
 
 @cache
