@@ -49,7 +49,7 @@ class LandingFiles:
     @property
     def table_id(self) -> str:
         """The table's id, which another table at the same path does not have."""
-        return str(self._table.metadata().id)
+        return str(self._table.delta.metadata().id)
 
     @property
     def newest_batch(self) -> int:
