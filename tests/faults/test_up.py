@@ -18,6 +18,8 @@ from tests.support.rig import HOME, PACE, Rig, rig_at
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _ROUNDS = int(os.environ.get("DBLAKE_UP_ROUNDS", "2"))
+_SECONDS = float(os.environ.get("DBLAKE_UP_SECONDS", "0"))
+"""How long the rounds go on at least."""
 _PAUSE_SECONDS = 8.0
 
 
@@ -85,8 +87,10 @@ def test_up_resumes_after_each_kill(postgres: EmbeddedPostgres, tmp_path: Path) 
         log = tmp_path / "up.log"
         up = start_up(rig, log)
         try:
+            began, rounds = time.monotonic(), 0
             with rig.load(seed=7):
-                for _ in range(_ROUNDS):
+                while rounds < _ROUNDS or time.monotonic() < began + _SECONDS:
+                    rounds += 1
                     time.sleep(_PAUSE_SECONDS)
                     kill_part(log, "capture")
                     time.sleep(_PAUSE_SECONDS)
@@ -99,12 +103,16 @@ def test_up_resumes_after_each_kill(postgres: EmbeddedPostgres, tmp_path: Path) 
             began = time.monotonic()
             up.send_signal(signal.SIGINT)
             assert up.wait(30) == 0, log.read_text()
-            assert time.monotonic() - began < 10
+            ended = time.monotonic() - began
+            assert ended < 10
             started = list(map(int, re.findall(r"process (\d+)", log.read_text())))
+            print(f"{rounds} rounds, {len(started)} starts, ended after {ended:.1f} s")
             assert len(started) > 2 and [members_of(pid) for pid in started] == [[]] * len(started)
             rig.catch_up()
             rig.run("run")
-            assert rig.verify_tables() > 0
+            events = rig.verify_tables()
+            print(f"{events} events, state equals the source")
+            assert events > 0
         finally:
             up.kill()
             for pid in map(int, re.findall(r"process (\d+)", log.read_text())):
