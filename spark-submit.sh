@@ -195,8 +195,12 @@ run_lint() {
     return "$code"
 }
 
-# The suites' processes, the last with all other folders: most of their time is waiting, so four run at once.
-test_parts=("tests/spark" "tests/unit tests/property tests/e2e" "tests/integration")
+# The suites' processes, the last with all other folders: much of their time is waiting, so five run at once.
+test_parts=(
+    "tests/spark/reconcile tests/spark/state"
+    "tests/spark/maintenance tests/spark/quality tests/spark/sql tests/spark/verification"
+    "tests/unit tests/property tests/e2e" "tests/integration"
+)
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})
 test_parts+=("tests ${folders[*]/#/--ignore=}")

@@ -13,7 +13,7 @@ import pytest
 
 from dblake.config import load_config
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.source.postgres.init import run_init
 from pipelines.sources import postgres_settings
 from tests.support.postgres import Database

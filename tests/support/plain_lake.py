@@ -43,8 +43,8 @@ class PlainLake:
 
     def land(self, batch: int, events: Mapping[TableSchema, Sequence[Event]]) -> None:
         """Append the events of one batch, by table."""
-        rows = [_row(schema, batch, event) for schema, found in events.items() for event in found]
-        self.append(pa.Table.from_pylist(sorted(rows, key=lambda r: (r["lsn"], r["seq"])), schema=EVENT_COLUMNS), batch)
+        rows = pa.concat_tables([event_rows(schema, batch, found) for schema, found in events.items()])
+        self.append(rows.sort_by([("lsn", "ascending"), ("seq", "ascending")]), batch)
 
     def append(self, events: pa.Table, batch: int) -> None:
         """Append events in order with the columns of EVENT_COLUMNS, all of one batch."""
@@ -73,6 +73,11 @@ class PlainLake:
             versions[table] = outcome.version
         frontier = type(done)(until, Position(*newest), versions, {})
         append_frontier(self.paths, frontier)
+
+
+def event_rows(schema: TableSchema, batch: int, events: Sequence[Event]) -> pa.Table:
+    """Return events of one batch and table with the columns of EVENT_COLUMNS."""
+    return pa.Table.from_pylist([_row(schema, batch, event) for event in events], schema=EVENT_COLUMNS)
 
 
 def _row(schema: TableSchema, batch: int, event: Event) -> dict[str, object]:

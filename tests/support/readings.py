@@ -22,7 +22,8 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import ServerIdentity
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, query_rows
+from dblake.lake.log import Application
+from dblake.lake.query import query_rows
 from dblake.lake.schemas import SCHEMAS, schema_row
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached

@@ -74,7 +74,7 @@ NEVER = [
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
-    "dblake.changes.span", "dblake.quality.pending", "dblake.quality.selection",
+    "dblake.changes.span", "dblake.maintenance.compaction", "dblake.quality.pending", "dblake.quality.selection",
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
@@ -104,8 +104,9 @@ ONLY_THERE = {
     ),
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
-        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table", "dblake.state.files",
-        "dblake.state.table", "dblake.state.upsert", "dblake.consume.dead_letters", "dblake.consume.state_rows",
+        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table",
+        "dblake.spark.conflicts", "dblake.state.files", "dblake.state.table", "dblake.state.upsert",
+        "dblake.consume.dead_letters", "dblake.consume.state_rows",
         "dblake.read.versions",
         "trials.airflow.trial",
     ),
@@ -240,7 +241,7 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.maintenance.run", "dblake.lake.tables.open_table", True),
         ("dblake.reconcile.stream", "dblake.lake.tables", True),
         ("dblake.reconcile.windows", "dblake.lake.tables", False),
-        ("dblake.state.table", "deltalake.exceptions", True),
+        ("dblake.spark.conflicts", "deltalake.exceptions", True),
         ("dblake.status.lag", "dblake.lake.tables", True),
         ("pipelines.airflow.dags", "airflow.sdk", True),
         ("jobs.state", "trials.airflow.trial", False),

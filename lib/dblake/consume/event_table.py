@@ -22,7 +22,8 @@ from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS, ORIGIN
 from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, query_rows
+from dblake.lake.log import Application
+from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table
 from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position

@@ -16,7 +16,8 @@ from dblake.core.names import abbreviated, split_qualified
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.read.event_log import EventLog
 from dblake.read.points import Point, parse_point
 from dblake.read.resolve import resolve

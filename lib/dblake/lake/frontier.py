@@ -17,7 +17,7 @@ from dblake.core.position import Position
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import query_rows
+from dblake.lake.query import instant, query_rows
 from dblake.lake.tables import create_table, find_table, open_table
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
@@ -54,7 +54,7 @@ def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> 
         i, lsn, seq = until.incarnation, until.lsn, until.seq
         where = f"incarnation < {i} OR (incarnation = {i} AND (lsn < {lsn} OR (lsn = {lsn} AND seq <= {seq})))"
     elif until is not None:
-        where = f"at <= to_timestamp_micros({int(until.timestamp() * 1_000_000)})"
+        where = f"at <= {instant(until)}"
     rows = query_rows(
         paths.frontier,
         "SELECT batch, incarnation, lsn, seq, versions, behind FROM t "

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -56,6 +56,11 @@ class Application:
         return f"reconcile/{source}"
 
     @staticmethod
+    def landing(source: str, table_id: str = "") -> str:
+        """Identify, in events, the landing table that they come from, or that any is recorded; the version is 1."""
+        return f"landing/{source}/{table_id}"
+
+    @staticmethod
     def state(source: str) -> str:
         """Identify state's commits to a state table."""
         return f"state/{source}"
@@ -69,6 +74,11 @@ class Application:
     def maintenance(source: str) -> str:
         """Identify, in schemas, the newest run of maintenance; the version is the time when it ended, in seconds."""
         return f"maintained/{source}"
+
+    @staticmethod
+    def vacuum(source: str) -> str:
+        """Identify, in schemas, the newest run of maintenance that removed old files; the version is as above."""
+        return f"vacuum/{source}"
 
     @staticmethod
     def verification(source: str) -> str:
@@ -168,16 +178,3 @@ def commit_files(path: str, table: DeltaTable, application: str, batch: int, fil
             f"another job of this source committed to {os.path.basename(path)} at the same time",
             next_step="run this again",
         ) from error
-
-
-def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
-    """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
-    table = find_table(path)
-    rows: list[dict[str, Any]] = query_arrow(table, statement).to_pylist() if table else []
-    return rows
-
-
-def query_arrow(table: DeltaTable, statement: str) -> pa.Table:
-    """Return the result of a SELECT over one open table, which the statement calls ``t``."""
-    # Not to_pyarrow_table: its reader threads may still run when the interpreter ends, which aborts the process.
-    return pa.table(QueryBuilder().register("t", table).execute(statement).read_all())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 
 #: One row per schema version; it holds from its position on, where the log first showed it.
 SCHEMAS = pa.schema(

@@ -17,7 +17,7 @@ from dblake.lake.storage import is_local, is_s3, storage_of
 _CHECKPOINT_COMMITS_ON_S3 = 10
 """Opening a table reads each commit since the newest checkpoint twice, one request each."""
 
-__all__ = ["DeltaTable", "create_table", "find_table", "has_table", "open_table", "storage_options"]
+__all__ = ["DeltaTable", "create_table", "find_table", "has_table", "maps_columns", "open_table", "storage_options"]
 
 
 def storage_options(path: str) -> dict[str, str] | None:
@@ -42,6 +42,11 @@ def find_table(path: str) -> DeltaTable | None:
 def has_table(path: str) -> bool:
     """Return True if there is a table; to open it next, ``find_table`` saves a request."""
     return DeltaTable.is_deltatable(path, storage_options=storage_options(path))
+
+
+def maps_columns(table: DeltaTable) -> bool:
+    """Return True if a table has odd column names, which Delta maps to others: delta-rs can open it, but not more."""
+    return table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
 
 
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:

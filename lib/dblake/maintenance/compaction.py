@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dblake.lake.locks import commit_lock
+from dblake.lake.tables import maps_columns, open_table
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.sql_literals import delta
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+
+    from dblake.spark.session import Session
 
 SMALL_FILE_BYTES = 64 << 20
 """Compaction merges files below this size, into files of up to twice this size."""
@@ -45,7 +48,11 @@ def compact(session: SparkSession, path: str, small_bytes: int = SMALL_FILE_BYTE
 
 @retry_on_conflict
 def delete(session: SparkSession, path: str, condition: str) -> int:
-    """Delete the rows of a table, alias ``t``, that match an SQL condition; return their number."""
+    """Delete the rows of a table, alias ``t``, that match an SQL condition; return their number.
+
+    Not through delta-rs: Arrow reads the text of files that its DELETE rewrites as ``string_view``, which Arrow's own
+    functions do not take.
+    """
     with commit_lock(path):
         return _count_affected(session.sql(f"DELETE FROM {delta(path)} t WHERE {condition}"))
 
@@ -62,13 +69,17 @@ def delete_matching(session: SparkSession, path: str, rows: DataFrame, columns: 
         return _count_affected(table.merge(rows.alias("s"), f"{is_equal} AND {within}").whenMatchedDelete().execute())
 
 
-def vacuum(session: SparkSession, path: str, hours: float) -> None:
+def vacuum(session: Session, path: str, hours: int) -> None:
     """Remove files that left the table more than ``hours`` ago, and older files that killed writers never committed.
 
-    Delta rejects fewer than 168 hours, its own retention.
+    Needs Spark for a table with odd column names only. Fewer than 168 hours, Delta's own retention, are rejected.
     """
     with commit_lock(path):
-        _table(session, path).vacuum(hours)
+        table = open_table(path)
+        if maps_columns(table):
+            _table(session(), path).vacuum(hours)
+        else:
+            table.vacuum(hours, dry_run=False, full=True)
 
 
 def _table(session: SparkSession, path: str) -> DeltaTable:

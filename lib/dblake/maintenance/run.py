@@ -10,6 +10,7 @@ What is due is decided by the Delta logs and file statistics: a run with nothing
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,10 +29,12 @@ from dblake.core.progress import stage
 from dblake.lake.cleanup import clean_log
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows, record_batch
-from dblake.lake.tables import has_table, open_table
-from dblake.landing.columns import BATCH, COMMITTED_AT, RESUME_METADATA
+from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.query import instant, query_rows
+from dblake.lake.tables import has_table, maps_columns, open_table
+from dblake.landing.columns import BATCH, COMMITTED_AT, LANDED_AT, RESUME_METADATA
 from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
+from dblake.maintenance.landing_expiry import last_expired_batch
 from dblake.maintenance.tombstones import expired_tombstones_sql
 from dblake.spark.session import Session, as_session
 from dblake.state.files import SMALL_FILE_BYTES as STATE_SMALL_FILE_BYTES
@@ -42,8 +45,8 @@ if TYPE_CHECKING:
 _COMPACT_MIN_FILES = 8
 """A table with at least this many small files is compacted."""
 _VACUUM_INTERVAL = timedelta(hours=24)
-"""VACUUM lists the table's whole folder."""
-_HISTORY_MAX_COMMITS = 1000
+"""It lists the whole folder of every table."""
+_HISTORY_COMMITS = 1000
 _LOG_RETENTION_HOURS = 24.0
 """Minimum age of a log entry that is removed; readers of a table begin at its newest version."""
 
@@ -73,7 +76,8 @@ def maintain(
 
     Records the time, which ``last_maintained`` returns.
     """
-    tasks = Maintenance(spark, paths, settings).tasks()
+    run = Maintenance(spark, paths, settings)
+    tasks = run.tasks()
     with stage("maintain", "table", len(tasks)) as progress, ThreadPoolExecutor(
         parallel, thread_name_prefix="maintain"
     ) as pool:
@@ -82,13 +86,19 @@ def maintain(
             future.add_done_callback(lambda _: progress.advance())
         results = [future.result() for future in futures]
     if has_table(paths.schemas):
+        if run.is_vacuum_due:
+            record_batch(paths.schemas, Application.vacuum(paths.source), int(time.time()))
         record_batch(paths.schemas, Application.maintenance(paths.source), int(time.time()))
     return results
 
 
 def last_maintained(paths: Paths) -> datetime | None:
     """Return when the newest complete run ended; None before the first."""
-    seconds = newest_batch(paths.schemas, Application.maintenance(paths.source))
+    return _last_run(paths, Application.maintenance(paths.source))
+
+
+def _last_run(paths: Paths, application: str) -> datetime | None:
+    seconds = newest_batch(paths.schemas, application)
     return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
@@ -107,6 +117,9 @@ class Maintenance:
         self._frontier = read_frontier(paths)
         expired_at = self._now - timedelta(days=settings.tombstone_days)
         self._expired_frontier = read_frontier(paths, until=expired_at)
+        vacuumed = _last_run(paths, Application.vacuum(paths.source))
+        self.is_vacuum_due = vacuumed is None or vacuumed <= self._now - _VACUUM_INTERVAL
+        """Whether this run removes old files."""
 
     @property
     def spark(self) -> SparkSession:
@@ -155,13 +168,12 @@ class Maintenance:
         if sum(size < small_bytes for size in sizes_before) >= _COMPACT_MIN_FILES:
             compact(self.spark, path, small_bytes)
             failpoint("maintain.compacted")
-        vacuumed = self._is_vacuum_due(path)
-        if vacuumed:
-            vacuum(self.spark, path, max(self._settings.vacuum_hours, unread_hours))
+        if self.is_vacuum_due:
+            vacuum(lambda: self.spark, path, max(self._settings.vacuum_hours, math.ceil(unread_hours)))
         clean_log(path, keep_hours=max(log_hours, unread_hours), keep_from=log_from)
-        result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, vacuumed)
+        result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, self.is_vacuum_due)
         logger.info("%s: %d files before, %d after, %d rows deleted%s", name, result.files_before, result.files_after,
-                    deleted, ", old files removed" if vacuumed else "")
+                    deleted, ", old files removed" if result.vacuumed else "")
         return result
 
     def _expire_landing(self, path: str) -> int:
@@ -170,11 +182,10 @@ class Maintenance:
             return 0
         cutoff = self._now - timedelta(days=self._settings.landing_days)
         # The newest batch is kept: the next batch number continues it, and its lease epoch identifies orphans.
-        if not _has_rows(path, f"{BATCH} < {self._reconciled} AND landed_at < {_instant(cutoff)}"):
+        if not _has_rows(path, f"{BATCH} < {self._reconciled} AND {LANDED_AT} < {instant(cutoff)}"):
             return 0
-        from dblake.maintenance.expiry import expire_landing
-
-        return expire_landing(self.spark, self._paths, self._reconciled, cutoff)
+        last = last_expired_batch(self._paths, self._reconciled, cutoff)
+        return delete(self.spark, path, f"{BATCH} <= {last}") if last else 0
 
     def _expire_events(self, path: str) -> int:
         """Delete old events that later ones supersede, once all readers have them; return their number."""
@@ -183,7 +194,7 @@ class Maintenance:
         # State tables that are behind still read their events, and a ledger that is behind still counts them.
         upto = min(self._frontier.batch, self._reconciled, *self._frontier.behind.values())
         cutoff = self._now - timedelta(days=self._settings.events_days)
-        if not _has_rows(path, f"{BATCH} <= {upto} AND {COMMITTED_AT} < {_instant(cutoff)}"):
+        if not _has_rows(path, f"{BATCH} <= {upto} AND {COMMITTED_AT} < {instant(cutoff)}"):
             return 0
         from dblake.maintenance.expiry import expire_events
 
@@ -197,12 +208,6 @@ class Maintenance:
         if not _has_rows(path, f"_deleted AND _incarnation <= {frontier.position.incarnation}"):
             return 0
         return delete(self.spark, path, expired_tombstones_sql(frontier.position))
-
-    def _is_vacuum_due(self, path: str) -> bool:
-        for commit in open_table(path).history(_HISTORY_MAX_COMMITS):
-            if commit.get("operation") == "VACUUM END":
-                return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC) <= self._now - _VACUUM_INTERVAL
-        return True
 
     def _unread_hours(self) -> float:
         """Return the age of the oldest batch that reconcile has not read, plus one hour; 0 if there is none.
@@ -219,18 +224,14 @@ class Maintenance:
 
 def _has_rows(path: str, condition: str) -> bool:
     """Return False if no row matches an SQL condition; delta-rs cannot read a table with odd column names."""
-    if open_table(path).metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+    if maps_columns(open_table(path)):
         return True
     return bool(query_rows(path, f"SELECT 1 AS one FROM t WHERE {condition} LIMIT 1"))
 
 
-def _instant(moment: datetime) -> str:
-    return f"to_timestamp_micros({int(moment.timestamp() * 1_000_000)})"
-
-
 def _newest_landing_version(path: str) -> int:
     """Return the version of capture's newest commit, from which capture resumes; 0 if it is not found."""
-    table, limit = open_table(path), _HISTORY_MAX_COMMITS
+    table, limit = open_table(path), _HISTORY_COMMITS
     while True:
         history = table.history(limit)
         for commit in history:

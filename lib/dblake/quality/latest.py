@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import Any
 
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 
 _FAILURE_COLUMNS = ("suite", "table", "expectation", "column", "unexpected", "fault")
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from dblake.core.names import split_qualified
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.verification.ledger import newest_by_table

@@ -22,7 +22,7 @@ from dblake.core.errors import PointOutOfRange
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.lake.tables import find_table
 from dblake.read.event_log import EventLog, EventPlace, Wanted
 from dblake.read.points import Point, describe, end_of_transaction

@@ -18,7 +18,8 @@ from dblake.core.names import split_qualified
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, query_rows
+from dblake.lake.log import Application
+from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table, open_table
 from dblake.redecode.changed_tables import read_changed_tables
 

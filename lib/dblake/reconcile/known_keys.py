@@ -26,7 +26,7 @@ from dblake.lake.files import file_path
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
-from dblake.lake.tables import has_table, open_table
+from dblake.lake.tables import has_table, maps_columns, open_table
 from dblake.landing.columns import BATCH, TABLE, TXID
 from dblake.reconcile.batch_summary import file_parts
 from dblake.reconcile.earlier_rows import Beginnings, has_row_before, tables_before_in_events
@@ -123,10 +123,7 @@ def _find_state(paths: Paths, schema: TableSchema, frontier: Frontier) -> Folded
     run = Application.redecode(paths.source)
     is_rebuilt = (table.transaction_version(run) or 0) >= (open_table(paths.events).transaction_version(run) or 0)
     has_key = settings.get("dblake.key") == ",".join(map(identifier, schema.primary_key))
-    is_plain = (
-        settings.get("delta.columnMapping.mode", "none") == "none"
-        and settings.get("delta.enableDeletionVectors", "false") == "false"
-    )
+    is_plain = not maps_columns(table) and settings.get("delta.enableDeletionVectors", "false") == "false"
     if batch is None or not (is_rebuilt and has_key and is_plain):
         return None
     if schema.table not in frontier.behind and schema.table in frontier.versions:

@@ -50,6 +50,11 @@ class LandingFiles:
         return self._table.version() != before
 
     @property
+    def table_id(self) -> str:
+        """The table's id, which another table at the same path does not have."""
+        return str(self._table.metadata().id)
+
+    @property
     def newest_batch(self) -> int:
         """The newest batch that landed; 0 before the first."""
         return self._table.transaction_version(self._application) or 0

@@ -31,6 +31,7 @@ from dblake.lake.tables import open_table
 from dblake.reconcile.batch_summary import Survey, survey
 from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
+from dblake.reconcile.landing_identity import require_same_landing
 from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
 from dblake.reconcile.microbatch import MicroBatch, Reconciled
 from dblake.reconcile.runner import Runner
@@ -58,6 +59,8 @@ class Reconciler:
         find = no_states if earlier else partial(find_states, paths)
         self._known_keys = KnownKeys(self._runner, self._events, find)
         self._run = self._newest_run()
+        # A redecode writes to tables of its own, after it has required the landing of those it replaces.
+        self._checks_landing = earlier is None
         self._known_schemas: dict[str, TableSchema] = {}
         self._versions = SchemaVersions()
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
@@ -86,12 +89,15 @@ class Reconciler:
     def reconcile(self, last: int) -> int:
         """Take all batches after those done up to ``last``; return the number of events.
 
-        Raises LandingGap if landing does not hold the batches.
+        Raises LandingGap if landing does not hold the batches or is another table than that of the batches done.
         """
         done = self.done()
         if last <= done:
             return 0
         self.landing.refresh()
+        if self._checks_landing:
+            require_same_landing(self._paths.events, self._paths.source, self.landing.table_id, done)
+            self._checks_landing = False
         summary = self._survey(done + 1, last)
         missing = set(range(done + 1, last + 1)) - summary.epochs.keys()
         if missing:

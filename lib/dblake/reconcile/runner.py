@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.errors import DblakeError
@@ -26,6 +26,8 @@ _SMALL_BYTES = 8 << 20
 _SMALL_BYTES_COLD = 128 << 20
 """Likewise while Spark does not run: about a million rows, which take a fraction of the JVM's start."""
 _TASK_BYTES = 64 << 20
+_RESULT_COLUMN = "result"
+_RESULT = f"{_RESULT_COLUMN} binary"
 
 Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
 
@@ -46,13 +48,15 @@ class Runner:
         is_running = SparkContext._active_spark_context is not None
         if _size(parts) <= (_SMALL_BYTES if is_running else max(_SMALL_BYTES, _SMALL_BYTES_COLD)):
             return [write_events(parts, plan, table)] if parts else []
-        context = self.spark.sparkContext
         tasks = self._tasks(parts)
-        shared = context.broadcast(plan)
+        shared = self.spark.sparkContext.broadcast(plan)
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for number in _numbers(batches):
+                yield _to_batch(_attempt(tasks[number], shared.value, table))
+
         try:
-            return _results(context.parallelize(tasks, len(tasks)).map(
-                lambda task: _attempt(task, shared.value, table)
-            ).collect())
+            return _results(self._numbered(tasks).mapInArrow(run, _RESULT).collect())
         finally:
             shared.destroy()
 
@@ -64,21 +68,25 @@ class Runner:
         tasks = self._tasks(parts)
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column("id").to_pylist():
-                    yield from decode(tasks[number])
+            for number in _numbers(batches):
+                yield from decode(tasks[number])
 
-        return self.spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(run, from_arrow_schema(columns))
+        return self._numbered(tasks).mapInArrow(run, from_arrow_schema(columns))
 
     def write_frame(self, events: DataFrame, table: str, op: str) -> list[TaskResult]:
         """Write dump events of one ``op``, of a frame with the columns of EVENTS, in order of position."""
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            result = write_dump_events(map(as_event_columns, batches), table, op)
-            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, op))
 
-        written = events.sortWithinPartitions(*POSITION).mapInArrow(run, "result binary").collect()
-        return [pickle.loads(row["result"]) for row in written]  # noqa: S301 - pickled by our own task
+        return _results(events.sortWithinPartitions(*POSITION).mapInArrow(run, _RESULT).collect())
+
+    def _numbered(self, tasks: Sequence[object]) -> DataFrame:
+        """Return a frame with the number of each task, ``id``, in a partition of its own.
+
+        Tasks of frames share their Python workers; a task of an RDD would start workers of its own.
+        """
+        return self.spark.range(len(tasks), numPartitions=len(tasks))
 
     def _tasks(self, parts: Sequence[Part]) -> list[list[Part]]:
         """As many tasks as the cores have turns for, so that all cores finish together."""
@@ -99,9 +107,20 @@ def _attempt(parts: Sequence[Part], plan: Plan, table: str) -> TaskResult | Dbla
         return error
 
 
-def _results(results: Iterable[TaskResult | DblakeError]) -> list[TaskResult]:
+def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column("id").to_pylist()
+
+
+def _to_batch(result: TaskResult | DblakeError) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({_RESULT_COLUMN: [pickle.dumps(result)]})
+
+
+def _results(rows: Iterable[Row]) -> list[TaskResult]:
+    """Return the results of tasks. Raises what a task raised."""
     successful = []
-    for result in results:
+    for row in rows:
+        result: TaskResult | DblakeError = pickle.loads(row[_RESULT_COLUMN])  # noqa: S301 - pickled by our own task
         if isinstance(result, DblakeError):
             raise result
         successful.append(result)

@@ -7,7 +7,8 @@ count. Readers need no JVM.
 from __future__ import annotations
 
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.lake.tables import has_table
 
 COUNTS = ("same", "different", "only_old", "only_new")

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows, record_batch
+from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.query import query_rows
 from dblake.redecode.changed_tables import COUNTS
 
 

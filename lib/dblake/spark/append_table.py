@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import commit_rows, newest_batch, query_rows, record_batch
+from dblake.lake.log import commit_rows, newest_batch, record_batch
+from dblake.lake.query import query_rows
 from dblake.lake.tables import create_table, find_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"

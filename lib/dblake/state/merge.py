@@ -20,12 +20,13 @@ from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.locks import commit_lock
+from dblake.spark.conflicts import retry_on_conflict
 from dblake.state.events import newest_truncate
 from dblake.state.files import DataFile, FileWriter, TableFiles, data_file
 from dblake.state.fold import fold
 from dblake.state.runner import from_bytes, to_bytes
 from dblake.state.shape import Shape, require_one_key, shape_of
-from dblake.state.table import prepare, progress, progress_of, retry_refused_commit
+from dblake.state.table import prepare, progress, progress_of
 from dblake.state.upsert import Change, Rewritten, RunAll, first_rows, upsert
 
 #: Yields folded rows, no key twice, given the shape and the batch after which events are wanted.
@@ -110,7 +111,7 @@ def merge_events(
         return Outcome.of_error(part.table, error)
 
 
-@retry_refused_commit
+@retry_on_conflict
 def _merge(
     part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
 ) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows, quoted
 from dblake.spark.session import Session
 from dblake.state.events import Events, Selection
 from dblake.state.key_ranges import fold_ranges
@@ -28,10 +28,9 @@ from dblake.state.upsert import first_rows
 
 def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:
     """Return the closed chunk windows of a table up to a landing batch, with what ``dumped_in`` needs."""
-    name = table.replace("'", "''")
     return query_rows(
         paths.windows, "SELECT dump_id, schema_id, incarnation, high_lsn, began FROM t "
-                       f"WHERE \"table\" = '{name}' AND status = 'closed' AND batch <= {until}",
+                       f"WHERE \"table\" = {quoted(table)} AND status = 'closed' AND batch <= {until}",
     )
 
 

@@ -28,7 +28,7 @@ from dblake.state.files import table_columns
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.runner import Runner
 from dblake.state.shape import REBUILD, first_compatible_version
-from dblake.state.table import progress, retry_refused_commit
+from dblake.state.table import progress
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,6 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
 
 
 @retry_on_conflict
-@retry_refused_commit
 def _build(session: Session, runner: Runner, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with commit_lock(path):

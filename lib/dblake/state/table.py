@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema, TableFeatures
-from deltalake.exceptions import CommitFailedError
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dblake.lake.tables import create_table, find_table, has_table, open_table
 from dblake.spark.session import Session
@@ -30,14 +28,6 @@ _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _MAPPED = "'delta.columnMapping.mode' = 'name'"
 _KEY = "dblake.key"
 _NTZ = "TIMESTAMP_NTZ"
-
-#: Decorator: call the function again if its commit lost to another writer's, eight times in all. The function reads
-#: the table again, so that nothing it commits rests on the version that lost.
-retry_refused_commit = retry(
-    retry=retry_if_exception_type(CommitFailedError),
-    stop=stop_after_attempt(8), wait=wait_random_exponential(multiplier=0.2, max=10), reraise=True,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.lake.tables import has_table, open_table
 
 _STATISTICS = tuple(

@@ -19,7 +19,7 @@ from dblake.core.window import ChunkWindow
 from dblake.decode.batch import decode
 from dblake.decode.columns import DECODED, DECODER_INPUT
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_arrow, query_rows
+from dblake.lake.query import query_arrow, query_rows, quoted
 from dblake.lake.tables import open_table
 from dblake.landing.columns import CHUNK, CHUNK_ID, KIND, LANDING, LEASE_EPOCH, SEQ, VERIFY_CHUNK, VERIFY_HIGH
 from dblake.landing.control import CLOSED, ChunkEnd, DumpStart
@@ -106,8 +106,3 @@ def _decoded(rows: pa.Table, schemas: Mapping[str, TableSchema]) -> pa.Table:
     parts = [decode(batch, schemas) for batch in rows.combine_chunks().to_batches(max_chunksize=_DECODED_ROWS)]
     decoded = pa.Table.from_batches(parts, DECODED).combine_chunks()
     return decoded.take(pa.array(np.argsort(decoded[SEQ].to_numpy(), kind="stable")))
-
-
-def quoted(text: str) -> str:
-    """Return a text as a literal of DataFusion's SQL."""
-    return "'" + text.replace("'", "''") + "'"

@@ -18,7 +18,8 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application, commit_rows, newest_batch, query_rows
+from dblake.lake.log import Application, commit_rows, newest_batch
+from dblake.lake.query import query_rows
 from dblake.lake.tables import create_table, has_table
 
 MAX_LISTED_KEYS = 5000

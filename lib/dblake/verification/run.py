@@ -36,7 +36,8 @@ from dblake.core.schema import TableSchema
 from dblake.core.window import Snapshot
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit

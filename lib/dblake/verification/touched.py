@@ -17,12 +17,11 @@ from dblake.core.position import Position
 from dblake.core.window import Snapshot
 from dblake.decode.columns import IMAGE, TRUNCATE
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_arrow
+from dblake.lake.query import query_arrow, quoted
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import find_table
 from dblake.state.arrays import join_chunks
 from dblake.state.fold import key_texts
-from dblake.verification.landed import quoted
 
 _EVENTS = pa.schema({
     "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "op": pa.string(), "key": IMAGE,

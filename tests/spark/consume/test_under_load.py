@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.core.schema import Column
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.redecode.run import redecode
 from tests.support.backends import PostgresBackend
 from tests.support.consumers import ACCOUNTS, TABLES, TOTAL, Shop, SqliteConsumer

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import dblake.lake.cleanup
@@ -21,10 +22,12 @@ from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.lake.layout import Paths
 from dblake.lake.log import record_batch
+from dblake.lake.tables import create_table
 from dblake.landing.columns import LANDING
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
 from dblake.maintenance.run import Maintenance, MaintenanceResult
+from dblake.maintenance.run import maintain as maintain_all
 from dblake.reconcile.stream import reconcile_once
 from jobs.maintain import maintain as job
 from tests.model.dblog import High, Low
@@ -42,6 +45,10 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 def maintain(lake: Lake, table: str, **settings: int) -> MaintenanceResult:
     return Maintenance(lake.spark, lake.paths, MaintainConfig(**settings)).tasks()[table]()
+
+
+def run_maintenance(lake: Lake) -> dict[str, MaintenanceResult]:
+    return {result.table: result for result in maintain_all(lake.spark, lake.paths, MaintainConfig())}
 
 
 def row(batch: int, key: str = "1") -> Change:
@@ -100,7 +107,7 @@ def test_landing_expires_up_to_slowest_reader_and_open_window(
     # Reconcile continues with later batches.
     land(lake.paths, (0, [row(len(landed) + 1, "2")]))
     assert reconcile_once(lake.spark, lake.paths) == len(landed) + 1
-    assert lake.spark.read.format("delta").load(lake.paths.events).count() == len(landed) + 1
+    assert DeltaTable(lake.paths.events).count() == len(landed) + 1
 
 
 @pytest.fixture
@@ -118,11 +125,11 @@ def folded(lake: Lake) -> Lake:
 
 
 def positions(lake: Lake) -> list[int]:
-    return sorted(row["lsn"] for row in lake.spark.read.format("delta").load(lake.paths.events).collect())
+    return sorted(DeltaTable(lake.paths.events).to_pyarrow_table(columns=["lsn"])["lsn"].to_pylist())
 
 
 def set_reconciled(lake: Lake, batch: int) -> None:
-    lake.spark.sql(f"CREATE TABLE delta.`{lake.paths.windows}` (batch BIGINT) USING delta")
+    create_table(lake.paths.windows, pa.schema([("batch", pa.int64())]))
     for path in (lake.paths.schemas, lake.paths.events, lake.paths.windows):
         record_batch(path, "reconcile/shop", batch)
 
@@ -147,23 +154,29 @@ def test_events_superseded_by_whole_event_are_deleted(
 
 def test_state_rebuilt_from_remaining_events_is_equal(folded: Lake) -> None:
     set_reconciled(folded, 3)
-    original = sorted(tuple(row) for row in folded.state("public", "t").collect())
+    original = state_rows(folded)
     assert maintain(folded, "events", events_days=1).rows_deleted == 4
     for path in (folded.paths.state("public", "t"), folded.paths.frontier):
         os.rename(path, f"{path}.before")
     folded.fold()
-    assert sorted(tuple(row) for row in folded.state("public", "t").collect()) == original
+    assert state_rows(folded) == original
+
+
+def state_rows(lake: Lake) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(lake.paths.state("public", "t")).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: row["_key"])
 
 
 def tombstones(lake: Lake) -> list[str]:
-    return [row["_key"] for row in lake.state("public", "t").where("_deleted").collect()]
+    return [row["_key"] for row in state_rows(lake) if row["_deleted"]]
 
 
 def add_frontier(lake: Lake, days: int, batch: int, lsn: int, behind: dict[str, int]) -> None:
     """Append the frontier row that state would have recorded ``days`` ago."""
-    frontier: tuple[object, ...] = (NOW - timedelta(days=days), batch, 1, lsn, 0, {}, behind)
-    schema = lake.spark.read.format("delta").load(lake.paths.frontier).schema
-    lake.spark.createDataFrame([frontier], schema).write.format("delta").mode("append").save(lake.paths.frontier)
+    table = DeltaTable(lake.paths.frontier)
+    schema = pa.schema(table.schema().to_arrow())
+    values: tuple[object, ...] = (NOW - timedelta(days=days), batch, 1, lsn, 0, {}, behind)
+    write_deltalake(table, pa.Table.from_pylist([dict(zip(schema.names, values, strict=True))], schema), mode="append")
 
 
 @pytest.mark.parametrize(
@@ -219,13 +232,26 @@ def test_compaction_merges_small_files_and_retains_rows(grown: Lake) -> None:
 def test_vacuum_removes_old_files_once_a_day(grown: Lake) -> None:
     orphan = Path(grown.paths.landing, "part-0-of-a-killed-writer.parquet")
     orphan.write_bytes(b"PAR1")
+    age_files(grown.paths.landing)
+    assert run_maintenance(grown)["landing"].vacuumed
+    assert not orphan.exists()
+    # The ten files are old, but left the table a moment ago, and readers may still have them open.
+    assert len(files_on_disk(grown.paths.landing)) == 11
+    assert not run_maintenance(grown)["landing"].vacuumed
+
+
+def test_vacuum_of_table_with_odd_names_removes_orphan(lake: Lake) -> None:
+    odd = table_schema("public.odd", "id integer key", "a b,c: text")
+    lake.schema(odd)
+    lake.land(odd, 1, (10, "c", "1", {"id": "1", "a b,c:": "x"}))
+    lake.fold()
+    orphan = Path(lake.paths.state("public", "odd"), "part-0-of-a-killed-writer.parquet")
+    orphan.write_bytes(b"PAR1")
     then = (NOW - timedelta(days=8)).timestamp()
     os.utime(orphan, (then, then))
-    assert maintain(grown, "landing").vacuumed
+    maintain(lake, "state public.odd")
     assert not orphan.exists()
-    # The ten files left the table a moment ago, and readers may still have them open.
-    assert len(files_on_disk(grown.paths.landing)) == 11
-    assert not maintain(grown, "landing").vacuumed
+    assert lake.state("public", "odd").count() == 1
 
 
 def test_vacuum_retains_files_while_reconcile_is_behind(grown: Lake) -> None:

@@ -22,7 +22,8 @@ from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch, query_rows
+from dblake.lake.log import Application, newest_batch
+from dblake.lake.query import query_rows
 from dblake.landing.control import ChunkEnd
 from dblake.maintenance.run import Maintenance
 from dblake.quality.run import run_check

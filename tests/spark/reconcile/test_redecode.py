@@ -101,8 +101,9 @@ def plant_defects(spark: SparkSession, paths: Paths) -> None:
     frame.write.format("delta").mode("append").save(paths.events)
 
 
-def events(spark: SparkSession, paths: Paths) -> list[tuple[Any, ...]]:
-    rows = spark.read.format("delta").load(paths.events).orderBy("incarnation", "lsn", "seq").collect()
+def events(paths: Paths) -> list[tuple[Any, ...]]:
+    order = [(name, "ascending") for name in ("incarnation", "lsn", "seq")]
+    rows = DeltaTable(paths.events).to_pyarrow_table().sort_by(order).to_pylist()
     return [(r["lsn"], r["seq"], r["op"], dict(r["key"])["id"], dict(r["after"] or {}).get("v")) for r in rows]
 
 
@@ -112,12 +113,18 @@ def frontier_point(paths: Paths) -> str:
     return f"{position.incarnation}/{position.lsn}"
 
 
-def state(spark: SparkSession, paths: Paths, at: str | None = None) -> dict[str, str | None]:
-    return {str(row["id"]): row["v"] for row in query(spark, paths, "SELECT id, v FROM public.t", at).collect()}
+def state(paths: Paths) -> dict[str, str | None]:
+    rows = DeltaTable(paths.state("public", "t")).to_pyarrow_table().to_pylist()
+    return {str(row["id"]): row["v"] for row in rows if not row["_deleted"]}
+
+
+def state_at_frontier(spark: SparkSession, paths: Paths) -> dict[str, str | None]:
+    rows = query(spark, paths, "SELECT id, v FROM public.t", frontier_point(paths)).collect()
+    return {str(row["id"]): row["v"] for row in rows}
 
 
 def test_compare_reports_differences_and_replaces_nothing(spark: SparkSession, paths: Paths) -> None:
-    before, folders = events(spark, paths), sorted(os.listdir(paths.root))
+    before, folders = events(paths), sorted(os.listdir(paths.root))
     run = compare_redecoded(spark, paths, 3)
     differing = [(line.of, line.batch, line.op, line.different, line.only_old, line.only_new)
                  for line in run.lines if line.differs]
@@ -125,11 +132,11 @@ def test_compare_reports_differences_and_replaces_nothing(spark: SparkSession, p
         ("events", 3, "u", 1, 0, 0), ("events", 4, "c", 0, 1, 0), ("events", 4, "r", 0, 0, 1),
     ]
     assert (run.first, run.last, run.tables) == (3, 5, ["public.t"])
-    assert events(spark, paths) == before and sorted(os.listdir(paths.root)) == folders
+    assert events(paths) == before and sorted(os.listdir(paths.root)) == folders
 
 
 def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: Paths) -> None:
-    assert state(spark, paths) == {"1": "A", "2": None, "4": "d", "9": "z"}
+    assert state(paths) == {"1": "A", "2": None, "4": "d", "9": "z"}
     untouched = DeltaTable(paths.state("public", "u")).version()
     (run,) = redecode(spark, paths, 3)
     assert (run.first, run.last, run.tables) == (3, 5, ["public.t"])
@@ -138,12 +145,12 @@ def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: P
         ("events", 3, "u", 0, 1, 0, 0), ("events", 4, "c", 1, 0, 1, 0), ("events", 4, "r", 1, 0, 0, 1),
         ("events", None, "u", 1, 0, 0, 0), ("windows", None, "closed", 1, 0, 0, 0),
     ]
-    assert events(spark, paths) == EXPECTED_EVENTS
+    assert events(paths) == EXPECTED_EVENTS
     run_state(spark, paths)
-    assert state(spark, paths) == EXPECTED_STATE
+    assert state(paths) == EXPECTED_STATE
     assert DeltaTable(paths.state("public", "u")).version() == untouched
     # Reads as of the frontier follow, and a second run rebuilds nothing.
-    assert state(spark, paths, frontier_point(paths)) == EXPECTED_STATE
+    assert state_at_frontier(spark, paths) == EXPECTED_STATE
     built = DeltaTable(paths.state("public", "t")).version()
     run_state(spark, paths)
     assert DeltaTable(paths.state("public", "t")).version() == built
@@ -154,7 +161,7 @@ def test_redecode_corrects_events_ledger_and_state(spark: SparkSession, paths: P
     land(paths.landing, "shop", [put(6, 60, "5", "e")], TABLES)
     assert reconcile_once(spark, paths) == 6
     run_state(spark, paths)
-    assert state(spark, paths) == EXPECTED_STATE | {"5": "e"}
+    assert state(paths) == EXPECTED_STATE | {"5": "e"}
 
 
 class Died(BaseException):
@@ -180,16 +187,16 @@ def die_at(name: str) -> Callable[[str], None]:
 def test_redecode_killed_at_failpoint_is_completed_by_next_run(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    before = events(spark, paths)
+    before = events(paths)
     with monkeypatch.context() as patched:
         for module in (dblake.redecode.run, dblake.reconcile.reconciler):
             patched.setattr(module, "failpoint", die_at(name))
         with pytest.raises(Died):
             redecode(spark, paths, 3)
     swapped = name in ("redecode.events_swapped", "redecode.appends_rejected", "redecode.staged_deleted")
-    assert events(spark, paths) == (EXPECTED_EVENTS if swapped else before)
+    assert events(paths) == (EXPECTED_EVENTS if swapped else before)
     (run,) = redecode(spark, paths, 3)
-    assert (run.tables, events(spark, paths)) == (["public.t"], EXPECTED_EVENTS)
+    assert (run.tables, events(paths)) == (["public.t"], EXPECTED_EVENTS)
     assert not Path(paths.redecode_tables).exists()
 
 
@@ -201,7 +208,7 @@ def test_interrupted_redecode_finishes_before_another_range(
         redecode(spark, paths, 3)
     unfinished, requested = redecode(spark, paths, 5)
     assert (unfinished.first, unfinished.tables, requested.first, requested.tables) == (3, ["public.t"], 5, [])
-    assert events(spark, paths) == EXPECTED_EVENTS
+    assert events(paths) == EXPECTED_EVENTS
 
 
 def test_state_killed_before_recording_rebuild_records_it_later(
@@ -214,7 +221,7 @@ def test_state_killed_before_recording_rebuild_records_it_later(
     recorded = read_frontier(paths).versions["public.t"]
     run_state(spark, paths)
     assert read_frontier(paths).versions["public.t"] > recorded
-    assert state(spark, paths, frontier_point(paths)) == EXPECTED_STATE
+    assert state_at_frontier(spark, paths) == EXPECTED_STATE
 
 
 def test_redecode_repeats_batches_of_concurrent_reconcile(
@@ -264,7 +271,7 @@ def test_reconcile_commit_prepared_before_swap_is_rejected(
     with pytest.raises(SupersededByRedecode):
         late.reconcile(6)
     assert Reconciler(lambda: spark, paths).done() == 5
-    assert events(spark, paths) == EXPECTED_EVENTS
+    assert events(paths) == EXPECTED_EVENTS
 
 
 def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tmp_path: Path) -> None:
@@ -298,7 +305,7 @@ def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tm
 def test_redecode_of_removed_landing_raises_landing_gap(
     spark: SparkSession, paths: Paths, removed: str, first: int, message: str | None
 ) -> None:
-    spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE {removed}")
+    DeltaTable(paths.landing).delete(removed)
     if message is None:
         require_landing(spark, paths, first, 5)
         return
@@ -318,7 +325,7 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
     ], TABLES)
     reconcile_once(spark, paths)
     for removed, first, table in (("1", 3, "public.t"), ("1", 5, None), ("2", 5, "public.u")):
-        spark.sql(f"DELETE FROM delta.`{paths.landing}` WHERE batch = {removed}")
+        DeltaTable(paths.landing).delete(f"batch = {removed}")
         if table is None:
             require_landing(spark, paths, first, 5)
         else:

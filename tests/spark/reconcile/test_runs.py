@@ -26,7 +26,7 @@ from dblake.core.position import Position, ResumePoint
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ServerIdentity
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.landing.columns import LANDING
 from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached

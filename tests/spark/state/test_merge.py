@@ -23,7 +23,7 @@ class Target:
         self.lake, self.path = Lake(spark, root), str(root / "t")
 
     def merge(self, batch: int, *events: tuple[object, ...]) -> None:
-        rows = self.lake.frame(TABLE, batch, events).select(*NEEDED).toArrow()
+        rows = self.lake.frame(TABLE, batch, events).select(list(NEEDED))
         merge_slice(Slice(TABLE.table, self.path, "state/shop", batch, 0, (TABLE,), (TABLE,), rows)).raise_error()
 
     def rows(self) -> list[tuple[object, ...]]:

@@ -11,7 +11,7 @@ from dblake.consume.callbacks import Consumer, Result, run_consumer
 from dblake.consume.model import Control, Event
 from dblake.core.errors import ConsumeError
 from dblake.core.position import Position
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from tests.support.consumers import Shop
 
 

@@ -13,7 +13,8 @@ from dblake.consume.filters import Selection
 from dblake.consume.model import Transaction
 from dblake.core.errors import StateNotReady
 from dblake.events.files import EVENT_COLUMNS, write_event_file
-from dblake.lake.log import Application, commit_files, newest_batch, query_rows, record_batch
+from dblake.lake.log import Application, commit_files, newest_batch, record_batch
+from dblake.lake.query import query_rows
 from tests.support.backends import Row
 from tests.support.consumers import LEFT, TABLES, Shop, describe
 from tests.support.schemas import table_schema

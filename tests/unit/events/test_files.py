@@ -18,7 +18,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dblake.core.errors import TableUnavailable
 from dblake.events.files import EVENT_COLUMNS, PRUNED_BY, merge_sorted, sort_by_position, write_event_file
 from dblake.events.schema import EVENTS
-from dblake.lake.log import commit_files, query_rows, record_batch
+from dblake.lake.log import commit_files, record_batch
+from dblake.lake.query import query_rows
 from dblake.spark.append_table import AppendTable
 
 _APPLICATION = "reconcile/shop"

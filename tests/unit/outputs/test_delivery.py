@@ -15,7 +15,7 @@ from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.outputs.delivery import Delivery, DeliverySettings
 from dblake.outputs.jsonl import JsonlOutput
 from dblake.outputs.native import NativeFormat

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.layout import Paths
-from dblake.lake.log import query_rows
+from dblake.lake.query import query_rows
 from dblake.landing.control import ChunkEnd, DumpStart
 from dblake.reconcile.reconciler import Reconciler
 from tests.model.dblog import ChunkRow, High, Low
