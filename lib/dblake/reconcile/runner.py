@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -19,12 +19,15 @@ from dblake.events.schema import POSITION
 from dblake.reconcile.batch_summary import Part, divided
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
-from dblake.spark.session import Session
+from dblake.spark.session import Session, is_local, is_running
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
 _SMALL_BYTES_COLD = 128 << 20
-"""Likewise while Spark does not run: about a million rows, which take a fraction of the JVM's start."""
+"""Likewise while Spark does not run, or has on one machine no Python workers yet: about a million rows.
+
+Both take seconds to start.
+"""
 _TASK_BYTES = 64 << 20
 _RESULT_COLUMN = "result"
 _RESULT = f"{_RESULT_COLUMN} binary"
@@ -34,6 +37,9 @@ Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
 
 class Runner:
     """Runs the tasks of one reconcile; ``session`` is called only when there is work for Spark."""
+
+    _has_workers: ClassVar[bool] = False
+    """Whether Spark has started Python workers for a task of this process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -45,8 +51,7 @@ class Runner:
 
     def write(self, parts: Sequence[Part], plan: Plan, table: str) -> list[TaskResult]:
         """Run ``write_events`` over all parts. Raises what a task raised; its files then stay invisible."""
-        is_running = SparkContext._active_spark_context is not None
-        if _size(parts) <= (_SMALL_BYTES if is_running else max(_SMALL_BYTES, _SMALL_BYTES_COLD)):
+        if self._is_small(parts):
             return [write_events(parts, plan, table)] if parts else []
         tasks = self._tasks(parts)
         shared = self.spark.sparkContext.broadcast(plan)
@@ -62,7 +67,7 @@ class Runner:
 
     def frame(self, parts: Sequence[Part], columns: pa.Schema, decode: Decode) -> DataFrame | None:
         """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
-        if _size(parts) <= _SMALL_BYTES:
+        if self._is_small(parts):
             rows = pa.Table.from_batches(decode(parts), columns)
             return self.spark.createDataFrame(rows, from_arrow_schema(columns)) if rows.num_rows else None
         tasks = self._tasks(parts)
@@ -86,7 +91,12 @@ class Runner:
 
         Tasks of frames share their Python workers; a task of an RDD would start workers of its own.
         """
+        Runner._has_workers = True
         return self.spark.range(len(tasks), numPartitions=len(tasks))
+
+    def _is_small(self, parts: Sequence[Part]) -> bool:
+        is_cold = not is_running() or (is_local(self._session) and not self._has_workers)
+        return _size(parts) <= (_SMALL_BYTES_COLD if is_cold else _SMALL_BYTES)
 
     def _tasks(self, parts: Sequence[Part]) -> list[list[Part]]:
         """As many tasks as the cores have turns for, so that all cores finish together."""

@@ -20,12 +20,12 @@ from dblake.sql.views import Views
 
 _REJECTED_NODES = ("plans.logical.Command", "plans.logical.ParsedStatement")
 #: The twin of the macro in ``engine``: the elements of a PostgreSQL array of one dimension, as text.
-_FUNCTIONS = (
-    r"""CREATE OR REPLACE TEMPORARY FUNCTION array_of(value STRING) RETURNS ARRAY<STRING> RETURN
+_FUNCTIONS = {
+    "array_of": r"""CREATE TEMPORARY FUNCTION array_of(value STRING) RETURNS ARRAY<STRING> RETURN
     transform(regexp_extract_all(regexp_replace(value, '^\\[[^=]*\\]=', ''), '"(?:[^"\\\\]|\\\\.)*"|[^{},]+', 0),
     e -> CASE WHEN e = 'NULL' THEN NULL WHEN startswith(e, '"')
     THEN regexp_replace(substr(e, 2, length(e) - 2), '\\\\(.)', '$1') ELSE e END)""",
-)
+}
 _RELATION_NODE = "analysis.UnresolvedRelation"
 
 
@@ -50,8 +50,9 @@ def query_views(spark: SparkSession, views: Views, statement: str) -> DataFrame:
                 raise UsageError(f"{node.nodeName()} is not a query, and sql only reads", next_step="write a SELECT")
         relations = [node.multipartIdentifier() for node in nodes if _is_instance(spark, node, _RELATION_NODE)]
         views.create([[r.apply(i) for i in range(r.size())] for r in relations])
-        for macro in _FUNCTIONS:
-            spark.sql(macro)
+        for name, definition in _FUNCTIONS.items():
+            if not spark.catalog.functionExists(name):
+                spark.sql(definition)
         return spark.sql(statement)
     except PySparkException as error:
         raise to_usage_error(error) from None

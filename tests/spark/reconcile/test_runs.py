@@ -302,7 +302,8 @@ def test_task_failing_on_executor_leaves_no_event(spark: SparkSession, tmp_path:
 @pytest.fixture
 def everything_on_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use executors for any amount of work."""
-    monkeypatch.setattr(dblake.reconcile.runner, "_SMALL_BYTES", 0)
+    for limit in ("_SMALL_BYTES", "_SMALL_BYTES_COLD"):
+        monkeypatch.setattr(dblake.reconcile.runner, limit, 0)
 
 
 @pytest.mark.usefixtures("everything_on_executors")
@@ -454,7 +455,8 @@ def test_cluster_executors_give_same_events(
     land_dump(here.landing, 60_000, 60_000, batch_rows=15_000)
     shutil.copytree(here.landing, tmp_path / f"cluster/{LANDED}/landing")
     with monkeypatch.context() as patched:
-        patched.setattr(dblake.reconcile.runner, "_SMALL_BYTES", 1 << 40)
+        for limit in ("_SMALL_BYTES", "_SMALL_BYTES_COLD"):
+            patched.setattr(dblake.reconcile.runner, limit, 1 << 40)
         reconcile_once(spark, here)
     conf = tmp_path / "shop.yaml"
     conf.write_text(_CONF)
