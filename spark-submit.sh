@@ -161,7 +161,11 @@ install_jars() {
     rm -rf "$venv/jars"
     mv "$ivy/jars" "$venv/jars"
     rm -rf "$ivy"
+    archive_classes
 }
+
+# Later starts of Spark map its classes from an archive, if this Java can write one.
+archive_classes() { "$python" -m dblake.spark.class_data_build >&2 </dev/null || true; }
 
 # Export everything that a JVM needs.
 need_spark() {
@@ -318,6 +322,8 @@ setup)
     *) fail 64 "setup has the options --dev, --s3 and --airflow only" ;;
     esac
     need_spark
+    # Java may have been replaced since the jars were installed.
+    locked archive_classes
     # Otherwise the first job whose warehouse is on S3 resolves these jars.
     [[ ${1:-} != --s3 ]] || "$python" -m dblake.spark.s3_jars
     exit 0

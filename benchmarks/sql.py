@@ -3,13 +3,17 @@
     python -m benchmarks.sql [--folder FOLDER] [--rows N] [--newer N]
 
 It makes two tables of ``--rows`` rows in state and ``--newer`` events after it, without Spark and without a database,
-and runs each query in a process of its own, several times.
+and runs each query in a process of its own, several times; ``prompt`` types the first one at the prompt, and ends with
+its answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import pty
 import resource
+import select
 import subprocess
 import sys
 import tempfile
@@ -46,6 +50,7 @@ QUERIES = {
     "events": "SELECT op, count(*) FROM dblake.events GROUP BY 1",
 }
 _ROUNDS = 3
+_PROMPT_SECONDS = 60
 
 
 def main() -> None:
@@ -63,6 +68,9 @@ def main() -> None:
             rounds = [run(folder, statement) for _ in range(_ROUNDS)]
             seconds, processor = (min(values) for values in zip(*rounds, strict=True))
             print(f"{name:8} {seconds:6.2f} s {processor:6.2f} CPU s")
+        rounds = [ask_at_prompt(folder, QUERIES["count"]) for _ in range(_ROUNDS)]
+        seconds, processor = (min(values) for values in zip(*rounds, strict=True))
+        print(f"{'prompt':8} {seconds:6.2f} s {processor:6.2f} CPU s")
 
 
 def run(folder: Path, statement: str) -> tuple[float, float]:
@@ -73,6 +81,34 @@ def run(folder: Path, statement: str) -> tuple[float, float]:
         check=True, stdout=subprocess.DEVNULL,
     )
     return time.monotonic() - began, _children_seconds() - used
+
+
+def ask_at_prompt(folder: Path, statement: str) -> tuple[float, float]:
+    """Start the prompt, type a statement as soon as it is there; return the seconds to the answer, and of the CPU."""
+    began, used = time.monotonic(), _children_seconds()
+    master, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(HOME / "jobs" / "sql.py"), "--conf", str(folder / "conf.yaml")], stdin=terminal,
+        stdout=terminal, stderr=terminal, start_new_session=True, env={**os.environ, "XDG_STATE_HOME": str(folder)},
+    )
+    os.close(terminal)
+    _read_until(master, b"dblake> ")
+    os.write(master, f"{statement};\n".encode())
+    _read_until(master, "│".encode())
+    seconds = time.monotonic() - began
+    _read_until(master, b"dblake> ")
+    os.write(master, b"\x04")
+    process.wait(_PROMPT_SECONDS)
+    os.close(master)
+    return seconds, _children_seconds() - used
+
+
+def _read_until(terminal: int, text: bytes) -> None:
+    found, end = b"", time.monotonic() + _PROMPT_SECONDS
+    while text not in found:
+        if not select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise TimeoutError(f"the prompt has not printed {text!r} within {_PROMPT_SECONDS} s")
+        found += os.read(terminal, 1 << 16)
 
 
 def _children_seconds() -> float:

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import subprocess
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,11 @@ source: {name: shop, type: postgres, host: h, database: d, user: u, password: "$
 
 @pytest.fixture(scope="module")
 def venv() -> Path:
-    """Airflow's environment, installed if it is missing: pip takes a minute."""
+    return airflow_venv()
+
+
+def airflow_venv() -> Path:
+    """Return Airflow's environment, installed if it is missing: pip takes a minute."""
     done = submit("setup", "--airflow")
     assert done.returncode == 0, done.stderr
     return Path(os.environ.get("DBLAKE_AIRFLOW_VENV", HOME / ".venv-airflow")).absolute()
@@ -90,11 +95,13 @@ def environment(folder: Path) -> dict[str, str]:
     return inherited | {"AIRFLOW_HOME": str(folder / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
 
 
-def run_in_airflow(venv: Path, folder: Path, code: str, argument: str) -> Any:
+def run_in_airflow(
+    venv: Path, folder: Path, code: str, argument: str, variables: Mapping[str, str] | None = None
+) -> Any:
     """Run code in Airflow's Python and return the JSON it prints."""
     done = subprocess.run(
-        [str(venv / "bin/python"), "-c", code, argument], env=environment(folder), cwd=folder, capture_output=True,
-        text=True, timeout=240, check=False,
+        [str(venv / "bin/python"), "-c", code, argument], env=variables or environment(folder), cwd=folder,
+        capture_output=True, text=True, timeout=240, check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from tests.support.rig import HOME, PACE, Rig, rig_at
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _ROUNDS = int(os.environ.get("DBLAKE_UP_ROUNDS", "2"))
+_SECONDS = float(os.environ.get("DBLAKE_UP_SECONDS", "0"))
+"""How long the rounds go on at least."""
 _PAUSE_SECONDS = 8.0
+_PROGRAMS = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.launcher.Main")
+"""The JVM that works, and the one before it that assembles its command line."""
 
 
 def newest_process(log: Path, job: str) -> int:
@@ -40,9 +45,16 @@ def members_of(group: int) -> list[tuple[int, str]]:
     return found
 
 
-def jvms_of(group: int) -> list[int]:
-    """Return the JVMs in a part's process group."""
-    return [pid for pid, name in members_of(group) if "java" in name]
+def jvms_of(group: int, program: str) -> list[int]:
+    """Return the JVMs in a part's process group that run a Java program."""
+    found = []
+    for pid, name in members_of(group):
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            # Both programs' names are on the launcher's command line.
+            names = [word for word in command if word.startswith(b"org.apache.spark.")]
+            found += [pid] if "java" in name and names[:1] == [program.encode()] else []
+    return found
 
 
 def wait_for_process(log: Path, job: str, other_than: int = 0) -> int:
@@ -61,14 +73,14 @@ def kill_part(log: Path, job: str) -> None:
     wait_for_process(log, job, pid)
 
 
-def kill_jvm(log: Path, seconds: float = 120) -> bool:
-    """Kill the JVM of ``run``, if it starts one in time; return whether there was one."""
+def kill_jvm(log: Path, program: str, seconds: float = 120) -> bool:
+    """Kill the JVM of ``run`` with this program, if it starts one in time; return whether there was one."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for jvm in jvms_of(newest_process(log, "run")):
+        for jvm in jvms_of(newest_process(log, "run"), program):
             os.kill(jvm, signal.SIGKILL)
             return True
-        time.sleep(0.2)
+        time.sleep(0.02)
     return False
 
 
@@ -85,26 +97,32 @@ def test_up_resumes_after_each_kill(postgres: EmbeddedPostgres, tmp_path: Path) 
         log = tmp_path / "up.log"
         up = start_up(rig, log)
         try:
+            began, rounds = time.monotonic(), 0
             with rig.load(seed=7):
-                for _ in range(_ROUNDS):
+                while rounds < _ROUNDS or time.monotonic() < began + _SECONDS:
+                    rounds += 1
                     time.sleep(_PAUSE_SECONDS)
                     kill_part(log, "capture")
                     time.sleep(_PAUSE_SECONDS)
                     kill_part(log, "run")
                     # The end of a dump joins keys, which takes Spark.
                     rig.lake.dump("public.t")
-                    assert kill_jvm(log), log.read_text()
+                    assert kill_jvm(log, _PROGRAMS[rounds % 2]), log.read_text()
                     time.sleep(_PAUSE_SECONDS)
             assert up.poll() is None, log.read_text()
             began = time.monotonic()
             up.send_signal(signal.SIGINT)
             assert up.wait(30) == 0, log.read_text()
-            assert time.monotonic() - began < 10
+            ended = time.monotonic() - began
+            assert ended < 10
             started = list(map(int, re.findall(r"process (\d+)", log.read_text())))
+            print(f"{rounds} rounds, {len(started)} starts, ended after {ended:.1f} s")
             assert len(started) > 2 and [members_of(pid) for pid in started] == [[]] * len(started)
             rig.catch_up()
             rig.run("run")
-            assert rig.verify_tables() > 0
+            events = rig.verify_tables()
+            print(f"{events} events, state equals the source")
+            assert events > 0
         finally:
             up.kill()
             for pid in map(int, re.findall(r"process (\d+)", log.read_text())):

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from dblake.core.errors import ConfigError
 from dblake.core.processes import defer_signals
 from dblake.installation import application_home, import_paths, write_archive
-from dblake.spark import startup
+from dblake.spark import class_data, startup
 from dblake.spark.master import MASTER, SUBMIT_ARGS, configured_master, is_local_master
 
 GATEWAY = "PYSPARK_GATEWAY_PORT"
@@ -28,7 +29,10 @@ GATEWAY = "PYSPARK_GATEWAY_PORT"
 
 
 def start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool) -> dict[str, str]:
-    """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf."""
+    """Start the JVM and return every setting given in code, as an option or in spark-defaults.conf.
+
+    Raises ConfigError if there is no Java, and PySpark's error for a JVM that ends at its start.
+    """
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._gateway is None and GATEWAY not in os.environ:
@@ -40,6 +44,8 @@ def start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool)
         given = os.environ.get(SUBMIT_ARGS, "pyspark-shell")
         options = shlex.join([*_jar_options(master, given, more_jars), *_code_options(master)])
         os.environ[SUBMIT_ARGS] = f"{options} {given}"
+        if startup.find_java() is None:
+            raise ConfigError("there is no Java", next_step="install Java 17 or newer, or correct JAVA_HOME")
         startup.set_java_options(is_short=is_short and is_local_master(master))
     # No public API starts the JVM before a context; afterwards SparkConf() holds the JVM's settings.
     # Interrupted, PySpark removes the folder in which the JVM leaves its port, and a JVM that cannot do so never ends.
@@ -63,7 +69,10 @@ def _discarded_stdout() -> Iterator[None]:
 
 
 def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
-    """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did."""
+    """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did.
+
+    Without other jars the class path is the one of the class-data archive.
+    """
     jars = sorted(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
     if not jars:
         spark = ".".join(version("pyspark").split(".")[:2])
@@ -71,7 +80,7 @@ def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
         return [*delta, "--jars", ",".join(more)] if more else delta
     if is_local_master(master) and not (more or "driver-class-path" in given or "extraClassPath" in given):
         # On one machine no other process needs them, so Spark need not serve and copy them.
-        return ["--driver-class-path", os.pathsep.join(jars)]
+        return ["--driver-class-path", os.pathsep.join(jars), *class_data.submit_options()]
     return ["--jars", ",".join(jars + more)]
 
 

@@ -8,6 +8,8 @@ that they win.
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 
@@ -21,6 +23,13 @@ def set_java_options(*, is_short: bool) -> None:
     _add("SPARK_LAUNCHER_OPTS", f"{_QUICK_COMPILER} -XX:+UseSerialGC")
     if is_short:
         _add("SPARK_SUBMIT_OPTS", _QUICK_COMPILER)
+
+
+def find_java() -> Path | None:
+    """Return the program that Spark starts its JVMs with; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    return Path(found).resolve() if found else None
 
 
 def _add(name: str, options: str) -> None:

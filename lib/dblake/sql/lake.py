@@ -116,8 +116,8 @@ class LakeTable:
         return self.to_duckdb(connection).to_arrow_table().cast(self._table.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows as a pandas data frame."""
-        return self.to_arrow().to_pandas()
+        """Return all rows as a pandas data frame; integers with NULLs are pandas' nullable ones, which are exact."""
+        return _to_pandas(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
@@ -150,8 +150,8 @@ class LakeQuery:
         return self._engine.prepare(self._statement).to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows as a pandas data frame."""
-        return self.to_arrow().to_pandas()
+        """Return all rows as a pandas data frame; integers with NULLs are pandas' nullable ones, which are exact."""
+        return _to_pandas(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars data frame."""
@@ -164,6 +164,19 @@ class LakeQuery:
     def to_spark(self, session: SparkSession) -> DataFrame:
         """Return all rows as a data frame of a Spark session; they are held in memory."""
         return session.createDataFrame(self.to_arrow())
+
+
+def _to_pandas(rows: pa.Table) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    nullable = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in ("Int16", "Int32", "Int64")}
+    frame = rows.to_pandas()
+    for index, column in enumerate(rows.columns):
+        # As a float, which is what pandas makes of it, an integer beyond 2**53 would be another one.
+        if column.null_count and column.type in nullable:
+            frame.isetitem(index, column.to_pandas(types_mapper=nullable.get))
+    return frame
 
 
 def _to_polars(rows: pa.Table) -> pl.DataFrame:

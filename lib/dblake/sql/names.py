@@ -111,16 +111,24 @@ class TableNames:
         """Return a next step for a name that does not exist."""
         near = difflib.get_close_matches(name.lower(), {n.lower() for _, n in self._parts.values()})
         found = [sql_name(t) for like in near for t, (_, n) in self._parts.items() if n.lower() == like]
-        found = found[:_MAX_SUGGESTIONS]
+        parents = [sql_name(t) for t in self._parents(None, name)]
+        found = list(dict.fromkeys(parents + found))[:_MAX_SUGGESTIONS]
         if found:
-            return f"write {' or '.join(found)}; SHOW TABLES lists all tables"
+            hint = "; a partition's rows are in its parent" if parents else ""
+            return f"write {' or '.join(found)}{hint}; SHOW TABLES lists all tables"
         return "SHOW TABLES lists all tables"
 
     def find_parent(self, table: str) -> str | None:
         """Return the table in the same schema with whose name a table's begins, as that of a partition usually does."""
-        schema, name = self._parts[table]
-        parents = [t for t, (s, n) in self._parts.items() if s == schema and n != name and name.startswith(n)]
-        return max(parents, key=len, default=None)
+        return next(iter(self._parents(*self._parts[table])), None)
+
+    def _parents(self, schema: str | None, name: str) -> list[str]:
+        """Return the tables with the longest name that another one begins with, in a schema or in all."""
+        wanted = name.lower()
+        parents = [t for t, (s, n) in self._parts.items()
+                   if schema in (None, s) and n.lower() != wanted and wanted.startswith(n.lower())]
+        longest = max((len(self._parts[t][1]) for t in parents), default=0)
+        return [t for t in parents if len(self._parts[t][1]) == longest]
 
     def _fitting(self, schema: str | None, name: str) -> list[str]:
         """Return the tables that a name fits best."""

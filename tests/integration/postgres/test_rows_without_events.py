@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -71,6 +72,27 @@ def test_partition_rows_have_root_table_name(world: Reshaped, lake: CaptureLake,
     assert sorted(ops([e for e in lake.reconciled()[0] if e.batch > dumped])) == [
         (T, "c", "1"), (T, "d", "1"), (T, "d", "2"), (T, "u", "3"),
     ]
+
+
+def test_partition_is_a_table_only_once_detached(lake: CaptureLake, database: Database) -> None:
+    """The log describes each partition before its first row, which has the root's name."""
+    with reshaped(database) as world:
+        world.run(*ROOT["postgres"])
+        source = world.backend.source("public.*")
+        world.run(FILL, "INSERT INTO public.t21 VALUES (5, 13, 'e')", "UPDATE public.t1 SET v = 'x' WHERE id = 1")
+        lake.capture(source)
+        assert landed_tables(lake) == {T: 1}
+        world.run("ALTER TABLE public.t DETACH PARTITION public.t1")
+        world.grant()
+        world.run("INSERT INTO public.t1 VALUES (6, 6, 'f')", "INSERT INTO public.t VALUES (7, 17, 'g')")
+        lake.capture(source)
+        assert landed_tables(lake) == {T: 1, "public.t1": 1}
+        assert [row["id"] for row in state(lake, "public.t1")] == ["6"]
+
+
+def landed_tables(lake: CaptureLake) -> Counter[str]:
+    """Return the tables that landing describes, with the number of their schemas."""
+    return Counter(schema.table for schema in lake.schemas(lake.landing()).values())
 
 
 WITHOUT_EVENTS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -88,6 +88,25 @@ def test_file_with_failed_statement_ends_with_its_code(conf: Path) -> None:
     assert (done.stdout, done.returncode) == ("a\n1\n", 0)
 
 
+@pytest.mark.parametrize(("java", "code", "message"), [
+    (None, 78, "there is no Java. Next: install Java 17 or newer, or correct JAVA_HOME"),
+    ("kill -9 $$", 75, "Spark's JVM ended at its start; the system may have killed it"),
+])
+def test_jvm_that_does_not_start_is_no_bug(
+    conf: Path, tmp_path: Path, java: str | None, code: int, message: str
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    if java:
+        program.write_text(f"#!/bin/sh\n{java}\n")
+        program.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, str(HOME / "jobs/sql.py"), "--conf", str(conf), "--engine", "spark", "SELECT 1"],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "JAVA_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
 def test_invalid_point_is_refused_before_start(conf: Path, engine: str) -> None:
     """Nothing that Spark needs is imported for it."""

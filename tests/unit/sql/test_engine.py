@@ -101,6 +101,8 @@ def test_query_returns_rows(engine: DuckdbEngine, statement: str, expected: list
         ("INSTALL httpfs", "LOAD is not a query", ""),
         ("SELECT * FROM publc.t", "there is no table publc.t", "write other.t or public.t"),
         ("SELECT * FROM cutt", "there is no table cutt", "write public.cut"),
+        ("SELECT * FROM public.cut_2024_live", r"there is no table public\.cut_2024_live",
+         "write public.cut; a partition's rows are in its parent"),
         ("SELECT * FROM nothing_like_it", "there is no table nothing_like_it", "SHOW TABLES"),
         ("SELECT * FROM harbour.public.t", "there is no source harbour in the warehouse", "write one of shop"),
         ("SELECT nope FROM t", 'Referenced column "nope" not found', "correct the query"),
@@ -201,7 +203,7 @@ def test_point_that_cannot_be_read_is_rejected_at_once(lake: PlainLake) -> None:
 
 
 def test_partition_by_its_own_name_names_the_parent(tmp_path: Path) -> None:
-    """The log describes partitions, too, whose rows are the parent's."""
+    """Older versions landed the schemas of partitions, too, whose rows are the parent's."""
     lake = PlainLake(tmp_path)
     for table in ("public.orders", "public.orders_2024", "public.orders_lines"):
         columns = ("id integer key", "a text") if table != "public.orders_lines" else ("id integer key",)

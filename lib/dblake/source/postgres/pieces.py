@@ -49,12 +49,10 @@ class PieceBuilder:
         return self._bytes >= max_bytes or self._rows + len(self.run.messages) >= max_rows
 
     def register_table(self, message: bytes) -> None:
-        """Add a message that describes a table. Raises SourceError outside a transaction."""
-        number = self._tables.register(message)
-        if number is not None:
-            # Earlier rows have the table's former schema: frame them first.
-            self.frame_pending()
-            self._resolve(number)
+        """Add a message that describes a table."""
+        # Earlier rows have the table's former schema: frame them first.
+        self.frame_pending()
+        self._tables.register(message)
 
     def add_statement(self, payloads: Mapping[str, bytes]) -> None:
         """Add a DDL statement's payloads by table; they precede the next row, as schema rows do."""
@@ -65,7 +63,7 @@ class PieceBuilder:
         self._framed.append(frames.build_statement_rows(payloads, position, transaction))
 
     def frame_pending(self) -> None:
-        """Frame the run, in parts where its rows show that a table has changed."""
+        """Frame the run, in parts where a table's first row follows, or a row shows that its table has changed."""
         self.unframed_bytes = 0
         run, messages = self.run, frames.Messages.of(self.run.messages, self._tables)
         while (index := self._tables.first_unresolved(messages.numbers)) is not None:

@@ -42,8 +42,8 @@ class TableRegistry(Protocol):
     def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
         """Return the table number of each insert, update, delete or truncate."""
 
-    def register(self, message: bytes) -> int | None:
-        """Add a message that describes a table; return the number to resolve again, None if nothing changed."""
+    def register(self, message: bytes) -> None:
+        """Add a message that describes a table for the rows that follow it."""
 
     def first_unresolved(self, numbers: Numbers) -> int | None:
         """Return the index of the first number that has to be resolved, if there is one."""
@@ -74,16 +74,22 @@ class Relations:
     def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
         return relation_numbers(messages)
 
-    def first_unresolved(self, numbers: Numbers) -> int | None:  # noqa: ARG002 - a Relation precedes the first row
-        return None
+    def first_unresolved(self, numbers: Numbers) -> int | None:
+        # The log also describes partitions, whose rows have their root's number: they are no tables.
+        unresolved = self._messages.keys() - self._resolved.keys()
+        if not unresolved:
+            return None
+        indices = np.flatnonzero(np.isin(numbers, list(unresolved)))
+        return int(indices[0]) if len(indices) else None
 
-    def register(self, message: bytes) -> int | None:
+    def register(self, message: bytes) -> None:
         # After a change of nullability the log repeats the same description, so the catalog is queried each time.
         relation = parse_relation(message)
-        if self._messages.get(relation.oid) == message and self._look_up(relation) == self._resolved[relation.oid]:
-            return None
+        resolved = self._resolved.get(relation.oid)
+        if resolved and self._messages[relation.oid] == message and self._look_up(relation) == resolved:
+            return
         self._messages[relation.oid] = message
-        return relation.oid
+        self._resolved.pop(relation.oid, None)
 
     def resolve(self, number: int) -> TableSchema | None:
         self._resolved[number] = table = self._look_up(parse_relation(self._messages[number]))

@@ -93,7 +93,7 @@ class RowLayouts:
             numbers.append(self._numbers[layout])
         return np.asarray(np.array(numbers, np.int64)[encoded.indices.to_numpy()])
 
-    def register(self, message: bytes) -> int | None:  # noqa: ARG002
+    def register(self, message: bytes) -> None:  # noqa: ARG002
         raise SourceError(
             "wal2json sent a message of an unknown kind", next_step="report wal2json's version to dblake's maintainers"
         )
