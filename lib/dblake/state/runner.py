@@ -47,7 +47,7 @@ class Runner(Protocol):
 class LocalRunner:
     """Executes tasks in threads of this process."""
 
-    max_item_bytes = None
+    max_item_bytes: int | None = None
 
     def __init__(self, parallel: int) -> None:
         self._parallel = parallel
@@ -107,7 +107,7 @@ class SparkRunner:
     """Executes tasks on Spark's executors."""
 
     # Items travel in Spark's messages, of at most 128 MB; an image's position and key may be larger than itself.
-    max_item_bytes = 16 << 20
+    max_item_bytes: int | None = 16 << 20
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
