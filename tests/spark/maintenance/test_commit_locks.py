@@ -153,6 +153,10 @@ def test_job_waits_for_commit_lock(shop: Shop, job: str, table: str) -> None:
     table if table in ("landing", "state") else pytest.param(table, marks=pytest.mark.slow) for table in MAINTAINED
 ])
 def test_maintenance_waits_for_commit_lock(shop: Shop, table: str) -> None:
+    orphan = Path(shop.path(table), "part-0-of-a-killed-writer.parquet")
+    orphan.write_bytes(b"PAR1")
+    month_ago = time.time() - 30 * 24 * 3600
+    os.utime(orphan, (month_ago, month_ago))
     require_blocked(shop.path(table), shop.maintenance(MAINTAINED[table]))
 
 
