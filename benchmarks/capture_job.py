@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.process import ProcessResult, run
 from dblake.capture.dump_queue import dump_status, queue_dump
@@ -18,12 +19,17 @@ HOME = Path(__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"}
 
 
-def run_capture(folder: Path, configuration: str, dump: Sequence[str]) -> ProcessResult:
-    """Run capture until it has caught up. ``folder`` is the warehouse, ``dump`` the tables to dump, possibly none."""
+def run_capture(
+    folder: Path, configuration: str, dump: Sequence[str], secrets: Mapping[str, str] = MappingProxyType({})
+) -> ProcessResult:
+    """Run capture until it has caught up. ``folder`` is the run's, ``dump`` the tables to dump, possibly none.
+
+    ``secrets`` are variables that the configuration references.
+    """
     configure(folder, configuration)
     if dump:
         request_dump(folder, dump)
-    return run([*_command(folder), "--until-caught-up", "--json"], ENVIRONMENT)
+    return run([*_command(folder), "--until-caught-up", "--json"], {**ENVIRONMENT, **secrets})
 
 
 def start_capture(folder: Path, configuration: str) -> subprocess.Popen[bytes]:

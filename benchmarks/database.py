@@ -5,8 +5,9 @@ Every run of capture and of its peer gets a copy of a slot, so that all of them 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -164,11 +165,13 @@ class Bench:
         """Return the seconds that the dump of a run took. Raises RuntimeError if it did not land every row."""
         return dump_seconds(self.warehouse(warehouse), self.rows)
 
-    def configuration(self, folder: Path, slot: str) -> str:
-        """Return the configuration file of one run, whose warehouse is ``folder``."""
+    def configuration(self, folder: Path, slot: str, warehouse: str = "", storage: Mapping[str, object] | None = None,
+                      ) -> str:
+        """Return the configuration file of one run, whose warehouse is ``folder`` unless another is given."""
         settings = replace(self.settings, slot=slot)
         return f"""
-warehouse: {folder}
+warehouse: {warehouse or folder}
+storage: {json.dumps(storage or {})}
 progress: file:{folder}/progress
 source:
   name: {settings.name}

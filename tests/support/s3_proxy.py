@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dblake.core.processes import end_with_parent, stop_process
+from tests.support.certificates import Certificate
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding"})
 _CONTROL = "/.control"
@@ -41,6 +43,8 @@ class Fault(StrEnum):
     """The connection is reset before the store acts."""
     HELD = "held"
     """The request waits for ``release``; then the connection is reset before the store acts."""
+    LATE = "late"
+    """The request waits for ``release``, and reaches the store then."""
     EXPIRED = "expired"
     """The store rejects the request: the credentials have expired."""
     DENIED = "denied"
@@ -70,8 +74,9 @@ _ANSWERS = {
 class S3Proxy:
     """Forwards a free port to the server at ``port``."""
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    def __init__(self, port: int, certificate: Certificate | None = None) -> None:
+        """With a certificate the proxy serves TLS, and only that."""
+        self._target, self._certificate = port, certificate
 
     def set(self, *rules: Rule, latency_seconds: float = 0.0) -> None:
         """Replace all rules, of which the first that matches decides, and the time added to each request."""
@@ -90,7 +95,10 @@ class S3Proxy:
         return dict(self._ask("HEAD", {}))
 
     def _ask(self, action: str, content: dict[str, Any]) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        # Of the certificate, the client under test is the judge.
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=30, context=ssl._create_unverified_context()  # noqa: S323
+        ) if self._certificate else http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request("POST", f"{_CONTROL}/{action}", json.dumps(content))
             return json.loads(connection.getresponse().read())
@@ -99,7 +107,8 @@ class S3Proxy:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [*end_with_parent(), sys.executable, "-m", "tests.support.s3_proxy", str(self._target)],
+            [*end_with_parent(), sys.executable, "-m", "tests.support.s3_proxy", str(self._target),
+             *([str(self._certificate.certificate), str(self._certificate.key)] if self._certificate else [])],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert self._process.stdout is not None
@@ -173,7 +182,7 @@ def _handler(decisions: _Decisions, port: int) -> type[BaseHTTPRequestHandler]:
             if fault in _ANSWERS:
                 self._answer(*_error(*_ANSWERS[fault]))
                 return
-            if fault is Fault.HELD:
+            if fault in (Fault.HELD, Fault.LATE):
                 decisions.released.wait()
             if fault in (Fault.RESET, Fault.HELD):
                 self._reset()
@@ -246,13 +255,18 @@ def _error(status: int, code: str) -> tuple[int, list[tuple[str, str]], bytes]:
     return status, [("Content-Type", "application/xml")], text.encode()
 
 
-def serve(port: int) -> None:
-    """Forward to a port until the process is stopped; print the own one."""
+def serve(port: int, certificate: str = "", key: str = "") -> None:
+    """Forward to a port until the process is stopped, with TLS if a certificate is given; print the own port."""
+    ThreadingHTTPServer.request_queue_size = 128
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(_Decisions(), port))
     server.daemon_threads = True
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), *sys.argv[2:])

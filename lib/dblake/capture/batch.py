@@ -43,10 +43,16 @@ class Batch:
 
 
 class BatchBuilder:
-    """Collects rows into numbered batches. A batch counts payload bytes and rows against its limits."""
+    """Collects rows into numbered batches. A batch counts payload bytes and rows against its limits.
 
-    def __init__(self, *, first: int, lease_epoch: int, resume: ResumePoint, max_bytes: int, max_rows: int) -> None:
-        self._lease_epoch = lease_epoch
+    A full batch is to be committed. While that has to wait for the commit before it, the batch may grow to ``stretch``
+    times its limits.
+    """
+
+    def __init__(
+        self, *, first: int, lease_epoch: int, resume: ResumePoint, max_bytes: int, max_rows: int, stretch: int = 1
+    ) -> None:
+        self._lease_epoch, self._stretch = lease_epoch, stretch
         self._max_bytes, self._max_rows = max_bytes, max_rows
         self._changed = threading.Condition()
         self._closed = False
@@ -77,8 +83,13 @@ class BatchBuilder:
 
     @property
     def is_full(self) -> bool:
-        """True if the batch has reached a limit and should be committed before more rows are added."""
+        """True if the batch has reached a limit and should be committed."""
         return self._bytes >= self._max_bytes or self._rows >= self._max_rows
+
+    @property
+    def has_room(self) -> bool:
+        """True if rows may be added before the batch is committed."""
+        return self._bytes < self._stretch * self._max_bytes and self._rows < self._stretch * self._max_rows
 
     def add_log(
         self, rows: list[pa.Table], size: int, resume: ResumePoint, closes: list[OpenChunk], heartbeats: set[str]
@@ -105,7 +116,7 @@ class BatchBuilder:
     ) -> None:
         """Add rows of a chunk, numbered from ``first_row``, and their schema before the first ones that have it.
 
-        Blocks while the batch is full; raises NoRoom after ``wait_seconds``, and Closed once the builder is closed.
+        Blocks while the batch has no room; raises NoRoom after ``wait_seconds``, and Closed once the builder is closed.
         """
         with self._changed:
             self._await_room(wait_seconds)
@@ -119,13 +130,13 @@ class BatchBuilder:
             self._bytes += payload.nbytes
 
     def wait_for_room(self) -> None:
-        """Block while the batch is full. Raises Closed once the builder is closed."""
+        """Block while the batch has no room. Raises Closed once the builder is closed."""
         with self._changed:
             self._await_room(float("inf"))
 
     def _await_room(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self.is_full and not self._closed:
+        while not self.has_room and not self._closed:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise NoRoom

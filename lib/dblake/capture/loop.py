@@ -29,6 +29,8 @@ from dblake.landing.table import Landing
 
 _SHORT_POLL_SECONDS = 0.01
 """While dumps fill batches and the log is idle, or while capture waits until it has caught up."""
+_STRETCH_ON_OBJECT_STORAGE = 4
+"""A commit there takes some ten round trips, whatever its size: batches grow while it lasts."""
 _GRACE_SECONDS = 30.0
 """How long an ending capture waits for the open transaction, the pending chunks and the running commit."""
 
@@ -72,6 +74,7 @@ class Loop:
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch, resume=self._log.resume,
             max_bytes=settings.max_bytes, max_rows=settings.max_rows,
+            stretch=_STRETCH_ON_OBJECT_STORAGE if landing.is_remote else 1,
         )
         self._commits = Committer(
             landing, lease_epoch=epoch, server=start.server, per_second=settings.commits_per_second
@@ -147,11 +150,11 @@ class Loop:
         return max(self._commits.due_in, POLL_SECONDS)
 
     def _start_commit(self, *, at_once: bool) -> None:
-        """Commit the batch if no commit is running and the commit rate allows it; block while the batch is full.
+        """Commit the batch if no commit is running and the commit rate allows it; block while it has no room.
 
         With ``at_once`` the commit rate does not apply: no more rows are expected that could share the commit.
         """
-        while self._commits.is_busy and self._batches.is_full:
+        while self._commits.is_busy and not self._batches.has_room:
             self._log.keep_alive()
             self._after_commit(wait_seconds=1.0)
         if not self._batches.rows or self._commits.is_busy:

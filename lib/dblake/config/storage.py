@@ -40,6 +40,14 @@ class StorageConfig(Section):
     )
     secret_key: Reference | None = Field(None, description="Likewise; required with `access_key`.")
     session_token: Reference | None = Field(None, description="Likewise, for temporary credentials.")
+    ca: str | None = Field(
+        None, min_length=1, description="CA file (PEM) of a private authority; it is trusted beside the system's CAs.",
+    )
+
+    @field_validator("ca")
+    @classmethod
+    def _resolve_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
 
     @field_validator("endpoint")
     @classmethod
@@ -57,6 +65,8 @@ class StorageConfig(Section):
     def _require_pairs(self) -> StorageConfig:
         if (self.access_key is None) != (self.secret_key is None):
             raise ValueError("access_key and secret_key require each other")
+        if self.ca and (self.endpoint or "").startswith("http://"):
+            raise ValueError("ca requires an endpoint https://")
         if self.session_token and not self.access_key:
             raise ValueError("session_token requires access_key")
         return self

@@ -61,6 +61,10 @@ _DENIED = StorageFault(
     "object storage denied access",
     "run preflight, which names what is missing; docs/object-storage.md lists all permissions",
 )
+_UNTRUSTED = StorageFault(
+    "object storage has a certificate that this machine does not trust",
+    "set `storage.ca` to the PEM file of its authority",
+)
 _CLOCK = StorageFault("object storage rejected this machine's clock", "set the clock")
 _BUSY = StorageFault(
     "object storage is throttling or unavailable", "run again later; nothing was done twice", is_permanent=False
@@ -70,6 +74,8 @@ _STORAGE_FAULTS = {
     "expiredtoken": _EXPIRED, "token has expired": _EXPIRED, "credentials have expired": _EXPIRED,
     "invalidaccesskeyid": _REJECTED, "signaturedoesnotmatch": _REJECTED, "invalidtoken": _REJECTED,
     "requesttimetooskewed": _CLOCK,
+    "unknownissuer": _UNTRUSTED, "unable to find valid certification path": _UNTRUSTED,
+    "ssl peer certificate": _UNTRUSTED, "certificate problem": _UNTRUSTED,
     "unable to load credentials": _NONE_FOUND, "the credential provider was not enabled": _NONE_FOUND,
     "no credentials in the property bag": _NONE_FOUND, "169.254.169.254": _NONE_FOUND,
     "accessdenied": _DENIED, "access denied": _DENIED, "necessary privileges": _DENIED,

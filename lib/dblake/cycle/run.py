@@ -22,7 +22,8 @@ from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.cycle.due import is_check_due, is_maintenance_due
 from dblake.lake.layout import Paths
-from dblake.lake.log import newest_version
+from dblake.lake.log import TableVersion
+from dblake.lake.tables import has_table
 from dblake.maintenance.run import MaintenanceResult, maintain
 from dblake.reconcile.pending import reconciled_batch
 from dblake.spark.session import Session, is_running
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 _FINISH_SECONDS = 5.0
 """How long a step may take to end once the run is asked to stop; then its Spark jobs are cancelled."""
-_POLL_SECONDS = 0.1
 _WAIT_SECONDS = 1.0
 _UPKEEP_SECONDS = 30.0
 """How often the second thread reads what is due."""
@@ -141,21 +141,25 @@ class Cycle:
         return run.reconciler.done()
 
     def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep) -> None:
+        from dblake.reconcile.stream import poll_pause
+
         every, interval = self._config.reconcile.trigger_seconds, self._config.state.interval_seconds
         reconcile_at, fold_at, folded = 0.0, 0.0, None
+        events = TableVersion(self._paths.events)
+        poll_seconds = poll_pause(self._paths)
         while not stop.is_set():
             began = time.monotonic()
             if began >= reconcile_at and run.has_new_batches():
                 run.advance(stop)
                 reconcile_at = began + every
             if time.monotonic() >= fold_at:
-                version = newest_version(self._paths.events)
+                version = events.read()
                 if version != folded and not stop.is_set():
                     self._fold_again(stop)
                     folded = version
                 fold_at = time.monotonic() + interval
             upkeep.raise_error()
-            stop.wait(_POLL_SECONDS)
+            stop.wait(poll_seconds)
 
     def _fold_again(self, stop: threading.Event) -> None:
         try:
@@ -166,9 +170,9 @@ class Cycle:
             # Each table's error was logged where it occurred.
 
     def _wait_for_landing(self, stop: threading.Event) -> bool:
-        if newest_version(self._paths.landing) is None:
+        if not has_table(self._paths.landing):
             logger.info("waiting for capture to create the landing table")
-        while newest_version(self._paths.landing) is None:
+        while not has_table(self._paths.landing):
             if stop.wait(_WAIT_SECONDS):
                 return False
         return not stop.is_set()

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import CommitProperties, write_deltalake
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from dblake.core.position import Position
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.query import instant, query_rows
+from dblake.lake.query import instant, query_arrow
 from dblake.lake.tables import create_table, find_table, open_table
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
@@ -49,22 +50,33 @@ def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> 
 
     Without such a row the result has batch 0 and no position.
     """
-    where = "true"
+    table = find_table(paths.frontier)
+    if table is None:
+        return Frontier()
+    where = _newest_batch(table)
     if isinstance(until, Position):
         i, lsn, seq = until.incarnation, until.lsn, until.seq
         where = f"incarnation < {i} OR (incarnation = {i} AND (lsn < {lsn} OR (lsn = {lsn} AND seq <= {seq})))"
     elif until is not None:
         where = f"at <= {instant(until)}"
-    rows = query_rows(
-        paths.frontier,
+    rows = query_arrow(
+        table,
         "SELECT batch, incarnation, lsn, seq, versions, behind FROM t "
         f"WHERE {where} ORDER BY batch DESC, at DESC LIMIT 1",
-    )
+    ).to_pylist()
     if not rows:
         return Frontier()
     row = rows[0]
     position = Position(row["incarnation"], row["lsn"], row["seq"])
     return Frontier(row["batch"], position, dict(row["versions"] or []), dict(row["behind"] or []))
+
+
+def _newest_batch(table: DeltaTable) -> str:
+    """Return the condition of the newest batch by the files' statistics: state adds a file with each step."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    if "max.batch" not in files.column_names or files["max.batch"].null_count:
+        return "true"
+    return f"batch >= {pc.max(files['max.batch']).as_py()}"
 
 
 def append_frontier(paths: Paths, frontier: Frontier) -> None:

@@ -21,7 +21,7 @@ from dblake.core.errors import TableUnavailable
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.tables import find_table, open_table
+from dblake.lake.tables import find_table, has_table, open_table, storage_options
 
 _LITTLE_BYTES = 256 << 20
 
@@ -101,16 +101,57 @@ class Application:
         return f"again/{source}/built"
 
 
+class OpenTable:
+    """A table that stays open: to read on costs two requests and the new commits, however long the log is.
+
+    Rotated credentials are used, as where a table is opened each time.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the table. Raises TableNotFoundError without one."""
+        self._path, self._options = path, storage_options(path)
+        self.delta = open_table(path)
+        self._reached: dict[str, tuple[int, int]] = {}
+
+    def refresh(self) -> bool:
+        """Read the log's new entries; return True if there were any."""
+        before, options = self.delta.version(), storage_options(self._path)
+        if options == self._options:
+            self.delta.update_incremental()
+        else:
+            self.delta, self._options = open_table(self._path), options
+        return self.delta.version() != before
+
+    def reached(self, application: str) -> int:
+        """Return the version that an application's newest commit carries, at the version at hand; 0 without one."""
+        # delta-rs reads the log again each time.
+        version = self.delta.version()
+        known = self._reached.get(application)
+        if known is None or known[0] != version:
+            known = self._reached[application] = version, self.delta.transaction_version(application) or 0
+        return known[1]
+
+
+class TableVersion:
+    """A table's newest version, by which a caller that asks repeatedly sees if the table changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._opened: OpenTable | None = None
+
+    def read(self) -> int | None:
+        """Return the version; None as long as there is no table."""
+        if self._opened is not None:
+            self._opened.refresh()
+        elif has_table(self._path):
+            self._opened = OpenTable(self._path)
+        return self._opened.delta.version() if self._opened else None
+
+
 def newest_batch(path: str, application: str) -> int:
     """Return the version that an application's newest commit to a table carries; 0 without a table or a commit."""
     table = find_table(path)
     return (table.transaction_version(application) or 0) if table else 0
-
-
-def newest_version(path: str) -> int | None:
-    """Return a table's newest version, by which a caller sees cheaply if it changed; None without a table."""
-    table = find_table(path)
-    return table.version() if table else None
 
 
 def holds_little(paths: Paths) -> bool:
@@ -135,15 +176,19 @@ def record_batch(path: str, application: str, batch: int) -> None:
         commit_rows(path, application, batch, None)
 
 
-def commit_rows(path: str, application: str, batch: int, rows: pa.Table | None) -> None:
+def commit_rows(
+    path: str, application: str, batch: int, rows: pa.Table | None, opened: OpenTable | None = None
+) -> None:
     """Append rows (or nothing) in one commit that carries ``application`` and ``batch``.
 
     Does nothing if the application has reached the batch already: the recorded version never decreases. The caller
-    holds the table's commit lock. Raises TableUnavailable if another writer commits at the same time.
+    holds the table's commit lock, and has read on in ``opened``, the table at ``path``, since. Raises TableUnavailable
+    if another writer commits at the same time.
     """
-    table = open_table(path)
-    if (table.transaction_version(application) or 0) >= batch:
+    opened = opened or OpenTable(path)
+    if opened.reached(application) >= batch:
         return
+    table = opened.delta
     try:
         with confirmed_commit(path) as metadata:
             properties = CommitProperties(metadata, app_transactions=[Transaction(application, batch)])

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dblake.lake.authority import bundle, read_authority, trust_in_process
+
 if TYPE_CHECKING:
     from pyarrow import fs
 
@@ -44,12 +46,20 @@ class _Known:
         return self.value
 
 
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Certificates that were read already, as PEM."""
+
+    pem: str = field(repr=False)
+
+
 @dataclass(frozen=True)
 class Storage:
     """How to reach an S3 store. Without ``access_key``, each client uses AWS's ordinary chain of credentials.
 
-    Secrets are read each time the store is opened, so rotated ones are found. Pickled, a storage holds the secrets
-    themselves: a task on an executor has neither the driver's environment nor its files.
+    ``ca`` is a PEM file with the store's private authority, or its content. Secrets are read each time the store is
+    opened, so rotated ones are found. Pickled, a storage holds secrets and certificates themselves: a task on an
+    executor has neither the driver's environment nor its files.
     """
 
     endpoint: str | None = None
@@ -58,13 +68,22 @@ class Storage:
     access_key: Secret | None = None
     secret_key: Secret | None = None
     session_token: Secret | None = None
+    ca: str | Authority | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         secrets = (_Known(value) if value is not None else None for value in self._credentials())
-        return Storage, (self.endpoint, self.region, self.path_style, *secrets)
+        authority = self.authority()
+        known = Authority(authority) if authority else None
+        return Storage, (self.endpoint, self.region, self.path_style, *secrets, known)
+
+    def authority(self) -> str | None:
+        """Return the certificates of the store's private authority as PEM; None without one. Reads the file."""
+        return self.ca.pem if isinstance(self.ca, Authority) else read_authority(self.ca) if self.ca else None
 
     def delta_options(self) -> dict[str, str]:
-        """Return the storage options of delta-rs. Reads the secrets."""
+        """Return the storage options of delta-rs. Reads the secrets, and trusts the authority in this process."""
+        if authority := self.authority():
+            trust_in_process(authority)
         options = {
             "aws_region": self._region(),
             "aws_virtual_hosted_style_request": str(not self._uses_path_style()).lower(),
@@ -102,7 +121,11 @@ class Storage:
 
     def arrow_filesystem(self) -> fs.FileSystem:
         """Return Arrow's file system. Its paths begin with the bucket's name. Reads the secrets."""
-        return _arrow_filesystem(self.endpoint, self._region(), self._uses_path_style(), *self._credentials())
+        authority = self.authority()
+        return _arrow_filesystem(
+            self.endpoint, self._region(), self._uses_path_style(), *self._credentials(),
+            bundle(authority) if authority else None,
+        )
 
     def _credentials(self) -> tuple[str | None, str | None, str | None]:
         access, secret, token = (
@@ -122,7 +145,8 @@ class Storage:
 
 @lru_cache(maxsize=8)
 def _arrow_filesystem(
-    endpoint: str | None, region: str, path_style: bool, access: str | None, secret: str | None, token: str | None
+    endpoint: str | None, region: str, path_style: bool, access: str | None, secret: str | None, token: str | None,
+    ca_file: str | None,
 ) -> fs.FileSystem:
     scheme, _, host = (endpoint or "https://").partition("://")
     # The configuration is also read where there is no Arrow: in Airflow.
@@ -132,7 +156,7 @@ def _arrow_filesystem(
         access_key=access, secret_key=secret, session_token=token, region=region, scheme=scheme,
         endpoint_override=host.rstrip("/") or None, force_virtual_addressing=not path_style,
         # A small file is then one PUT, not a multi-part upload of three requests.
-        allow_delayed_open=True,
+        allow_delayed_open=True, tls_ca_file_path=ca_file,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
     )
 

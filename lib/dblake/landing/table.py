@@ -132,6 +132,11 @@ class Landing:
                 f"{what}: {reason}", next_step="set `warehouse` to a path or URL that this user may write to"
             ) from error
 
+    @property
+    def is_remote(self) -> bool:
+        """True on object storage, where a commit takes several round trips whatever its size."""
+        return not is_local(self._path)
+
     def _open(self) -> DeltaTable:
         try:
             return open_table(self._path)

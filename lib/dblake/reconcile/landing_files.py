@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from dblake.core.window import ChunkWindow
 from dblake.lake.files import file_path
-from dblake.lake.log import Application
-from dblake.lake.tables import open_table
+from dblake.lake.log import Application, OpenTable
 from dblake.landing.columns import BATCH, INCARNATION, LEASE_EPOCH, LSN, TXID
 
 _STATISTICS = (BATCH, LEASE_EPOCH, INCARNATION, LSN, TXID)
@@ -40,24 +39,22 @@ class LandingFiles:
 
     def __init__(self, path: str, source: str) -> None:
         self._path, self._application = path, Application.capture(source)
-        self._table = open_table(path)
+        self._table = OpenTable(path)
         self._listed: tuple[int, _Listing] | None = None
 
     def refresh(self) -> bool:
         """Read the log's new entries; True if there were any."""
-        before = self._table.version()
-        self._table.update_incremental()
-        return self._table.version() != before
+        return self._table.refresh()
 
     @property
     def table_id(self) -> str:
         """The table's id, which another table at the same path does not have."""
-        return str(self._table.metadata().id)
+        return str(self._table.delta.metadata().id)
 
     @property
     def newest_batch(self) -> int:
         """The newest batch that landed; 0 before the first."""
-        return self._table.transaction_version(self._application) or 0
+        return self._table.reached(self._application)
 
     def files(self, first: int, last: int) -> list[LandingFile]:
         """Return the files that may hold batches from ``first`` to ``last``, oldest first."""
@@ -100,9 +97,9 @@ class LandingFiles:
         return [*ends, last]
 
     def _listing(self) -> _Listing:
-        version = self._table.version()
+        version = self._table.delta.version()
         if self._listed is None or self._listed[0] != version:
-            self._listed = version, _Listing(self._path, pa.table(self._table.get_add_actions(flatten=True)))
+            self._listed = version, _Listing(self._path, pa.table(self._table.delta.get_add_actions(flatten=True)))
         return self._listed[1]
 
 

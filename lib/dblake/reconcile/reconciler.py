@@ -25,9 +25,8 @@ from dblake.events.files import PRUNED_BY
 from dblake.events.schema import DUMP, EVENTS, WINDOWS
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application, commit_files, newest_batch
+from dblake.lake.log import Application, commit_files
 from dblake.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
-from dblake.lake.tables import open_table
 from dblake.reconcile.batch_summary import Survey, survey
 from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
@@ -131,7 +130,7 @@ class Reconciler:
         return AppendTable(getattr(self._paths, name), application, columns, prune_by, before_redecode)
 
     def _newest_run(self) -> int:
-        return newest_batch(self._paths.events, Application.redecode(self._paths.source))
+        return self._events.opened().reached(Application.redecode(self._paths.source))
 
     def _survey(self, first: int, last: int) -> Survey:
         return survey(self.landing.files(first, last), first, last)
@@ -154,9 +153,9 @@ class Reconciler:
         be a newer one: its swap records reconcile's batch again, which rejects every commit prepared before it.
         """
         with commit_lock(self._paths.events):
-            table = open_table(self._paths.events)
-            current = table.transaction_version(Application.reconcile(self._paths.source)) or 0
-            if (table.transaction_version(Application.redecode(self._paths.source)) or 0) != self._run:
+            table = self._events.opened()
+            current = table.reached(Application.reconcile(self._paths.source))
+            if table.reached(Application.redecode(self._paths.source)) != self._run:
                 raise _superseded()
             if current != done:
                 raise TableUnavailable(
@@ -165,7 +164,7 @@ class Reconciler:
                 )
             try:
                 commit_files(
-                    self._paths.events, table, Application.reconcile(self._paths.source), last, written.files
+                    self._paths.events, table.delta, Application.reconcile(self._paths.source), last, written.files
                 )
             except TableUnavailable:
                 if self._newest_run() != self._run:

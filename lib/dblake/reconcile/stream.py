@@ -22,12 +22,13 @@ from pyspark.sql import SparkSession
 from dblake.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
 from dblake.core.progress import stage
 from dblake.lake.layout import Paths
+from dblake.lake.storage import is_local
 from dblake.lake.tables import has_table
 from dblake.reconcile.reconciler import Reconciler
 from dblake.spark.session import Session, as_session
 
-POLL_SECONDS = 0.1
-"""How often landing's log is read for new batches."""
+_POLL_SECONDS, _POLL_SECONDS_REMOTE = 0.1, 1.0
+"""How often landing's log is read for new batches: on object storage each time costs two requests."""
 _FINISH_SECONDS = 30.0
 """How long a micro-batch may take to end once the job is asked to stop."""
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -54,14 +55,19 @@ def reconcile_until(
     A micro-batch begins as soon as something has landed, but not before ``every`` seconds after the last one began.
     One that runs when ``stop`` is set has ``_FINISH_SECONDS`` to end, then its Spark jobs are cancelled.
     """
-    run = ReconcileRun(spark, paths, max_bytes_per_trigger)
+    run, pause = ReconcileRun(spark, paths, max_bytes_per_trigger), poll_pause(paths)
     with cancel_late_jobs(stop, _FINISH_SECONDS):
         while not stop.is_set():
             began = time.monotonic()
             run.advance(stop)
-            while not stop.wait(POLL_SECONDS) and (time.monotonic() < began + every or not run.has_new_batches()):
+            while not stop.wait(pause) and (time.monotonic() < began + every or not run.has_new_batches()):
                 pass
     return run.reconciler.done()
+
+
+def poll_pause(paths: Paths) -> float:
+    """Return the seconds between two reads of landing's log."""
+    return _POLL_SECONDS if is_local(paths.landing) else _POLL_SECONDS_REMOTE
 
 
 @contextmanager

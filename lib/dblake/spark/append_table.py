@@ -8,11 +8,12 @@ table's commit lock (``lake.locks``) from the moment it reads how far the table 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from deltalake import Schema
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,18 +21,19 @@ from pyspark.sql.types import StructType
 
 from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import commit_rows, newest_batch, record_batch
-from dblake.lake.query import query_rows
-from dblake.lake.tables import create_table, find_table, open_table
+from dblake.lake.log import OpenTable, commit_rows, record_batch
+from dblake.lake.query import query_arrow, query_rows
+from dblake.lake.tables import create_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendTable:
     """One table. ``application`` is its transaction identifier, ``prune_by`` the columns readers prune files by.
 
     ``earlier`` is another table, as a path, and a batch: its rows from before that batch count as this table's, too.
+    The table stays open, and every method reads on first.
     """
 
     path: str
@@ -39,6 +41,7 @@ class AppendTable:
     columns: StructType
     prune_by: tuple[str, ...]
     earlier: tuple[str, int] | None = None
+    _opened: OpenTable | None = field(default=None, init=False)
 
     def create(self) -> None:
         """Create the table if there is none; one with an earlier one begins where that one's rows end.
@@ -46,12 +49,14 @@ class AppendTable:
         A table of an earlier version is given the columns that readers prune by now.
         """
         pruned = {_STATISTICS: ",".join(self.prune_by)}
-        table = find_table(self.path)
-        if table is None:
+        try:
+            self._opened = OpenTable(self.path)
+        except TableNotFoundError:
             with commit_lock(self.path):
                 # Delta's own spelling of a schema is Spark's.
                 create_table(self.path, Schema.from_json(self.columns.json()), pruned)
-        elif table.metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
+            self._opened = OpenTable(self.path)
+        if self._opened.delta.metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
             with commit_lock(self.path):
                 open_table(self.path).alter.set_table_properties(pruned)
         if self.earlier:
@@ -59,13 +64,21 @@ class AppendTable:
 
     def done(self) -> int:
         """Return the newest landing batch appended; 0 before the first."""
-        return newest_batch(self.path, self.application)
+        return self.opened().reached(self.application)
+
+    def opened(self) -> OpenTable:
+        """Return the table as it is now."""
+        if self._opened is None:
+            self._opened = OpenTable(self.path)
+        else:
+            self._opened.refresh()
+        return self._opened
 
     def append_rows(self, rows: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Append a few rows; without any it is a commit without a file. The caller holds the commit lock."""
         schema = to_arrow_schema(self.columns, timezone="UTC")
         held = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
-        commit_rows(self.path, self.application, batch, held)
+        commit_rows(self.path, self.application, batch, held, self.opened())
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the table as it is now, as a frame with its columns."""
@@ -89,7 +102,8 @@ class AppendTable:
 
     def query(self, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
         """Return some of the table's rows, by SQL for columns and a condition; for a table that is small."""
-        own = query_rows(self.path, f"SELECT {columns} FROM t WHERE {where}")
+        statement = f"SELECT {columns} FROM t WHERE {where}"
+        own: list[dict[str, Any]] = query_arrow(self.opened().delta, statement).to_pylist()
         if self.earlier is None:
             return own
         path, batch = self.earlier

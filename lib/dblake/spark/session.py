@@ -71,9 +71,11 @@ def _session(
 def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_short: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    from dblake.spark.storage import storage_jars, storage_settings
+    from dblake.spark.storage import require_jars, storage_jars, storage_settings, trust_authority
 
-    started = start_jvm(settings, storage_jars(warehouse), is_short=is_short)
+    # A user's own spark-submit has started the JVM with its jars.
+    has_jvm = GATEWAY in os.environ
+    started = start_jvm(settings, [] if has_jvm else storage_jars(warehouse), is_short=is_short)
     configured = spark_defaults() | started | storage_settings(warehouse)
     master = configured.setdefault(MASTER, EVERY_CORE)
     if is_local_master(master):
@@ -82,6 +84,9 @@ def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_sho
     for key, value in configured.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    if has_jvm:
+        require_jars(session, warehouse)
+    trust_authority(session, warehouse)
     session.sparkContext.setLogLevel("WARN")
     return session
 

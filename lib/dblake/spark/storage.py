@@ -6,13 +6,16 @@ the JVM, never on a command line.
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from dblake.core.errors import ConfigError
+from dblake.lake.authority import TRUST_STORE_PASSWORD, trust_store
 from dblake.lake.storage import is_s3, storage_of
 from dblake.spark.s3_jars import s3_jars
 
 _LOG_STORE = "spark.delta.logStore.s3.impl"
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def storage_jars(warehouse: str) -> list[str]:
@@ -37,8 +40,39 @@ def require_storage(session: SparkSession, warehouse: str) -> None:
             "the Spark session that runs already commits to S3 without a condition, so commits could be lost",
             next_step="stop it; dblake then starts one with its own log store",
         )
+    trust_authority(session, warehouse)
     # Not as settings of the session: a new session from this one would lack them.
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for key, value in settings.items():
         if key.startswith("spark.hadoop."):
             hadoop.set(key.removeprefix("spark.hadoop."), value)
+
+
+def require_jars(session: SparkSession, warehouse: str) -> None:
+    """Raise ConfigError if a session on S3 lacks the jars: a user's own ``spark-submit`` has to name them."""
+    jvm = session._jvm
+    if not is_s3(warehouse) or jvm is None:
+        return
+    try:
+        for name in (storage_settings(warehouse)[_LOG_STORE], _S3A):
+            jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        raise ConfigError(
+            "the jars for S3 are missing in the JVM that spark-submit has started",
+            next_step="run ./spark-submit.sh setup --s3 and add all jars of the environment's folder jars-s3 to --jars",
+        ) from None
+
+
+def trust_authority(session: SparkSession, warehouse: str) -> None:
+    """Make the driver's JVM trust the store's private authority, if it has one; S3A has no setting of its own.
+
+    Executors on other machines have JVMs of their own, whose trust stores are theirs.
+    """
+    storage = storage_of(warehouse)
+    authority = storage.authority() if storage else None
+    jvm = session._jvm
+    if authority and jvm is not None:
+        properties = {"trustStore": trust_store(authority), "trustStoreType": "PKCS12",
+                      "trustStorePassword": TRUST_STORE_PASSWORD}
+        for name, value in properties.items():
+            jvm.java.lang.System.setProperty(f"javax.net.ssl.{name}", value)

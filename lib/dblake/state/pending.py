@@ -23,6 +23,7 @@ def folded_batch(paths: Paths) -> int | None:
     """Return the batch that state has reached if there is nothing to fold or rebuild; None if there may be work."""
     if not has_table(paths.events):
         return 0
+    # Before events are opened, so that they are at least as far.
     frontier = read_frontier(paths)
     if frontier.behind or _has_events_after(paths, frontier.batch):
         return None

@@ -29,7 +29,7 @@ from dblake.core.progress import Stage, stage
 from dblake.lake.frontier import Frontier, append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application, newest_batch, newest_version
+from dblake.lake.log import Application, TableVersion, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.redecode.changed_tables import read_changed_tables
@@ -107,8 +107,9 @@ def run_continuously(
     A table that cannot take its events is logged, and tried again with the next ones.
     """
     seen: int | None = None
+    events = TableVersion(paths.events)
     while not stop.is_set():
-        now = newest_version(paths.events)
+        now = events.read()
         if now != seen:
             fold()
             seen = now
@@ -171,10 +172,15 @@ class _StepRun:
         """The batch that state has reached after the step."""
         return max(self.step.batch, self.before.batch)
 
+    @property
+    def _slice_bytes(self) -> int:
+        limit = self.runner.max_item_bytes
+        return SLICE_BYTES if limit is None else min(SLICE_BYTES, limit)
+
     def merge_tables(self) -> list[TableResult]:
         """Bring every table of the step up to its batch."""
         results = []
-        for wave in self.step.waves(WAVE_BYTES, SLICE_BYTES):
+        for wave in self.step.waves(WAVE_BYTES, self._slice_bytes):
             self.progress.advance(0, note=wave[0] if len(wave) == 1 else f"{wave[0]} and {len(wave) - 1} more")
             for outcome in self._merge_wave(wave):
                 results.append(self._result(outcome))
@@ -199,7 +205,7 @@ class _StepRun:
         """Merge tables whose events together fit in memory, or one table of which they do not."""
         slices, failed = self._slices(tables)
         yield from failed
-        if len(tables) == 1 and self.step.sizes[tables[0]] > SLICE_BYTES:
+        if len(tables) == 1 and self.step.sizes[tables[0]] > self._slice_bytes:
             yield from map(self._merge_large, slices)
             return
         wanted = Selection(self.before.batch, self.batch, self.behind)

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_MIN_TASKS = 64
+"""Items share a task only if there are more."""
 
 
 class Runner(Protocol):
-    """Executes tasks."""
+    """Executes tasks. ``max_item_bytes`` limits the images in an item, None if nothing does."""
+
+    max_item_bytes: int | None
 
     def run_all(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield the task's result for each item, in the order of the items."""
@@ -42,6 +46,8 @@ class Runner(Protocol):
 
 class LocalRunner:
     """Executes tasks in threads of this process."""
+
+    max_item_bytes: int | None = None
 
     def __init__(self, parallel: int) -> None:
         self._parallel = parallel
@@ -100,6 +106,9 @@ class _Spill:
 class SparkRunner:
     """Executes tasks on Spark's executors."""
 
+    # Items travel in Spark's messages, of at most 128 MB; an image's position and key may be larger than itself.
+    max_item_bytes: int | None = 16 << 20
+
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 
@@ -108,7 +117,7 @@ class SparkRunner:
         if not items:
             return
         shared = self._context.broadcast(task)
-        parts = min(len(items), 4 * self._context.defaultParallelism)
+        parts = min(len(items), max(4 * self._context.defaultParallelism, _MIN_TASKS))
         try:
             # A lambda, so that the executor loads the broadcast value, not the driver.
             run = lambda item: shared.value(item)  # noqa: E731, PLW0108

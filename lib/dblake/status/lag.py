@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
-from dblake.lake.query import query_rows
-from dblake.lake.tables import has_table, open_table
+from dblake.lake.query import query_arrow
+from dblake.lake.tables import find_table
 
 _STATISTICS = tuple(
     f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")
@@ -55,10 +55,10 @@ class _LandingStatistics:
     """The statistics of landing's files; empty without a table or without files."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._table = find_table(path)
         self._files: list[dict[str, Any]] = []
-        if has_table(path):
-            files = pa.table(open_table(path).get_add_actions(flatten=True))
+        if self._table:
+            files = pa.table(self._table.get_add_actions(flatten=True))
             # A table without files has no statistics columns.
             if set(_STATISTICS) <= set(files.column_names):
                 self._files = files.select([*_STATISTICS, "size_bytes"]).to_pylist()
@@ -92,15 +92,19 @@ class _LandingStatistics:
             size += file["size_bytes"] * max(last - max(batch, first - 1), 0) / (last - first + 1)
         if batch >= self.newest_batch:
             return round(size), 0
-        (row,) = query_rows(self._path, f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
+        (row,) = self._query(f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
         return round(size), row["n"]
 
     def _read_newest(self, file: dict[str, Any], batch: int) -> tuple[tuple[int, int | None], datetime | None]:
         """Read the newest (incarnation, LSN) and commit time of a file's batches up to ``batch``."""
         span = f"batch BETWEEN {file['min.batch']} AND {batch}"
-        (time,) = query_rows(self._path, f"SELECT max(committed_at) AS at FROM t WHERE {span}")
-        positions = query_rows(
-            self._path, f"SELECT incarnation, max(lsn) AS lsn FROM t WHERE {span} AND lsn IS NOT NULL "
-                        "GROUP BY incarnation ORDER BY incarnation DESC LIMIT 1",
+        (time,) = self._query(f"SELECT max(committed_at) AS at FROM t WHERE {span}")
+        positions = self._query(
+            f"SELECT incarnation, max(lsn) AS lsn FROM t WHERE {span} AND lsn IS NOT NULL "
+            "GROUP BY incarnation ORDER BY incarnation DESC LIMIT 1"
         )
         return (positions[0]["incarnation"], positions[0]["lsn"]) if positions else (0, None), time["at"]
+
+    def _query(self, statement: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = query_arrow(self._table, statement).to_pylist() if self._table else []
+        return rows

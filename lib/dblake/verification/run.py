@@ -36,10 +36,10 @@ from dblake.core.schema import TableSchema
 from dblake.core.window import Snapshot
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch
-from dblake.lake.query import query_rows
+from dblake.lake.log import Application
+from dblake.lake.query import query_arrow
 from dblake.lake.schemas import SchemaVersion, read_schemas
-from dblake.lake.tables import has_table
+from dblake.lake.tables import has_table, open_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.verification.compare import absent_keys, compare_rows, typed_rows, without
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
@@ -57,11 +57,12 @@ def comparable_batch(paths: Paths) -> int:
     """Return the newest landing batch up to which state holds all events."""
     if not has_table(paths.events):
         return 0
-    folded = read_frontier(paths).batch
-    reconciled = newest_batch(paths.events, Application.reconcile(paths.source))
-    (row,) = query_rows(
-        paths.events, f"SELECT min(batch) AS batch FROM t WHERE batch > {folded} AND batch <= {reconciled}"
-    )
+    # Before events are opened, so that they are at least as far.
+    folded, events = read_frontier(paths).batch, open_table(paths.events)
+    reconciled = events.transaction_version(Application.reconcile(paths.source)) or 0
+    (row,) = query_arrow(
+        events, f"SELECT min(batch) AS batch FROM t WHERE batch > {folded} AND batch <= {reconciled}"
+    ).to_pylist()
     return max(folded, reconciled if row["batch"] is None else row["batch"] - 1)
 
 

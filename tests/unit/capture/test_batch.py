@@ -58,6 +58,18 @@ def test_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> No
     assert not batches.is_full
 
 
+def test_stretched_batch_is_full_and_has_room() -> None:
+    """It is to be committed, and takes more until that begins."""
+    batches = BatchBuilder(
+        first=5, lease_epoch=3, resume=ResumePoint(1, "0"), max_bytes=1000, max_rows=2, stretch=2
+    )
+    seen = []
+    for seq in range(4):
+        batches.add_log([log(seq)], 1, ResumePoint(1, "10"), [], set())
+        seen.append((batches.is_full, batches.has_room))
+    assert seen == [(False, True), (True, True), (True, True), (True, False)]
+
+
 def test_chunk_rows_follow_log_with_one_schema_row() -> None:
     batches, mine = builder(), chunk()
     batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set())
