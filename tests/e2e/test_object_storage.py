@@ -54,7 +54,8 @@ def test_other_jobs_work_on_s3(
     spark: SparkSession, s3: S3Server, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """MariaDB; Spark decodes on its executors, as it does with more rows."""
-    monkeypatch.setattr(dblake.reconcile.runner, "_SMALL_BYTES", 0)
+    for limit in ("_SMALL_BYTES", "_SMALL_BYTES_COLD"):
+        monkeypatch.setattr(dblake.reconcile.runner, limit, 0)
     warehouse = location(s3)
     require_storage(spark, warehouse)
     with rig_on("mariadb", request, tmp_path, warehouse=warehouse) as rig:

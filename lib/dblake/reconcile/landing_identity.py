@@ -8,22 +8,24 @@ from a backup keeps its id.
 from __future__ import annotations
 
 from dblake.core.errors import LandingGap
-from dblake.lake.log import Application, newest_batch, record_batch
+from dblake.lake.log import Application, record_batch
+from dblake.spark.append_table import AppendTable
 
 
-def require_same_landing(events: str, source: str, table_id: str, done: int) -> None:
+def require_same_landing(events: AppendTable, source: str, table_id: str, done: int) -> None:
     """Record the id of landing in the log of events. Raises LandingGap if events are of another landing.
 
     ``done`` is the newest batch in events, 0 before the first. Events of earlier versions have no id recorded: they
     are taken to be of the present landing.
     """
     own, any_id = Application.landing(source, table_id), Application.landing(source)
-    is_recorded = newest_batch(events, own) > 0
-    if done and not is_recorded and newest_batch(events, any_id):
+    opened = events.opened()
+    missing = [application for application in (own, any_id) if not opened.reached(application)]
+    if done and missing == [own]:
         raise LandingGap(
             f"landing is another table than the one events come from, which reach batch {done}",
             next_step="bring the former landing back from a backup; if it is gone, remove all tables of this source "
                       "and its progress, and dump all again",
         )
-    for application in (own, any_id):
-        record_batch(events, application, 1)
+    for application in missing:
+        record_batch(events.path, application, 1)

@@ -95,7 +95,7 @@ class Reconciler:
             return 0
         self.landing.refresh()
         if self._checks_landing:
-            require_same_landing(self._paths.events, self._paths.source, self.landing.table_id, done)
+            require_same_landing(self._events, self._paths.source, self.landing.table_id, done)
             self._checks_landing = False
         summary = self._survey(done + 1, last)
         missing = set(range(done + 1, last + 1)) - summary.epochs.keys()
