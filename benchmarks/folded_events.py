@@ -1,15 +1,18 @@
-"""Events tables for state, without a database or reconcile: whole images of one table or of many, batch by batch."""
+"""Events tables as reconcile writes them, without it or a database: whole images of one table or many, by batch."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import write_deltalake
 
 from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
+from dblake.events.files import EVENT_COLUMNS, write_event_file
 from dblake.lake.layout import Paths
+from dblake.lake.log import Application, commit_files
 from dblake.lake.schemas import SCHEMAS, schema_row
+from dblake.lake.tables import create_table, open_table
 
 SOURCE = "bench"
 COLUMNS = (
@@ -17,13 +20,6 @@ COLUMNS = (
     Column("note", "text"), Column("filler", "character(84)"),
 )
 _MAP = pa.map_(pa.string(), pa.string())
-_EVENTS = pa.schema([
-    ("incarnation", pa.int64()), ("lsn", pa.int64()), ("seq", pa.int64()), ("table", pa.string()), ("op", pa.string()),
-    ("key", _MAP), ("before", _MAP), ("after", _MAP), ("schema_id", pa.string()), ("txid", pa.int64()),
-    ("committed_at", pa.timestamp("us", tz="UTC")), ("last_in_txn", pa.bool_()), ("origin", pa.string()),
-    ("chunk_id", pa.string()), ("batch", pa.int64()), ("partial", pa.bool_()), ("undecoded", pa.list_(pa.string())),
-])
-_STATISTICS = "batch,incarnation,lsn,seq,table,committed_at"
 
 
 class FoldedEvents:
@@ -32,9 +28,7 @@ class FoldedEvents:
     def __init__(self, paths: Paths, tables: list[str]) -> None:
         self._paths, self._batch = paths, 0
         self._draw = np.random.default_rng(1)
-        DeltaTable.create(
-            paths.events, Schema.from_arrow(_EVENTS), configuration={"delta.dataSkippingStatsColumns": _STATISTICS},
-        )
+        create_table(paths.events, EVENT_COLUMNS)
         rows = [schema_row(TableSchema(table, COLUMNS), Position(1, 0, 0), 1) for table in tables]
         write_deltalake(paths.schemas, pa.Table.from_pylist(rows, schema=SCHEMAS))
 
@@ -66,7 +60,10 @@ class FoldedEvents:
             "chunk_id": pa.nulls(count, pa.string()), "batch": _repeated(self._batch, count),
             "partial": _repeated(False, count), "undecoded": pa.nulls(count, pa.list_(pa.string())),
         }
-        write_deltalake(self._paths.events, pa.table(rows, schema=_EVENTS), mode="append")
+        batches = pa.table(rows, schema=EVENT_COLUMNS).combine_chunks().to_batches()
+        file = write_event_file(self._paths.events, batches)
+        application = Application.reconcile(self._paths.source)
+        commit_files(self._paths.events, open_table(self._paths.events), application, self._batch, [file])
 
 
 def _repeated(value: object, count: int) -> pa.Array:

@@ -73,9 +73,9 @@ class Part:
 
 def parts() -> list[Part]:
     """Return all parts, in the order in which they are measured."""
-    from benchmarks import first_load, reconcile, state
+    from benchmarks import event_layout, first_load, reconcile, state
 
-    return [*first_load.PARTS, *reconcile.PARTS, *state.PARTS]
+    return [*first_load.PARTS, *reconcile.PARTS, *event_layout.PARTS, *state.PARTS]
 
 
 def median_seconds(costs: Sequence[Cost]) -> float:
