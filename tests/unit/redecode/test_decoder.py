@@ -21,6 +21,8 @@ WITHOUT_EFFECT = {
     "lake.layout": "paths of tables",
     "lake.locks": "commit locks",
     "lake.log": "commits and reads whole rows",
+    "lake.query": "reads whole rows",
+    "lake.storage": "reaches tables",
     "lake.tables": "opens tables",
     "landing": "a package without code",
     "spark.session": "starts the session",
