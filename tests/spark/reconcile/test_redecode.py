@@ -177,10 +177,9 @@ def die_at(name: str) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("name", [
-    "redecode.decoded",
     "redecode.events_swapped",
     *(pytest.param(name, marks=pytest.mark.slow) for name in (
-        "reconcile.events_written", "reconcile.events_appended", "redecode.compared", "redecode.schemas_swapped",
+        "redecode.decoded", "reconcile.events_written", "reconcile.events_appended", "redecode.compared", "redecode.schemas_swapped",
         "redecode.windows_swapped", "redecode.appends_rejected", "redecode.staged_deleted",
     )),
 ])
@@ -200,6 +199,7 @@ def test_redecode_killed_at_failpoint_is_completed_by_next_run(
     assert not Path(paths.redecode_tables).exists()
 
 
+@pytest.mark.slow
 def test_interrupted_redecode_finishes_before_another_range(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
