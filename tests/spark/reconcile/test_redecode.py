@@ -179,8 +179,8 @@ def die_at(name: str) -> Callable[[str], None]:
 @pytest.mark.parametrize("name", [
     "redecode.events_swapped",
     *(pytest.param(name, marks=pytest.mark.slow) for name in (
-        "redecode.decoded", "reconcile.events_written", "reconcile.events_appended", "redecode.compared", "redecode.schemas_swapped",
-        "redecode.windows_swapped", "redecode.appends_rejected", "redecode.staged_deleted",
+        "redecode.decoded", "reconcile.events_written", "reconcile.events_appended", "redecode.compared",
+        "redecode.schemas_swapped", "redecode.windows_swapped", "redecode.appends_rejected", "redecode.staged_deleted",
     )),
 ])
 def test_redecode_killed_at_failpoint_is_completed_by_next_run(
