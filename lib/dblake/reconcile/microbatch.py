@@ -22,7 +22,7 @@ from dblake.events.files import EventFile
 from dblake.landing.columns import CHUNK_ID
 from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined
 from dblake.reconcile.dedupe import EVENTS, PARTIAL, TRUNCATED, evicted_keys, touched_windows
-from dblake.reconcile.earlier_rows import beginnings, tables_before_in_landing
+from dblake.reconcile.earlier_rows import beginnings, tables_before_in_landing, tables_with_unreturned_keys
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, KNOWN, chunk_keys, in_window_keys, log_keys, returned_keys
 from dblake.reconcile.known_keys import KnownKeys
 from dblake.reconcile.landing_files import LandingFiles
@@ -61,7 +61,7 @@ class MicroBatch:
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
         if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
             plan = self._evicting(chunks, in_window, plan)                                   # step 6: remove e.key
-        if ended := self._preceded([ending for ending in closing if ending.end.dump_start], plan):
+        if ended := self._preceded([ending for ending in closing if ending.end.dump_start], chunks, plan):
             written += self._phantoms(chunks, plan, ended)
         written += self._runner.write(joined(chunks, self._summary.parts), plan, self._events)  # step 7: append
         files = [file for result in written for file in result.files]
@@ -104,15 +104,19 @@ class MicroBatch:
         finally:
             in_window.unpersist()
 
-    def _preceded(self, ended: Sequence[Ending], plan: Plan) -> list[Ending]:
-        """Return the ends of dumps of tables that had rows before: no other dump can miss one."""
+    def _preceded(self, ended: Sequence[Ending], chunks: Sequence[Part], plan: Plan) -> list[Ending]:
+        """Return the ends of dumps of tables that had rows before: no other dump can miss one.
+
+        Left out are also those whose chunks in this micro-batch returned all keys of the rows before.
+        """
         began = beginnings(ended)
         if not began:
             return []
-        tables = tables_before_in_landing(self._summary.parts, plan, began)
-        others = {table: at for table, at in began.items() if table not in tables}
-        dumped = {self._schemas.get(ending.end.schema_id) for ending in ended if ending.row.table in others}
-        tables |= self._known_keys.tables_before(others, filter(None, dumped)) if others else set()
+        dumped = {self._schemas.get(ending.end.schema_id) for ending in ended}
+        tables = self._known_keys.tables_before(began, filter(None, dumped))
+        landed = tables_before_in_landing(self._summary.parts, plan, began) - tables
+        if landed:
+            tables |= tables_with_unreturned_keys(self._summary.parts, chunks, plan, ended, landed)
         return [ending for ending in ended if ending.row.table in tables]
 
     def _phantoms(self, chunks: Sequence[Part], plan: Plan, ended: Sequence[Ending]) -> list[TaskResult]:

@@ -29,8 +29,8 @@ def no_session() -> SparkSession:
     raise _NeedsSpark
 
 
-def put(batch: int, lsn: int, table: str = T.table) -> Change:
-    return Change(batch, 1, Position(1, lsn), lsn, table, "c", ("7",), {"id": "7", "v": "a"}, last=True)
+def put(batch: int, lsn: int, table: str = T.table, key: str = "7") -> Change:
+    return Change(batch, 1, Position(1, lsn), lsn, table, "c", (key,), {"id": key, "v": "a"}, last=True)
 
 
 def dump(batch: int, low: int) -> list[LandedRecord]:
@@ -78,3 +78,22 @@ def test_dump_of_table_with_earlier_row_compares_keys(
 ) -> None:
     with pytest.raises(_NeedsSpark):
         reconcile(tmp_path, *batches)
+
+
+def test_dump_that_returned_all_earlier_keys_needs_no_spark(tmp_path: Path) -> None:
+    paths = reconcile(tmp_path, [put(1, 10, key="1"), put(1, 12, OTHER.table), *dump(1, 20)])
+    rows = query_rows(paths.events, 'SELECT lsn, op FROM t ORDER BY lsn, "table"')
+    assert [(row["lsn"], row["op"]) for row in rows] == [(10, "c"), (12, "c"), (30, "r")]
+
+
+@pytest.mark.parametrize("low", [5, 40])
+def test_chunk_of_another_time_does_not_count_as_return(tmp_path: Path, low: int) -> None:
+    """A chunk that closed before the dump began, or after it ended, has the key."""
+    end = ChunkEnd("other", 1, low, 0, T.schema_id, 1, 1)
+    other: list[LandedRecord] = [
+        Low(1, 1, T.table, "other", Position(1, low)),
+        ChunkRow(1, 1, T.table, "other", 0, ("7",), {"id": "7", "v": "x"}),
+        High(1, 1, T.table, "other", Position(1, low + 3 if low < 20 else 55), low + 3, end),
+    ]
+    with pytest.raises(_NeedsSpark):
+        reconcile(tmp_path, [put(1, 4), *other, *dump(1, 20)])
