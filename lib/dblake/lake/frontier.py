@@ -53,11 +53,12 @@ def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> 
     table = find_table(paths.frontier)
     if table is None:
         return Frontier()
-    where = _newest_batch(table)
-    if isinstance(until, Position):
+    if until is None:
+        where = _newest_batch(table)
+    elif isinstance(until, Position):
         i, lsn, seq = until.incarnation, until.lsn, until.seq
         where = f"incarnation < {i} OR (incarnation = {i} AND (lsn < {lsn} OR (lsn = {lsn} AND seq <= {seq})))"
-    elif until is not None:
+    else:
         where = f"at <= {instant(until)}"
     rows = query_arrow(
         table,
