@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from tests.support.report import note_version
 
     local = tmp_path_factory.mktemp("spark")
-    # Compiling, of plans and of Java, takes longer than running them on few rows. Jobs that run as processes do compile.
+    # Compiling, of plans and of Java, takes longer than running them on few rows. Jobs in processes do compile.
     set_java_options(is_short=True)
     interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = spark_session(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from dblake.quality.pinned import pin_table
@@ -64,7 +64,7 @@ def test_pinned_table_without_its_file_raises_error_of_spark(spark: SparkSession
     Path(file.removeprefix("file://")).unlink()
     pinned = pin_table(spark, path, "app")
     assert pinned is not None
-    with pytest.raises(PySparkException, match="FILE"):
+    with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
         pinned.rows.collect()
 
 
