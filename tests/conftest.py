@@ -8,8 +8,13 @@ from importlib import metadata
 
 import pytest
 
+from dblake.spark.startup import set_java_options
+
 # A shell makes background processes ignore SIGINT, and children inherit that: the jobs under test must receive it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests read few rows: the JVM's optimizing compiler would take more time than it saves, here and in jobs' processes.
+set_java_options(is_short=True)
 
 pytest_plugins = [
     "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",
@@ -26,12 +31,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """
     from dblake.lake.storage import Location, Storage
     from dblake.spark.session import spark_session
-    from dblake.spark.startup import set_java_options
     from tests.support.report import note_version
 
     local = tmp_path_factory.mktemp("spark")
-    # Compiling, of plans and of Java, takes longer than running them on few rows. Jobs in processes do compile.
-    set_java_options(is_short=True)
+    # Compiling plans takes longer than running them on few rows. Jobs that run as processes do compile.
     interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = spark_session(
         "tests", Location("s3://none/lake", Storage()),
