@@ -21,6 +21,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from dblake.lake.tables import has_table
 from tests.support.operations.actions import Action, DatabaseErrors, Scene, actions
 from tests.support.operations.databases import MARKER, SCHEMA, OperatedDatabase, operated_database
 from tests.support.operations.ddl import create_partitioned, create_table
@@ -255,6 +256,9 @@ def live_system(
         with RandomWriters(database, seed) as writers:
             system.start_capture()
             try:
+                # A capture that finds no table at its start ends.
+                while not has_table(system.paths.landing):
+                    system.wait(0.2)
                 yield system, database, writers
             finally:
                 system.close()
