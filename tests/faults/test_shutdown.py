@@ -1,11 +1,10 @@
 """PostgreSQL shuts down, restarts and goes back in time while capture follows it.
 
-``DBLAKE_STOPS`` is how often the slow tests stop the server.
+The slow tests stop the server again and again.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import threading
@@ -22,12 +21,13 @@ from dblake.core.schema import Column, TableSchema
 from dblake.core.source import Source
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
+from tests.support.effort import EFFORT
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database, note_postgres
 
 T = "public.t"
 STOP_SECONDS = 5.0
-STOPS = int(os.environ.get("DBLAKE_STOPS", "5"))
+STOPS = 6 * EFFORT
 
 
 @pytest.fixture
