@@ -189,13 +189,13 @@ def test_transaction_split_after_first_row_keeps_it(backend: Backend, lake: Capt
     backend.source("public.*")
     source = backend.source("public.t")
     with backend.begin() as transaction:
-        transaction.insert(T, {"id": "1", "v": "x" * 3000})
+        transaction.insert(T, {"id": "1", "v": "x" * 1000})
         for number in range(600):
             transaction.insert(OTHER, {"id": str(number), "v": None})
         transaction.insert(T, {"id": "2", "v": None})
     with pytest.raises(LandingUnavailable):
-        lake.capture(source, open_landing=lambda: FailingLanding(lake.paths.landing, 1), max_bytes=1024)
-    lake.capture(source, max_bytes=1024)
+        lake.capture(source, open_landing=lambda: FailingLanding(lake.paths.landing, 1), max_bytes=512)
+    lake.capture(source, max_bytes=512)
     assert flags(lake) == [(T, "1", False), (T, "2", True)]
 
 
