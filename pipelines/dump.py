@@ -40,8 +40,11 @@ class Queued:
     skipped: tuple[str, ...] = ()
 
 
-def start_all(config: Config, *, priority: int | None = None) -> Queued:
-    """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none."""
+def start_all(config: Config, *, priority: int | None = None, removes: bool = False) -> Queued:
+    """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none.
+
+    With ``removes`` its ends delete however many rows it does not return, otherwise at most ``dump.max_removed``.
+    """
     captured = read_captured(config)
     keyed = tuple(name for name, schema in captured.items() if schema.primary_key)
     if not keyed:
@@ -51,16 +54,16 @@ def start_all(config: Config, *, priority: int | None = None) -> Queued:
             next_step="correct source.tables, or add primary keys",
         )
     skipped = tuple(name for name in captured if name not in keyed)
-    return Queued(_queue(config, keyed, None, priority or 0), keyed, skipped)
+    return Queued(_queue(config, keyed, None, priority or 0, removes=removes), keyed, skipped)
 
 
 def start_tables(
-    config: Config, tables: Sequence[str], keys: Sequence[str], *, priority: int | None = None
+    config: Config, tables: Sequence[str], keys: Sequence[str], *, priority: int | None = None, removes: bool = False
 ) -> Queued:
     """Queue a dump of the named tables, or of the rows of one table whose keys are given as JSON.
 
-    Given keys get priority 10 by default, whole tables 0. Raises Unsupported for a table that is not captured or has
-    no primary key.
+    Given keys get priority 10 by default, whole tables 0; ``removes`` is that of ``start_all``. Raises Unsupported for
+    a table that is not captured or has no primary key.
     """
     captured = read_captured(config)
     names = resolve_tables(captured, tables)
@@ -74,7 +77,7 @@ def start_tables(
         requested = [key for text in keys for key in parse_keys(text, columns)]
     if priority is None:
         priority = _KEYS_PRIORITY if requested else 0
-    return Queued(_queue(config, names, requested, priority), names)
+    return Queued(_queue(config, names, requested, priority, removes=removes), names)
 
 
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
@@ -146,9 +149,11 @@ def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) 
         raise PrerequisitesNotMet(f"dump {dump_id}: {', '.join(undone)}", next_step="read the reason with dump status")
 
 
-def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
-    store = open_store(config)
-    dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority)
+def _queue(
+    config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int, *, removes: bool
+) -> str:
+    store, limit = open_store(config), None if removes else config.dump.max_removed
+    dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority, max_removed=limit)
     if keys is None:
         set_dump(store, tables, dump_id)
     return dump_id

@@ -87,6 +87,12 @@ def test_start_queues_tables_in_given_order(run: Run, store: FileProgress) -> No
     assert done.stdout.strip() == pending_tasks(store)[0].id
 
 
+@pytest.mark.parametrize(("options", "share"), [((), 0.1), (("--remove",), None)])
+def test_start_limits_what_dump_deletes(run: Run, store: FileProgress, options: tuple[str, ...], share: float) -> None:
+    assert run("start", "--table", "public.prices", *options).returncode == 0
+    assert [task.request.max_removed for task in pending_tasks(store)] == [share]
+
+
 def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
     done = run("start", "--table", "public.prices", "--keys", '[["eu", "2026-01-01"], ["us", "2026-01-02"]]')
     assert done.returncode == 0, done.stderr
@@ -104,6 +110,7 @@ def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
         (("start",), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--table", "public.orders"), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--keys", "[1]"), 64, "no tables to dump, or two selections"),
+        (("start", "--table", "public.orders", "--keys", "[1]", "--remove"), 64, "a dump of --keys deletes nothing"),
         (("start", "--table", "public.orders", "--keys", "[[1, 2]]"), 64,
          "--keys: entry 1 has 2 values, the key has 1 columns"),
         (("pause", "20000101-000000-000-0000"), 78, "there is no dump 20000101-000000-000-0000"),

@@ -24,14 +24,15 @@ _KEPT = timedelta(days=30)
 
 def queue_dump(
     store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0,
-    removes: bool = False,
+    removes: bool = False, max_removed: float | None = None,
 ) -> str:
     """Queue a dump of ``tables`` in this order, or only of the rows with ``keys``; return its id, which sorts by time.
 
-    With ``removes`` those of the ``keys`` that no longer exist are deleted. Deletes the progress of dumps that finished
-    long ago.
+    With ``removes`` those of the ``keys`` that no longer exist are deleted. If a dump of a whole table did not return
+    more than the share ``max_removed`` of its rows, it deletes none of them; None is no limit. Deletes the progress of
+    dumps that finished long ago.
     """
-    return _queue(store, tables, keys, None, priority=priority, removes=removes)
+    return _queue(store, tables, keys, None, priority=priority, removes=removes, max_removed=max_removed)
 
 
 def queue_verification(

@@ -67,7 +67,9 @@ class Loop:
         settings, source = capture.settings, capture.source
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
-        self._detector = StaleTableDetector(source, capture.store, auto=settings.redump)
+        self._detector = StaleTableDetector(
+            source, capture.store, auto=settings.redump, max_removed=capture.dump_settings.max_removed
+        )
         scan = capture.retrying(START_SECONDS)(scan_at_start, source)
         self._log = LogConnection(capture, start)
         windows = Windows()
