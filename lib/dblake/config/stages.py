@@ -48,7 +48,9 @@ class MaintainConfig(Section):
     vacuum_hours: int = Field(
         168, ge=168, description="Hours before a file that left its table is deleted; also the reach of time travel."
     )
-    tombstone_days: int = Field(30, ge=1, description="Retention of deleted keys in state tables.")
+    tombstone_days: int = Field(
+        30, ge=1, description="Retention of deleted keys in state tables, of the frontier and of results of `check`."
+    )
     landing_days: int | None = Field(
         None, ge=1, description="Retention of reconciled landing batches; null: unlimited, so all can be decoded again."
     )
