@@ -344,6 +344,10 @@ stress) run_stress "$@" ;;
 airflow) run_airflow "$@" ;;
 esac
 
+# The exit codes of a stopped job, before there is one; a started program has handlers of its own.
+trap 'exit 0' TERM
+trap 'exit 130' INT
+
 [[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"
 
 spark_options=()
@@ -379,4 +383,7 @@ if [[ -z $plain ]]; then
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")
     export PYSPARK_SUBMIT_ARGS
 fi
-exec "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
+# Blocked signals wait until the job handles them: Python itself would print a traceback, or end with another code.
+block=()
+env --block-signal=INT,TERM true 2>/dev/null && block=(env --block-signal=INT,TERM)
+exec ${block[@]+"${block[@]}"} "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
