@@ -134,7 +134,7 @@ def test_job_stopped_while_it_starts_ends_cleanly(tmp_path: Path) -> None:
     conf.write_text("warehouse: ./w\nprogress: file:./p\nsource: {name: shop, type: postgres, host: 127.0.0.1, "
                     "port: 1, database: d, user: u, password: \"${env:NONE}\", tables: [public.*]}\n")
     command = ["status", "--offline", "--conf", str(conf)]
-    delays = [0.0, 0.02, 0.05, 0.1, 0.2, 0.4]
+    delays = [0.0, 0.01, 0.03, 0.1, 0.2, 0.4]
     with ThreadPoolExecutor(2) as pool:
         stops = [pool.submit(stop_at, delay, number, command) for delay in delays for number in SIGNALS]
         require_clean([each.result() for each in stops])

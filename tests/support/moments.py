@@ -40,7 +40,7 @@ class Ending:
 
 def moments(seconds: float, count: int = 10) -> list[float]:
     """Return the moments at which to stop a job that runs for some seconds: in its start, spread, and at its end."""
-    early = [0.0, 0.03, 0.1, 0.3]
+    early = [0.03, 0.06, 0.1, 0.3]
     return early + [seconds * number / (count - len(early)) for number in range(1, count - len(early) + 1)]
 
 
@@ -58,6 +58,7 @@ def stop_at(
 ) -> Ending:
     """Start a job and send it a signal after a delay: SIGINT to its process group, as a terminal does."""
     process = start(arguments, environment)
+    _wait_for_script(process)
     with ThreadPoolExecutor(1) as pool:
         output = pool.submit(process.communicate, None, delay + limit)
         with suppress(subprocess.TimeoutExpired):
@@ -80,6 +81,18 @@ def stop_at(
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return Ending(delay, number, process.wait(10), seconds, stderr, left)
+
+
+def _wait_for_script(process: subprocess.Popen[str]) -> None:
+    """Wait until the script handles SIGTERM: before that, no program of ours runs."""
+    deadline = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < deadline:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        caught = int(status.get("SigCgt", "0"), 16) | int(status.get("SigBlk", "0"), 16)
+        if caught >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.001)
 
 
 def _left(session: int) -> list[str]:
