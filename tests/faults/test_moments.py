@@ -58,6 +58,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("moments")
     with EmbeddedPostgres(folder / "data", settings={"fsync": "off"}) as server:
         note_postgres(server)
+        (folder / "shop").mkdir()
         shop = Shop(Database(server, "postgres"), folder / "shop")
         shop.write(1, 500)
         shop.run("run")
