@@ -240,7 +240,8 @@ def test_preflight_connect_failure_names_cause(settings: MysqlSettings, mysql_se
         ("connect", False, "source shop: wrong password, or there is no such user for this host")
     ]
     assert checked(port=1) == [
-        ("connect", False, "connection refused: no server listens there (source.host, source.port)")
+        ("connect", False, f"source shop: {settings.product} at {settings.host}:1: connection refused: "
+                           "no server listens there")
     ]
     other = {"mysql": "mariadb", "mariadb": "mysql"}[mysql_server.flavour]
     ((_, _, detail),) = checked(flavour=other)

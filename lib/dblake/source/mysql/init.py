@@ -18,7 +18,7 @@ from dblake.source.mysql import statements
 from dblake.source.mysql.catalog_facts import CatalogFacts
 from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.driver_errors import translate_errors, translate_init_errors
+from dblake.source.mysql.driver_errors import concerns_login, translate_errors, translate_init_errors
 from dblake.source.mysql.preflight import findings
 from dblake.source.mysql.preflight_role import can_mark
 from dblake.source.mysql.settings import MysqlSettings
@@ -64,8 +64,9 @@ def _connect(settings: MysqlSettings, admin: str, admin_password: str) -> pymysq
     try:
         return connect(replace(settings, user=admin, password=admin_password), purpose="init")
     except PrerequisitesNotMet as error:
+        login = "correct --admin-user and --admin-password-env"
         raise PrerequisitesNotMet(
-            f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source's host"
+            f"{error.what} (as {admin})", next_step=login if concerns_login(error) else error.next_step
         ) from error
 
 
