@@ -12,7 +12,8 @@ A job module declares a click command and ends with ``run_job(command)``::
 group and each subcommand, so that ``--conf`` may precede or follow the subcommand.
 
 Guarantee: results go to stdout, all else to stderr. An error is one line there, ``dblake JOB: what. Next: …``; with
-``DBLAKE_LOG=json`` every line is a JSON object. That line never holds row values. Messages and tracebacks of unexpected
+``DBLAKE_LOG=json`` every line is a JSON object, that of an error with ``next`` and ``code``. That line never holds row
+values. Messages and tracebacks of unexpected
 exceptions might, so ``--verbose`` alone shows them. A job stopped by SIGTERM ends with 0, by SIGINT with 130: one that
 must finish work in progress polls the event of ``stop_requested()`` and ends with 0, any other is interrupted and ends
 within seconds (``stop``). A job that has not ended 60 s after a signal, because it waits for a database, storage or
@@ -194,7 +195,7 @@ def _end_after_signal(job: str) -> None:
         time.sleep(_STOP_SECONDS)
         number = signal.Signals(max(received))  # SIGTERM, if it is among them
         after = f"{_STOP_SECONDS:.0f} s after {number.name}"
-        _print_error(job, f"still busy {after}; ends now. Next: start it again, it resumes")
+        _print_error(job, exit_code(number), f"still busy {after}; ends now", "start it again, it resumes")
         end_now(exit_code(number))
 
     threading.Thread(target=watch, name="stop", daemon=True).start()
@@ -207,7 +208,7 @@ def _report_ending(job: str, error: BaseException) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        _print_error(job, "interrupted")
+        _print_error(job, INTERRUPTED, "interrupted")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         # The reader closed the pipe (`sql … | head`); the interpreter's last flush must not fail on it.
@@ -217,33 +218,38 @@ def _report_ending(job: str, error: BaseException) -> int:
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
     if isinstance(error, click.ClickException):
-        _print_error(job, f"{error.format_message().rstrip('.')}. Next: see ./spark-submit.sh {job} --help")
+        _print_error(
+            job, ExitCode.USAGE, error.format_message().rstrip("."), f"see ./spark-submit.sh {job} --help"
+        )
         return ExitCode.USAGE
     if _shows_tracebacks:
         traceback.print_exception(error)
-    if isinstance(error, DblakeError):
-        _print_error(job, str(error))
-        return error.exit_code
     fault = storage_fault(error)
-    if fault:
-        denied = fault.as_error()
-        _print_error(job, str(denied))
-        return denied.exit_code
+    known = error if isinstance(error, DblakeError) else fault.as_error() if fault else None
+    if known is not None:
+        _print_error(job, known.exit_code, known.what, known.next_step)
+        return known.exit_code
+    where = f"{type(error).__name__} {_origin(error)}"
     reason = transient_reason(error)
     if reason:
-        _print_error(job, f"{reason} ({type(error).__name__} {_origin(error)}). Next: remove the cause and run again")
+        _print_error(job, ExitCode.TRY_AGAIN, f"{reason} ({where})", "remove the cause and run again")
         return ExitCode.TRY_AGAIN
-    _print_error(job, f"unexpected {type(error).__name__} {_origin(error)}; this is a bug. "
-                      "Next: run again with --verbose and report its output")
+    _print_error(
+        job, ExitCode.BUG, f"unexpected {where}; this is a bug", "run again with --verbose and report its output"
+    )
     return ExitCode.BUG
 
 
-def _print_error(job: str, message: str) -> None:
-    line = " ".join(message.split())
-    if _logs_json():
-        logging.getLogger("dblake").error(line, extra={"job": job})
-    else:
+def _print_error(job: str, code: int, what: str, next_step: str = "") -> None:
+    what, next_step = (" ".join(text.split()) for text in (what, next_step))
+    if not _logs_json():
+        line = f"{what}. Next: {next_step}" if next_step else what
         print(f"dblake {job}: {line}", file=sys.stderr, flush=True)
+        return
+    if not logging.getLogger().handlers:
+        # The command line was not understood as far as the option that sets logging up.
+        _set_up_logging(verbose=False)
+    logging.getLogger("dblake").error(what, extra={"job": job, "next": next_step, "code": int(code)})
 
 
 def _logs_json() -> bool:

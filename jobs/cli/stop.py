@@ -38,13 +38,21 @@ def handle_signals() -> None:
 
     def end(number: int, _: FrameType | None) -> NoReturn:
         if number == signal.SIGINT:
-            os.write(2, f"dblake {job}: interrupted\n".encode())
+            os.write(2, _line_of_interruption(job))
         os._exit(exit_code(number))
 
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def _line_of_interruption(job: str) -> bytes:
+    if os.environ.get("DBLAKE_LOG") == "json":
+        at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        return (f'{{"level": "ERROR", "logger": "dblake", "message": "interrupted", "job": "{job}", "next": "", '
+                f'"code": {INTERRUPTED}, "at": "{at}"}}\n').encode()
+    return f"dblake {job}: interrupted\n".encode()
 
 
 def exit_code(number: int) -> int:

@@ -9,12 +9,14 @@ from pydantic import Field
 
 from dblake.config.section import Section
 
+SIZE = r"^[1-9][0-9]*[kmg]$"
+
 
 class ReconcileConfig(Section):
     """Landing → events."""
 
     max_bytes_per_trigger: str = Field(
-        "256m", pattern=r"^[1-9][0-9]*[kmg]$", description="Landing bytes per micro-batch, about."
+        "256m", pattern=SIZE, description="Landing bytes per micro-batch, about."
     )
     trigger_seconds: float = Field(
         1.0, ge=0, description="With --continuous: minimum seconds from the start of a micro-batch to the next one's."

@@ -288,6 +288,14 @@ def test_json_log_lines_are_objects(tmp_path: Path) -> None:
     assert [line.pop("at")[:2] for line in lines] == ["20", "20"]
     assert lines == [
         {"level": "INFO", "logger": "dblake.x", "message": "one 1"},
-        {"level": "ERROR", "logger": "dblake", "message": "two. Next: three", "job": "probe"},
+        {"level": "ERROR", "logger": "dblake", "message": "two", "job": "probe", "next": "three", "code": 75},
     ]
     assert done.returncode == 75
+
+
+def test_json_log_has_usage_error_as_object(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(body="pass"), "--nonsense", DBLAKE_LOG="json")
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (line["message"], line["next"], line["code"], done.returncode) == (
+        "No such option '--nonsense'", "see ./spark-submit.sh probe --help", 64, 64,
+    )
