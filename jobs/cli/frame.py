@@ -13,11 +13,11 @@ group and each subcommand, so that ``--conf`` may precede or follow the subcomma
 
 Guarantee: results go to stdout, all else to stderr. An error is one line there, ``dblake JOB: what. Next: …``; with
 ``DBLAKE_LOG=json`` every line is a JSON object, that of an error with ``next`` and ``code``. That line never holds row
-values. Messages and tracebacks of unexpected
-exceptions might, so ``--verbose`` alone shows them. A job stopped by SIGTERM ends with 0, by SIGINT with 130: one that
-must finish work in progress polls the event of ``stop_requested()`` and ends with 0, any other is interrupted and ends
-within seconds (``stop``). A job that has not ended 60 s after a signal, because it waits for a database, storage or
-Spark in code that is not Python's, ends then: a restart is as safe as after SIGKILL.
+values. Messages and tracebacks of unexpected exceptions might, so ``--verbose`` alone shows them. A job stopped by
+SIGTERM ends with 0, by SIGINT with 130: one that must finish work in progress polls the event of ``stop_requested()``
+and ends with 0, any other is interrupted and ends within seconds (``stop``). A job that has not ended 60 s after a
+signal, because it waits for a database, storage or Spark in code that is not Python's, ends then: a restart is as safe
+as after SIGKILL.
 """
 
 from __future__ import annotations
