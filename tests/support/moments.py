@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOME = Path(__file__).parents[2]
+_COUNT = int(os.environ.get("DBLAKE_MOMENTS", "10"))
 _LEFT_SECONDS = 10.0
 """How long a process may outlive the job that started it."""
 _TRACES = ("Traceback", "\tat ", "Exception in thread", "Exception ignored")
@@ -38,10 +39,11 @@ class Ending:
         return [f"{what}\n{self.stderr[-3000:]}"] if found else []
 
 
-def moments(seconds: float, count: int = 10) -> list[float]:
+def moments(seconds: float) -> list[float]:
     """Return the moments at which to stop a job that runs for some seconds: in its start, spread, and at its end."""
     early = [0.03, 0.06, 0.1, 0.3]
-    return early + [seconds * number / (count - len(early)) for number in range(1, count - len(early) + 1)]
+    later = max(_COUNT - len(early), 1)
+    return early + [seconds * number / later for number in range(1, later + 1)]
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -44,7 +44,7 @@ class Activity:
     ended_at: str | None = None
 
     def is_running(self) -> bool:
-        """Return True unless the run has ended, its process is gone, or nothing was heard of it for minutes."""
+        """Return True unless the run has ended, its process is gone, or it has written nothing for minutes."""
         if self.ended_at is not None:
             return False
         if self.host == socket.gethostname() and not _exists(self.process):

@@ -1,4 +1,4 @@
-"""What a table's Delta log tells of it: how many rows it has, and when they last changed. No file is read."""
+"""Read from a table's Delta log how many rows it has, and when they last changed. No file is read."""
 
 from __future__ import annotations
 

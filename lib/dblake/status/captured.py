@@ -1,7 +1,7 @@
 """The captured tables for ``status``: each one's life, newest dump, rows and newest change.
 
 Place: part of ``report``. Rows and times come from the state tables' Delta logs, some milliseconds a table on a local
-disk: only those of the tables that are asked for are read.
+disk: only those of some tables are read.
 """
 
 from __future__ import annotations
