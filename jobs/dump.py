@@ -75,8 +75,12 @@ def start(
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if wait:
-        with _progress(None if keys else estimate_rows(config, queued)) as show:
-            wait_for(config, queued.id, show)
+        try:
+            with _progress(None if keys else estimate_rows(config, queued)) as show:
+                wait_for(config, queued.id, show)
+        except KeyboardInterrupt:
+            click.echo(f"dump {queued.id} stays queued; dump cancel {queued.id} cancels it", err=True)
+            raise
 
 
 def _add_steering(control: Control, help_text: str) -> None:
@@ -94,7 +98,7 @@ def _add_steering(control: Control, help_text: str) -> None:
 
 _add_steering(Control.PAUSE, "Pause dumps after the current chunk.")
 _add_steering(Control.RUN, "Resume paused dumps.")
-_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain.")
+_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain. Dismiss failed ones that are named.")
 
 
 @dump.command("throttle")

@@ -5,13 +5,15 @@ Capture carries the requests out. Only ``start`` connects to the database, to re
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dblake.capture import dump_queue
-from dblake.capture.dump_keys import parse_keys
+from dblake.capture.activity import read_activity
+from dblake.capture.dump_keys import parse_keys, require_typed
 from dblake.capture.dump_task import Control, DumpState, Key
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.selection import canonical_name, resolve_tables
@@ -26,6 +28,8 @@ from dblake.mask.rules import key_is_masked, rules_of
 _POLL_SECONDS = 0.5
 _KEYS_PRIORITY = 10
 """Given keys are few rows that a user waits for."""
+
+logger = logging.getLogger(__name__)
 
 Entry = dict[str, Any]
 """One table of one dump, as ``dump status --json`` prints it."""
@@ -75,6 +79,7 @@ def start_tables(
         if rules_of(config.mask.tables, names[0]).keys() & set(columns):
             raise key_is_masked(names[0])
         requested = [key for text in keys for key in parse_keys(text, columns)]
+        require_typed(requested, captured[names[0]])
     if priority is None:
         priority = _KEYS_PRIORITY if requested else 0
     return Queued(_queue(config, names, requested, priority, removes=removes), names)
@@ -83,7 +88,8 @@ def start_tables(
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 
-    A verification is selected by its id only. Raises ConfigError if there is no such dump or no dump of such a table.
+    To cancel also dismisses failed dumps that are named. A verification is selected by its id only. Raises ConfigError
+    if there is no such dump or no dump of such a table.
     """
     store = open_store(config)
     entries = _read_entries(store, dump_id)
@@ -99,6 +105,8 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
     for request in selected:
         dump_queue.set_control(store, request, control)
     ids = {(request.id, request.table) for request in selected}
+    if control is Control.CANCEL and (dump_id or name):
+        ids |= dump_queue.dismiss_failed(store, dump_id, name)
     return [entry for entry in _read_entries(store, dump_id) if (entry["id"], entry["table"]) in ids]
 
 
@@ -138,6 +146,9 @@ def estimate_rows(config: Config, queued: Queued) -> int | None:
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
     store = open_store(config)
+    activity = read_activity(store)
+    if activity is None or not activity.is_running():
+        logger.warning("capture does not run, and dump %s waits for it. Next: run capture", dump_id)
     while True:
         entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
         show(entries)

@@ -78,6 +78,22 @@ def set_control(store: ProgressStore, request: DumpRequest, control: Control) ->
     _write_request(store, replace(request, control=control))
 
 
+def dismiss_failed(store: ProgressStore, dump_id: str | None, table: str | None) -> set[tuple[str, str]]:
+    """Mark failed dumps as cancelled, which ``status`` does not report; return their ids and tables.
+
+    Only those with an id, or of a table; None is any.
+    """
+    dismissed = set()
+    for path in store.list(_PROGRESS):
+        if document := store.read(path):
+            progress = DumpProgress.from_document(path, document)
+            is_meant = dump_id in (None, progress.id) and table in (None, progress.table)
+            if is_meant and progress.state is DumpState.FAILED:
+                store.write(path, replace(progress, state=DumpState.CANCELLED).to_document())
+                dismissed.add((progress.id, progress.table))
+    return dismissed
+
+
 def read_control(store: ProgressStore, task: DumpTask) -> Control:
     """Return the current control of a task; a task whose request is gone is cancelled."""
     path = _path(_REQUESTS, task.id, task.table)

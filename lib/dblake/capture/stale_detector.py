@@ -127,7 +127,7 @@ class StaleTableDetector:
                 delete_stale_table(self._store, row["table"])
                 self._expect_new_file(row["table"])
             elif statement.get("rewrites"):
-                self._report(row["table"], "a statement moved its rows", None)
+                self._report(row["table"], "a statement rewrote it, or may have changed its rows", None)
         has_news = any(
             row["kind"] == DDL or (row["kind"] == SCHEMA and not self._has_schema(row)) for row in changes
         )

@@ -154,6 +154,13 @@ def test_events_superseded_by_whole_event_are_deleted(
     assert positions(folded) == remaining
 
 
+def test_events_that_a_table_behind_lacks_stay(folded: Lake) -> None:
+    set_reconciled(folded, 3)
+    add_frontier(folded, 0, 9, 90, {"public.t": 1})
+    maintain(folded, "events", events_days=1)
+    assert positions(folded) == [11, 12, 13, 20, 21, 22, 30]
+
+
 def test_state_rebuilt_from_remaining_events_is_equal(folded: Lake) -> None:
     set_reconciled(folded, 3)
     original = state_rows(folded)

@@ -187,5 +187,6 @@ def test_stale_table_without_auto_is_only_reported(
     assert not detector.scan_catalog()
     assert dumped_tables(store) == []
     assert [record.message for record in caplog.records] == [
-        "table public.t changed without row events: a statement moved its rows. Next: dump start --table 'public.t'"
+        "table public.t changed without row events: a statement rewrote it, or may have changed its rows. "
+        "Next: dump start --table 'public.t'"
     ]
