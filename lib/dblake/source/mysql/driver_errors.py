@@ -33,7 +33,8 @@ _RUN_PREFLIGHT = "run preflight, which prints the GRANT"
 _LOCKED = ("the user's account is locked", "unlock it")
 _PERMANENT = {
     ER.ACCESS_DENIED_ERROR: ("wrong password, or there is no such user for this host",
-                             "correct source.user and source.password, or run preflight --init"),
+                             "correct source.user and source.password, or run preflight --init, which also names "
+                             "users without a name that hide others"),
     ER.DBACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.TABLEACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.COLUMNACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
