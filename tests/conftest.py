@@ -8,8 +8,13 @@ from importlib import metadata
 
 import pytest
 
+from dblake.spark.startup import set_java_options
+
 # A shell makes background processes ignore SIGINT, and children inherit that: the jobs under test must receive it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests read few rows: the JVM's optimizing compiler would take more time than it saves, here and in jobs' processes.
+set_java_options(is_short=True)
 
 pytest_plugins = [
     "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",

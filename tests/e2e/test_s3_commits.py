@@ -22,6 +22,7 @@ from dblake.lake.tables import create_table, open_table
 from dblake.reconcile.stream import reconcile_once
 from dblake.spark.storage import require_storage
 from dblake.state.run import run_state
+from tests.support.effort import EFFORT
 from tests.support.rig import rig_on
 from tests.support.s3 import S3Server, location, storage
 from tests.support.s3_proxy import COMMIT, Fault, Rule, S3Proxy
@@ -63,7 +64,8 @@ def commit_by_delta_rs(table: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "commits", [(15, 25), pytest.param((300, 700), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+    "commits",
+    [(15, 25), pytest.param((60 * EFFORT, 140 * EFFORT), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
 )
 def test_contested_commits_of_spark_and_delta_rs(
     spark: SparkSession, table: Location, commits: tuple[int, int]
@@ -81,7 +83,9 @@ def test_contested_commits_of_spark_and_delta_rs(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("commits", "entries"), [(100, False), (1000, True)], ids=["transactions", "entries"])
+@pytest.mark.parametrize(
+    ("commits", "entries"), [(20 * EFFORT, False), (200 * EFFORT, True)], ids=["transactions", "entries"]
+)
 @pytest.mark.parametrize("log_store", [OWN_LOG_STORE, ORDINARY_LOG_STORE], ids=["own", "ordinary"])
 def test_contested_commits_of_two_spark_drivers(
     proxy: S3Proxy, table: Location, log_store: str, commits: int, entries: bool

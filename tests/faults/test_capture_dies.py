@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import EFFORT
 from tests.support.rig import HOME, Rig, T, rig_on
 
-SECONDS = float(os.environ.get("DBLAKE_FAULT_SECONDS", "30"))
+SECONDS = 30.0 * EFFORT
 
 FAILPOINTS = sorted(
     name

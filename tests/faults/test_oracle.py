@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.effort import EFFORT
 from tests.support.oracle import ObservedEvent, Step, find_wrong_steps, remaining_rows
 from tests.support.rig import PACE, rig_on
 from tests.support.stress import Stress
 
-SECONDS = float(os.environ.get("DBLAKE_FAULT_SECONDS", "14"))
+SECONDS = 14.0 * EFFORT
 
 # One key: updated, deleted, inserted again, updated.
 WRITTEN = {"7": [Step("u", 1), Step("u", 2), Step("d", 2), Step("c", 3), Step("u", 4)]}

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
+from tests.support.effort import EFFORT
 from tests.support.rig import HOME, PACE, Rig, rig_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-_ROUNDS = int(os.environ.get("DBLAKE_UP_ROUNDS", "2"))
-_SECONDS = float(os.environ.get("DBLAKE_UP_SECONDS", "0"))
-"""How long the rounds go on at least."""
+_ROUNDS = 2 * EFFORT
 _PAUSE_SECONDS = 8.0
 _PROGRAMS = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.launcher.Main")
 """The JVM that works, and the one before it that assembles its command line."""
@@ -97,17 +96,17 @@ def test_up_resumes_after_each_kill(postgres: EmbeddedPostgres, tmp_path: Path) 
         log = tmp_path / "up.log"
         up = start_up(rig, log)
         try:
-            began, rounds = time.monotonic(), 0
             with rig.load(seed=7):
-                while rounds < _ROUNDS or time.monotonic() < began + _SECONDS:
-                    rounds += 1
+                for number in range(_ROUNDS):
                     time.sleep(_PAUSE_SECONDS)
                     kill_part(log, "capture")
                     time.sleep(_PAUSE_SECONDS)
                     kill_part(log, "run")
                     # The end of a dump joins keys, which takes Spark.
                     rig.lake.dump("public.t")
-                    assert kill_jvm(log, _PROGRAMS[rounds % 2]), log.read_text()
+                    run = newest_process(log, "run")
+                    assert kill_jvm(log, _PROGRAMS[number % 2]), log.read_text()
+                    wait_for_process(log, "run", run)
                     time.sleep(_PAUSE_SECONDS)
             assert up.poll() is None, log.read_text()
             began = time.monotonic()
@@ -116,7 +115,7 @@ def test_up_resumes_after_each_kill(postgres: EmbeddedPostgres, tmp_path: Path) 
             ended = time.monotonic() - began
             assert ended < 10
             started = list(map(int, re.findall(r"process (\d+)", log.read_text())))
-            print(f"{rounds} rounds, {len(started)} starts, ended after {ended:.1f} s")
+            print(f"{_ROUNDS} rounds, {len(started)} starts, ended after {ended:.1f} s")
             assert len(started) > 2 and [members_of(pid) for pid in started] == [[]] * len(started)
             rig.catch_up()
             rig.run("run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 from dblake.changes.consolidate import consolidate
 from dblake.changes.differences import Differences, Way
 from dblake.changes.span import Span
+from tests.support.effort import seeds
 from tests.support.readings import HistoryLake, Rows, padded
 
-HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "60"))
-SEEDS = [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(HISTORIES)]
 Lines = list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]]
 
 
@@ -41,7 +39,7 @@ def expected_lines(before: Rows, after: Rows, old: list[str], new: list[str]) ->
     return sorted(lines, key=repr)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(2, 8))
 def test_consolidated_changes_equal_model(tmp_path: Path, seed: int) -> None:
     draw, lake = random.Random(seed), HistoryLake(tmp_path, seed)
     done = 0

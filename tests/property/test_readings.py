@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -11,17 +10,14 @@ import pytest
 from dblake.core.position import Position
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.read.reading import LakeReading, open_reading
+from tests.support.effort import seeds
 from tests.support.readings import Fact, HistoryLake, Rows, commit_time, padded, rows_of
 
-HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "60"))
-SEEDS = [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(HISTORIES)]
+SEEDS = seeds(2, 8)
 GUARD_SEEDS = (5, 22, 405)
 """Seeds whose live readings are wrong if ends of dumps delete nothing, if a truncate in a window leaves the chunk's
 rows, and if those deletes do not heed the snapshot; the seeds 0 and 1 detect none of the three."""
-LIVE_SEEDS = [
-    seed if seed < 2 or seed in GUARD_SEEDS else pytest.param(seed, marks=pytest.mark.slow)
-    for seed in sorted({*range(HISTORIES), *GUARD_SEEDS})
-]
+LIVE_SEEDS = [*GUARD_SEEDS, *(seed for seed in SEEDS if seed not in GUARD_SEEDS)]
 
 
 def tail_of(reading: LakeReading) -> list[Fact]:

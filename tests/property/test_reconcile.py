@@ -1,7 +1,7 @@
 """Spark's reconcile and its model agree, history by history.
 
 All histories share one landing table, each with its own source tables, so that Spark runs few micro-batches, not
-one per history. ``DBLAKE_HISTORIES`` sets the number of histories of the long run, ``DBLAKE_SEED`` the first one. A
+one per history. ``DBLAKE_EFFORT`` multiplies the number of histories of the long run, ``DBLAKE_SEED`` the first one. A
 history with a different outcome is run again alone and shortened; the message has its seed and the remaining steps.
 """
 
@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
+from tests.support.effort import EFFORT
 from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
 from tests.support.landed import land, to_model
 
-HISTORIES = int(os.environ.get("DBLAKE_HISTORIES", "400"))
+HISTORIES = 120 * EFFORT
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
 
 Outcome = tuple[list[Any], list[Any]]

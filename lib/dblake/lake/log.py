@@ -21,7 +21,7 @@ from dblake.core.errors import TableUnavailable
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
-from dblake.lake.tables import find_table, has_table, open_table, storage_options
+from dblake.lake.tables import find_table, has_table, open_table, storage_options, table_bytes
 
 _LITTLE_BYTES = 256 << 20
 
@@ -156,15 +156,8 @@ def newest_batch(path: str, application: str) -> int:
 
 def holds_little(paths: Paths) -> bool:
     """Return True if a source's landing and events are so small that a job reads them within seconds."""
-    return sum(_table_bytes(path) for path in (paths.landing, paths.events)) < _LITTLE_BYTES
-
-
-def _table_bytes(path: str) -> int:
-    table = find_table(path)
-    if table is None:
-        return 0
-    files = pa.table(table.get_add_actions(flatten=True))
-    return sum(files["size_bytes"].to_pylist()) if files.num_rows else 0
+    tables = (find_table(path) for path in (paths.landing, paths.events))
+    return sum(table_bytes(table) for table in tables if table) < _LITTLE_BYTES
 
 
 def record_batch(path: str, application: str, batch: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from dblake.lake.tables import find_table
+from dblake.lake.tables import find_table, maps_columns, open_table, table_bytes
 
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
@@ -29,6 +29,22 @@ def instant(moment: datetime) -> str:
 def quoted(text: str) -> str:
     """Return a string as SQL of ``query_rows``."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def read_little(path: str, version: int, max_bytes: int) -> pa.Table | None:
+    """Return the rows of a table's version; None if its files are larger, map columns, or cannot be read here.
+
+    Each column has one chunk, and no views of strings, which Spark does not take.
+    """
+    table = open_table(path, version)
+    if maps_columns(table) or table_bytes(table) > max_bytes:
+        return None
+    try:
+        rows = query_arrow(table, "SELECT * FROM t")
+    except Exception:  # noqa: BLE001 - delta-rs raises no class of its own for a file that it cannot read
+        return None
+    rows = rows.cast(pa.schema(table.schema().to_arrow()))
+    return pa.table([column.combine_chunks() for column in rows.columns], schema=rows.schema)
 
 
 def query_arrow(table: DeltaTable, statement: str) -> pa.Table:

@@ -49,6 +49,12 @@ def maps_columns(table: DeltaTable) -> bool:
     return table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
 
 
+def table_bytes(table: DeltaTable) -> int:
+    """Return the size of a table's files in bytes."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    return sum(files["size_bytes"].to_pylist()) if files.num_rows else 0
+
+
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:
     """Create a table, unless there is one. Keys of ``configuration`` may be ours.
 

@@ -11,9 +11,8 @@ passed run; of state the tables whose version changed since. User suites cover a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from dblake.core.errors import UsageError
@@ -23,7 +22,7 @@ from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.schemas import SchemaVersion, read_schemas
-from dblake.lake.tables import has_table, open_table
+from dblake.lake.tables import has_table
 from dblake.quality.events import (
     EVENT_EXPECTATIONS,
     ORDER_EXPECTATIONS,
@@ -33,6 +32,7 @@ from dblake.quality.events import (
 )
 from dblake.quality.landing import EXPECTATIONS as LANDING_EXPECTATIONS
 from dblake.quality.landing import summarize_batches
+from dblake.quality.pinned import PinnedTable, pin_table
 from dblake.quality.state import build_expectations, evaluate_state
 from dblake.quality.suite import Suite, expect_one_of
 from dblake.quality.user_suite import UserSuite, unknown_table
@@ -46,15 +46,6 @@ from dblake.sql.views import Views
 from dblake.verification.ledger import newest_by_table
 
 _BATCH = "batch"
-
-
-@dataclass(frozen=True, slots=True)
-class _PinnedTable:
-    """A table at one version, and the newest landing batch it holds."""
-
-    rows: DataFrame
-    version: int
-    batch: int
 
 
 class Selection:
@@ -107,7 +98,7 @@ class Selection:
             for suite in self._user_suites:
                 rows = views.read_plain(suite.table)
                 suite.require_columns(rows.columns)
-                yield Suite(suite.name, suite.table, rows, suite.expectations)
+                yield Suite(suite.name, suite.table, rows, suite.expectations, has_values=True)
 
     def _verification_suites(self) -> Iterator[Suite]:
         """Yield the suite over each table's newest verification, if there is one."""
@@ -117,14 +108,14 @@ class Selection:
             description = "state equals the source in each table's newest verification"
             yield Suite("verification", "verifications", rows, [expect_one_of("differences", [0], description)])
 
-    def _landing_suites(self, landing: _PinnedTable) -> Iterator[Suite]:
+    def _landing_suites(self, landing: PinnedTable) -> Iterator[Suite]:
         since = self._since("landing", "landing", landing.batch)
         if since < landing.batch:
             # One batch more, so that a batch missing right after it is detected.
             rows = summarize_batches(landing.rows.where(_is_after(since - 1)), landing.batch)
             yield Suite("landing", "landing", rows, LANDING_EXPECTATIONS, since, landing.batch)
 
-    def _event_suites(self, events: _PinnedTable) -> Iterator[Suite]:
+    def _event_suites(self, events: PinnedTable) -> Iterator[Suite]:
         since = self._since("events", "events", events.batch)
         if since < events.batch:
             facts = build_schema_facts(self._spark, _versions_upto(self._schemas, events.batch))
@@ -137,7 +128,7 @@ class Selection:
             rows = summarize_order(events.rows.where(F.col(_BATCH) >= first))
             yield Suite("order", "events", rows, ORDER_EXPECTATIONS, since, events.batch)
 
-    def _window_suites(self, ledger: _PinnedTable, events: _PinnedTable, landing: _PinnedTable) -> Iterator[Suite]:
+    def _window_suites(self, ledger: PinnedTable, events: PinnedTable, landing: PinnedTable) -> Iterator[Suite]:
         since = self._since("watermarks", "windows", ledger.batch)
         if since < ledger.batch:
             rows = evaluate_watermarks(landing.rows, ledger.rows, since, ledger.batch)
@@ -150,7 +141,7 @@ class Selection:
             )
             yield Suite("windows", "windows", rows, LEDGER_EXPECTATIONS, since, ledger.batch)
 
-    def _state_suite(self, table: str, state: _PinnedTable, newest: Position | None) -> Suite:
+    def _state_suite(self, table: str, state: PinnedTable, newest: Position | None) -> Suite:
         versions = _versions_upto(self._schemas, state.batch)[table]
         rows = evaluate_state(state.rows, versions, newest)
         return Suite("state", table, rows, build_expectations(versions, state.rows.columns), None, state.version)
@@ -172,19 +163,11 @@ class Selection:
         passed = self._passed.get((suite, table), 0)
         return passed if passed <= newest else 0
 
-    def _pin_state(self, table: str) -> _PinnedTable | None:
+    def _pin_state(self, table: str) -> PinnedTable | None:
         return self._pin(self._paths.state(*split_qualified(table)), Application.state(self._paths.source))
 
-    def _pin(self, path: str, application: str) -> _PinnedTable | None:
-        """Return the table at its newest version; None if it does not exist or no batch was committed to it."""
-        if not has_table(path):
-            return None
-        table = open_table(path)
-        batch = table.transaction_version(application)
-        if batch is None:
-            return None
-        rows = self._spark.read.format("delta").option("versionAsOf", table.version()).load(path)
-        return _PinnedTable(rows, table.version(), batch)
+    def _pin(self, path: str, application: str) -> PinnedTable | None:
+        return pin_table(self._spark, path, application)
 
 
 def _is_after(batch: int) -> Column:

@@ -34,7 +34,8 @@ class Suite:
     """Expectations for one table's rows.
 
     ``since`` and ``upto`` bound the rows: landing batches after ``since`` up to ``upto``; for a state table ``since``
-    is None and ``upto`` its Delta version. Both are None for a suite that always covers all rows.
+    is None and ``upto`` its Delta version. Both are None for a suite that always covers all rows. ``has_values`` marks
+    rows of the source instead of facts: their types are compared as Spark compares them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Suite:
     expectations: Sequence[Expectation]
     since: int | None = None
     upto: int | None = None
+    has_values: bool = False
 
 
 def expect_not_null(column: str, description: str, *, source_name: str | None = None) -> Expectation:

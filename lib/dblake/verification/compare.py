@@ -33,16 +33,23 @@ def typed_rows(decoded: pa.Table, shape: Shape) -> pa.Table:
     return fold(events.select(list(NEEDED)), shape, None)
 
 
+def align_state(keys: pa.ChunkedArray, state: pa.Table) -> pa.Table:
+    """Return state's row for each key, in the keys' order, and one of NULLs where state has none.
+
+    ``state`` has the live rows, with unique ``_key``. For many chunks at once: state's keys are hashed only once.
+    """
+    return state.take(join_chunks(pc.index_in(keys, value_set=join_chunks(state["_key"]))))
+
+
 def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences:
     """Return the rows of ``source`` that state lacks, and those that differ.
 
-    ``source`` is the result of ``typed_rows``, ``state`` has the live rows of state, with unique ``_key``, ``_lossy``
+    ``source`` is the result of ``typed_rows``, ``state`` that of ``align_state`` for its keys: ``_key``, ``_lossy``
     and those columns of the shape that the state table has.
     """
-    keys = join_chunks(source["_key"])
-    places = pc.fill_null(pc.index_in(keys, value_set=join_chunks(state["_key"])), -1).to_numpy()
-    missing, both = places < 0, np.flatnonzero(places >= 0)
-    ours, theirs = source.take(pa.array(both)).combine_chunks(), state.take(pa.array(places[both])).combine_chunks()
+    keys, missing = join_chunks(source["_key"]), join_chunks(pc.is_null(state["_key"])).to_numpy(zero_copy_only=False)
+    both = np.flatnonzero(~missing)
+    ours, theirs = (rows.take(pa.array(both)).combine_chunks() for rows in (source, state))
     lossy = [name_masks(join_chunks(rows["_lossy"]), len(both)) if len(both) else {} for rows in (ours, theirs)]
     none, wrong, columns = np.zeros(len(both), bool), np.zeros(len(both), bool), dict[str, int]()
     for column in shape.current:
@@ -59,16 +66,7 @@ def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences
     )
 
 
-def without(rows: pa.Table, keys: pa.Array) -> pa.Table:
-    """Return the rows whose ``_key`` is not among some keys."""
-    if not len(keys):
-        return rows
-    return rows.filter(pc.invert(pc.is_in(rows["_key"], value_set=keys)))
-
-
 def absent_keys(state_keys: pa.Array, returned: Sequence[pa.Array], touched: pa.Array) -> pa.Array:
     """Return the keys of state that no chunk returned and no event touched."""
-    for present in (touched, *returned):
-        if len(present):
-            state_keys = state_keys.filter(pc.invert(pc.is_in(state_keys, value_set=present)))
-    return state_keys
+    present = pa.concat_arrays([touched, *returned])
+    return state_keys.filter(pc.invert(pc.is_in(state_keys, value_set=present)))

@@ -41,7 +41,7 @@ from dblake.lake.query import query_arrow
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit
-from dblake.verification.compare import absent_keys, compare_rows, typed_rows, without
+from dblake.verification.compare import absent_keys, align_state, compare_rows, typed_rows
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
 from dblake.verification.ledger import ChunkResult, Differences, append_results, done_batch, read_rounds
 from dblake.verification.state_rows import StateRows, repeated_keys
@@ -180,16 +180,19 @@ class _TableState:
         keys = pa.chunked_array([part for source in sources for part in source["_key"].chunks], pa.string())
         state = self.rows.with_keys(keys, [column.name for column in shape.current])
         repeated = pa.array(repeated_keys(state), pa.string())
-        return [
-            self._compare_chunk(chunk, source, state, repeated, shape)
-            for (chunk, _), source in zip(chunks, sources, strict=True)
-        ]
+        aligned, first, results = align_state(keys, state), 0, list[ChunkResult]()
+        for (chunk, _), source in zip(chunks, sources, strict=True):
+            part = aligned.slice(first, source.num_rows)
+            results.append(self._compare_chunk(chunk, source, part, repeated, shape))
+            first += source.num_rows
+        return results
 
     def _compare_chunk(
         self, chunk: EndedChunk, source: pa.Table, state: pa.Table, repeated: pa.Array, shape: Shape
     ) -> ChunkResult:
         keys = source["_key"]
-        untouched = without(source, self.touched.keys(_read_of(chunk)))
+        is_untouched = pc.invert(pc.is_in(keys, value_set=self.touched.keys(_read_of(chunk))))
+        untouched, state = source.filter(is_untouched), state.filter(is_untouched)
         twice = untouched["_key"].filter(pc.is_in(untouched["_key"], value_set=repeated)).to_pylist()
         return replace(
             _result(chunk), rows_compared=untouched.num_rows, rows_skipped=source.num_rows - untouched.num_rows,

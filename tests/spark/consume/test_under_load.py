@@ -18,6 +18,7 @@ from dblake.lake.query import query_rows
 from dblake.redecode.run import redecode
 from tests.support.backends import PostgresBackend
 from tests.support.consumers import ACCOUNTS, TABLES, TOTAL, Shop, SqliteConsumer
+from tests.support.effort import EFFORT
 from tests.support.postgres import Database
 
 _MOVE = """
@@ -65,7 +66,7 @@ class _Killed(Exception):
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [2, 20])
+@pytest.mark.parametrize("rounds", [4 * EFFORT])
 def test_consumer_of_busy_database_equals_source(
     spark: SparkSession, database: Database, tmp_path: Path, rounds: int
 ) -> None:

@@ -66,8 +66,8 @@ def failure_of(outcome: dict[str, Any]) -> Failure:
     return outcome["suite"], outcome["expectation"].split("column_")[-1].split("compound_")[-1], outcome["column"]
 
 
-@pytest.fixture(scope="module")
-def defective(spark: SparkSession, copied: Warehouse) -> tuple[Paths, Result]:
+@pytest.fixture(scope="module", params=["pandas", pytest.param("spark", marks=pytest.mark.slow)])
+def defective(request: pytest.FixtureRequest, copied: Warehouse) -> tuple[Paths, Result]:
     """Check a warehouse with all defects once, with a user suite; return its paths and the result."""
     paths = copied()
     inject(paths, [*DEFECTS, *HARMLESS])
@@ -75,7 +75,10 @@ def defective(spark: SparkSession, copied: Warehouse) -> tuple[Paths, Result]:
     suites.mkdir()
     document = {"name": "mine", "expectations": [case[0] for case in USER_CASES]}
     (suites / "public.orders.json").write_text(json.dumps(document))
-    return paths, run_job(configured(paths, "suites"), "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "spark":
+            patch.setattr("dblake.quality.run._SMALL_ROWS", -1)
+        return paths, run_job(configured(paths, "suites"), "--json")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from dblake.sql.query import query
 from tests.model.state import Event, fold
 from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
 from tests.spark.state.conftest import Lake, table_schema
+from tests.support.effort import EFFORT
 
-KEYS = int(os.environ.get("DBLAKE_HISTORIES", "200"))
+KEYS = 200 * EFFORT
 BATCHES = 4
 
 

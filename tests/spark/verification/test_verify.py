@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from dblake.core.schema import Column, TableSchema
 from tests.spark.verification.conftest import Rows, VerifiedLake, counts
 from tests.support.backends import Backend, PostgresBackend
+from tests.support.effort import EFFORT
 from tests.support.mysql_backend import mysql_backend
 
 T = "public.t"
@@ -131,7 +131,7 @@ def test_repeated_verifications_beside_changes_report_faults_only(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Verifications beside writes, key changes, dumps and schema changes; every second one has a fault."""
-    runs, random = int(os.environ.get("DBLAKE_RUNS", "6")), Random(7)
+    runs, random = 4 * EFFORT, Random(7)
     with backend_on(kind, request) as backend:
         create(backend)
         lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)

@@ -22,6 +22,7 @@ from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointOutOfRang
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.log import Application, record_batch
 from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe
+from tests.support.effort import seeds
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_bootstrap_then_changes_in_order(quiet_shop: Shop) -> None:
     assert all([event.last_in_transaction for event in one.events].index(True) == len(one.events) - 1 for one in after)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 20))])
+@pytest.mark.parametrize("seed", seeds(3, 17))
 def test_consumer_killed_at_random_equals_source(tmp_path: Path, seed: int) -> None:
     """The consumer keeps its checkpoint with its rows; each round ends after some transactions, or inside one."""
     choose, shop, kills = random.Random(seed), Shop(tmp_path, seed), 0

@@ -14,6 +14,7 @@ from dblake.core.errors import ReconcileError
 from dblake.core.schema import Column, TableSchema
 from dblake.decode.batch import decode
 from tests.support.binlog_encode import DELETE, UPDATE, WRITE, result_row, rows_event
+from tests.support.effort import seeds
 from tests.support.mysql_replication import their_rows, their_table
 from tests.unit.decode.landing_rows import batch_of, chunk_row, events_of, log_row
 
@@ -117,7 +118,7 @@ def texts(schema: TableSchema, image: list[tuple[str, str | None]] | None) -> di
     return None if image is None else {name: canonical(types[name], text) for name, text in image}
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_binlog_rows_random_round_trip(seed: int) -> None:
     draw = random.Random(seed)
     schema = any_table(draw)
@@ -163,7 +164,7 @@ def printed(spelling: str, text: str | None) -> bytes | None:
     return text.encode("cp1252" if spelling.endswith("latin1") else "utf-8")
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 25))])
+@pytest.mark.parametrize("seed", seeds(8, 17))
 def test_binlog_rows_equal_mysql_replication(seed: int) -> None:
     draw = random.Random(1000 + seed)
     schema = any_table(draw)

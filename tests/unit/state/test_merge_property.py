@@ -26,6 +26,7 @@ from dblake.state.shape import Shape
 from tests.model.state import Event
 from tests.model.state import fold as model_fold
 from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
+from tests.support.effort import seeds
 from tests.support.schemas import table_schema
 
 APP = "state/shop"
@@ -33,11 +34,6 @@ KEYS = 200
 BATCHES = 4
 MergedRow = tuple[tuple[int, int, int], bool, dict[str, str | None], frozenset[str]]
 """Position, deleted, values and missing columns of a key."""
-
-
-def seeds(count: int) -> list[object]:
-    """Return the first seeds as parameters; those after the second are slow."""
-    return [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
 
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -128,7 +124,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("ranges", [0, 3], ids=["one part", "key ranges"])
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, ranges: int) -> None:
     draw = random.Random(seed)
     events = [e for k in range(KEYS) for e in random_history(draw, f"k{k}", seed % 3 == 0)]
@@ -148,7 +144,7 @@ def test_merge_of_random_histories_equals_model(tmp_path: Path, seed: int, range
 
 
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", seeds(2, 2))
 def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     schemas, since, events = altered_table(draw, KEYS)

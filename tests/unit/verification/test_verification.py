@@ -26,6 +26,7 @@ from dblake.verification.ledger import newest_by_table
 from dblake.verification.requests import Verification
 from dblake.verification.state_rows import StateRows
 from tests.support.copied import CopiedLake
+from tests.support.effort import seeds
 from tests.support.steps import Steps
 
 T = "public.t"
@@ -297,7 +298,7 @@ def test_verification_resumes_after_capture_ends(copy: Copy) -> None:
     assert found(copy.verify(verification=verification)) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 22))])
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_random_changes_are_never_differences(copy: Copy, seed: int) -> None:
     random = Random(seed)
 
