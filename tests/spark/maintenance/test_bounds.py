@@ -218,7 +218,10 @@ def test_frontier_before_retention_expires_but_its_newest_row(folded: Lake) -> N
 
 def test_windows_of_expired_batches_expire_but_the_newest_dump(lake: Lake) -> None:
     """A ledger that lacked a window of a batch that landing holds would have it recorded again, as orphaned."""
-    land(lake.paths, *((9, [row(n), low(n, f"c{n}"), high(n, f"c{n}", n)]) for n in range(1, 6)))
+    landed: list[tuple[int, list[LandedRecord]]] = [
+        (9, [row(n), low(n, f"c{n}"), high(n, f"c{n}", n)]) for n in range(1, 6)
+    ]
+    land(lake.paths, *landed)
     reconcile_once(lake.spark, lake.paths)
     table = DeltaTable(lake.paths.windows)
     began = {"incarnation": 1, "lsn": 1, "seq": 0}

@@ -90,12 +90,13 @@ def test_screen_in_runbook_is_the_generated_one(name: str, lines: list[str]) -> 
 
 def test_screen_cuts_no_name_id_or_next_step() -> None:
     table = 'public."' + "x" * 60 + '"'
-    dump = {"id": "20261123-115000-123-ab12", "table": table, "state": "queued", "rows": 0, "rows_expected": None,
+    dump_id = "20261123-115000-123-ab12"
+    dump = {"id": dump_id, "table": table, "state": "queued", "rows": 0, "rows_expected": None,
             "rows_per_second": None, "seconds_left": None}
     found = problem("dump_failed", table, "the server cannot read it", f"dump start --table '{table}'")
     lines = build_screen(document(captured={table: life()}, dumps=[dump], problems=[found]), NOW)
     assert sum(table in line for line in lines) == 4
-    assert any(dump["id"] in line for line in lines)
+    assert any(dump_id in line for line in lines)
 
 
 def test_screen_of_many_tables_lists_them_on_request() -> None:
