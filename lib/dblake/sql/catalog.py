@@ -63,16 +63,23 @@ class Catalog:
         """The names of the source's tables."""
         return TableNames(self.schemas)
 
+    def find(self, schema: str | None, name: str) -> TableView | None:
+        """Return the table or view of a name; without a point also of a table that has landed and no more."""
+        found = self.names.find(schema, name)
+        if found is None and self._at is None:
+            found = TableNames(_newest(self.live_reading)).find(schema, name)
+        return found
+
     def _versions(self, table: str) -> list[TableSchema]:
-        known = read_schemas(self._paths)[table] if self._at is None else self.reading.schemas(table)
-        return [version.schema for version in known]
+        known = read_schemas(self._paths).get(table) if self._at is None else self.reading.schemas(table)
+        return [version.schema for version in known or self.live_reading.schemas(table)]
 
     @cached_property
     def schemas(self) -> dict[str, TableSchema]:
-        """The newest schema of every table, or the schema as of the point."""
-        if self._at is None:
+        """The newest schema of every reconciled table, or of every table of a point or a live reading."""
+        if self._at is None and not self._is_live:
             return {table: versions[-1].schema for table, versions in read_schemas(self._paths).items()}
-        return {table: self.reading.schemas(table)[-1].schema for table in self.reading.tables}
+        return _newest(self.reading)
 
     def other(self, source: str) -> Catalog:
         """Return the tables of another source of the warehouse. Raises UsageError if there is none of that name."""
@@ -158,6 +165,10 @@ class Catalog:
         files = TableFiles.read(path)
         rows = typed_rows(self._connection, files, files.fields, registered)
         return rows if self._at is None else as_of_sql(rows, system, self.reading.position)
+
+
+def _newest(reading: LakeReading) -> dict[str, TableSchema]:
+    return {table: reading.schemas(table)[-1].schema for table in reading.tables}
 
 
 def newest_events(paths: Paths) -> EventsReading | None:

@@ -190,7 +190,7 @@ class DuckdbEngine:
             catalog = self.catalog.other(name.source)
         if catalog.is_system(name.schema, name.name):
             return catalog, TableView(f"{SYSTEM_SCHEMA}.{name.name.lower()}")
-        view = catalog.names.find(name.schema or None, name.name)
+        view = catalog.find(name.schema or None, name.name)
         if view is None:
             written = ".".join(part for part in (name.source, name.schema, name.name) if part)
             raise _Unknown(f"there is no table {written}", next_step=catalog.names.suggest(name.name))

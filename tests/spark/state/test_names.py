@@ -99,7 +99,9 @@ def test_every_table_has_its_own_rows(spark: SparkSession, paths: Paths) -> None
     }
 
 
-@pytest.mark.parametrize("suffix", ["", "_live", pytest.param("_history", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "suffix", ["", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("_live", "_history"))]
+)
 def test_sql_reads_every_table_or_rejects_ambiguous_name(
     spark: SparkSession, paths: Paths, suffix: str
 ) -> None:

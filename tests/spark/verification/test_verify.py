@@ -126,7 +126,7 @@ def test_faults_under_load_are_found_and_repaired(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_repeated_verifications_beside_changes_report_faults_only(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.sql.engine import DuckdbEngine
+from tests.support.backends import MemoryBackend
+from tests.support.lake import CaptureLake
 from tests.support.odd_names import TABLES, OddName
 from tests.support.plain_lake import PlainLake
 from tests.support.schemas import table_schema
@@ -300,3 +302,18 @@ def test_window_ledger_has_equal_schemas_for_both_engines() -> None:
 
     assert isinstance(system.WINDOWS, pa.Schema)
     assert from_arrow_schema(system.WINDOWS).simpleString() == WINDOWS.simpleString()
+
+
+def test_table_that_has_landed_only_is_read_live_by_its_name(tmp_path: Path) -> None:
+    backend, lake = MemoryBackend(), CaptureLake(tmp_path)
+    backend.create(T)
+    source = backend.source("public.*")
+    with backend.begin() as work:
+        work.insert(T.table, {"id": "1", "a": "x", "b": None})
+    lake.capture(source)
+    engine = DuckdbEngine(lake.paths)
+    assert run(engine, "SELECT * FROM t_live") == run(engine, "SELECT * FROM public.t_live") == [("1", "x", None)]
+    assert run(engine, "SELECT * FROM t") == run(engine, "SELECT * FROM t_history") == []
+    assert run(DuckdbEngine(lake.paths, is_live=True), "SELECT a FROM t") == [("x",)]
+    with pytest.raises(UsageError, match="no table nowhere"):
+        engine.query("SELECT * FROM nowhere")
