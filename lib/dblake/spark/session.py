@@ -131,6 +131,9 @@ def end_jvm() -> None:
         return
     context = pyspark.SparkContext._active_spark_context if pyspark else None
     if context is not None:
+        # Its connection to the JVM breaks, which it would report with a traceback.
+        if server := context._accumulatorServer:
+            server.handle_error = lambda *_: None
         silent = threading.Thread(target=_silence, args=(context,), daemon=True)
         silent.start()
         silent.join(_SILENCE_SECONDS)
