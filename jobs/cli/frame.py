@@ -49,6 +49,7 @@ _STOP_SECONDS = 60.0
 """Longer than capture needs to end at a transaction's end and to land what it has read."""
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
 _FILE = "dblake.configuration_file"
+_OURS = ("dblake", "pipelines")
 _shows_tracebacks = False
 _interruption = Interruption()
 
@@ -274,8 +275,11 @@ def _set_up_logging(verbose: bool) -> None:
         formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    if not verbose:
+        # Some libraries set levels of their own, and log what is of no use here.
+        handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(_OURS))
     # It reports calls that a stop has broken off, with tracebacks.
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for package in ("dblake", "pipelines"):
+    for package in _OURS:
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)

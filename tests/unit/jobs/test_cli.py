@@ -279,6 +279,13 @@ def test_signal_in_destructor_ends_job_silently(tmp_path: Path, number: signal.S
     assert (process.returncode, err.replace("dblake probe: interrupted\n", "")) == (code, "")
 
 
+def test_log_of_other_library_begins_at_warning(tmp_path: Path) -> None:
+    body = "import logging; x = logging.getLogger('x'); x.setLevel('INFO'); x.info('chatter'); x.warning('careful')"
+    done = run(tmp_path, JOB.format(body=body), "--conf", CONF)
+    assert "chatter" not in done.stderr
+    assert "careful" in done.stderr
+
+
 def test_json_log_lines_are_objects(tmp_path: Path) -> None:
     body = "import logging; logging.getLogger('dblake.x').info('one %d', 1)"
     body += "; raise errors.Fenced('two', next_step='three')"
