@@ -263,6 +263,15 @@ def _origin(error: BaseException) -> str:
     return f"at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
 
 
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Return False for what other libraries log below warnings, and for the traces of what a signal has broken off.
+
+    Some libraries set levels of their own; py4j logs the exception that a signal raises in its calls.
+    """
+    is_consequence = _interruption.number is not None and bool(record.exc_info)
+    return not is_consequence and (record.levelno >= logging.WARNING or record.name.startswith(_OURS))
+
+
 def _set_up_logging(verbose: bool) -> None:
     global _shows_tracebacks
     _shows_tracebacks = verbose
@@ -276,8 +285,7 @@ def _set_up_logging(verbose: bool) -> None:
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     if not verbose:
-        # Some libraries set levels of their own, and log what is of no use here.
-        handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(_OURS))
+        handler.addFilter(_is_wanted)
     # It reports calls that a stop has broken off, with tracebacks.
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -250,6 +250,22 @@ def test_signal_ends_job_that_does_not_react(
         assert process.stderr.readline().startswith(message)
 
 
+LOGGED = """
+    import logging, os, signal, time
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        logging.exception("while sending a command")  # as py4j does
+        raise
+"""
+
+
+def test_interrupted_call_of_library_leaves_no_trace(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(body=LOGGED), "--conf", CONF)
+    assert (done.returncode, done.stderr) == (130, "dblake probe: interrupted\n")
+
+
 SWALLOWED = """
     import time, jobs.cli.stop
     jobs.cli.stop._UNWIND_SECONDS = 0.5
