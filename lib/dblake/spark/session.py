@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from dblake.core.processes import stop_process
@@ -111,15 +112,18 @@ def is_local(session: Session) -> bool:
 
 @contextmanager
 def _kept_handlers() -> Iterator[None]:
-    """Keep the process's handler of SIGINT: PySpark's cancels all Spark jobs, which fills the terminal with traces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
+    """Keep the process's handler of SIGINT: PySpark's cancels all Spark jobs, which fills the terminal with traces.
+
+    Restoring it afterwards would be too late for a signal that comes while the session starts.
+    """
+    from pyspark.core import context
+
+    real = context.signal
+    context.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)  # type: ignore[assignment]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        context.signal = real
 
 
 def end_jvm() -> None:
