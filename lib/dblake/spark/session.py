@@ -16,8 +16,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dblake.core.processes import stop_process
 from dblake.installation import spark_defaults
@@ -116,10 +117,9 @@ def _kept_handlers() -> Iterator[None]:
 
     Restoring it afterwards would be too late for a signal that comes while the session starts.
     """
-    from pyspark.core import context
-
+    context: Any = import_module("pyspark.core.context")
     real = context.signal
-    context.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)  # type: ignore[assignment]
+    context.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
     try:
         yield
     finally:
