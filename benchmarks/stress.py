@@ -1,14 +1,18 @@
 """The long form of the stress oracle: minutes of writes, dumps and kills on each database, reported as figures.
 
-With ``--checks`` it runs ``check`` repeatedly beside all running jobs instead; no run may report a problem.
+With ``--checks`` it runs ``check`` repeatedly beside all running jobs instead; no run may report a problem. With
+``--operations`` an operator does random things to the live system instead: after each, every table equals the source or
+is named by ``status``.
 
 ``./spark-submit.sh stress`` runs it on its own servers, in a temporary folder. It exits with 70 if a change is missing,
-duplicated or out of order, or if state differs from the source; figures are printed for correct runs only.
+duplicated or out of order, or if state differs from the source; figures are printed for correct runs only. A round of
+operations that fails exits with 65 at the end.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -26,6 +30,7 @@ from dblake.spark.session import spark_session
 from jobs.cli.frame import run_job, verbose_option
 from tests.support.clean import run_checks_under_load
 from tests.support.mysql import MysqlServer
+from tests.support.operations.rounds import run_rounds, tally
 from tests.support.rig import PACE, rig_at
 from tests.support.stress import Figures, Stress
 
@@ -64,6 +69,26 @@ def checks_on(kind: Kind, checks: int, kill_every: float, seed: int) -> dict[str
             return run_checks_under_load(rig, spark, checks, seed=seed, kill_every=kill_every, on_run=log).facts()
 
 
+def operate_on(kind: Kind, rounds: int, seed: int, only: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
+    """Run rounds of operations, a line each; return their counts, and whether none failed."""
+    done, folder = run_rounds(kind, rounds, seed, lambda one: click.echo(str(one), err=True), only=only)
+    if folder:
+        click.echo(f"{kind}: rounds have failed. Next: repeat them with --seed {seed}; their files are in {folder}",
+                   err=True)
+    return {"rounds": len(done), "seconds": round(sum(one.seconds for one in done)), **tally(done)}, folder is None
+
+
+def print_operations(counts: dict[str, dict[str, Any]]) -> None:
+    """Print how often each kind of operation had each outcome."""
+    for kind, facts in counts.items():
+        outcomes = {name: outcomes for name, outcomes in facts.items() if isinstance(outcomes, dict)}
+        page = Table("operation", "equal", "named", "failed",
+                     title=f"{kind}: {facts['rounds']} rounds in {facts['seconds']} s")
+        for name, numbers in outcomes.items():
+            page.add_row(name, *(str(numbers[outcome]) for outcome in ("equal", "named", "failed")))
+        Console(width=None if sys.stdout.isatty() else _PAGE).print(page)
+
+
 def table(results: dict[str, Figures]) -> Table:
     """Return the figures as a table for the console."""
     page = Table("", *results, title="every step once, in order; state equal to the source")
@@ -98,10 +123,16 @@ def _cells(figures: Figures) -> dict[str, str]:
               default=("postgres", "mariadb"), show_default=True, help="Databases to test, one after the other.")
 @click.option("--checks", type=click.IntRange(min=1), metavar="N",
               help="Instead run check N times beside writes, dumps, killed captures, reconcile and state.")
+@click.option("--operations", is_flag=True,
+              help="Instead change the live system at random: schemas, keys, locks, grants, servers, processes.")
+@click.option("--rounds", type=click.IntRange(min=1), default=60, show_default=True,
+              help="With --operations: how many operations on each database.")
+@click.option("--only", multiple=True, metavar="OPERATION", help="With --operations: choose from these operations.")
 @click.option("--seed", type=int, help="Repeat the writes of the run that printed this seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def stress(
-    seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, seed: int | None, as_json: bool
+    seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, operations: bool, rounds: int,
+    only: tuple[str, ...], seed: int | None, as_json: bool,
 ) -> int:
     """Kill capture, reconcile and state repeatedly while clients write; then verify every change."""
     console = Console(stderr=True)
@@ -109,6 +140,8 @@ def stress(
     seed = time.time_ns() % 100_000 if seed is None else seed
     results: dict[str, Figures] = {}
     checked: dict[str, Any] = {}
+    if operations:
+        return _operate(kinds, rounds, seed, only, facts, as_json=as_json)
     for kind in dict.fromkeys(kinds):
         duration = f"{checks} checks" if checks else f"{seconds:.0f} s"
         console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {kind} for {duration}, --seed {seed}")
@@ -128,6 +161,22 @@ def stress(
     else:
         Console(width=None if sys.stdout.isatty() else _PAGE).print(table(results))
     return int(ExitCode.DONE)
+
+
+def _operate(
+    kinds: tuple[Kind, ...], rounds: int, seed: int, only: tuple[str, ...], facts: Any, *, as_json: bool
+) -> int:
+    logging.getLogger("dblake").setLevel(logging.CRITICAL)
+    counts, is_right = dict[str, dict[str, Any]](), True
+    for kind in dict.fromkeys(kinds):
+        click.echo(f"{time.strftime('%H:%M:%S')} {kind}: {rounds} operations, --seed {seed}", err=True)
+        counts[kind], is_kind_right = operate_on(kind, rounds, seed, only)
+        is_right &= is_kind_right
+    if as_json:
+        click.echo(json.dumps({"seed": seed, "machine": facts, **counts}, indent=2))
+    else:
+        print_operations(counts)
+    return int(ExitCode.DONE if is_right else ExitCode.WRONG_DATA)
 
 
 if __name__ == "__main__":

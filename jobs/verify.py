@@ -28,7 +28,7 @@ _COUNTS = ("chunks", "rows_compared", "rows_skipped", "missing", "extra", "diffe
 @click.command("verify")
 @job_options
 @click.option("--table", "tables", multiple=True, metavar="T",
-              help="schema.table; may be repeated. Default: all captured tables with a primary key.")
+              help="schema.table; may be repeated. Default: all tables with a primary key that are not suspended.")
 @click.option("--sample", type=click.FloatRange(min=0, min_open=True, max=1), metavar="F",
               help="Read about this share of each table's key ranges; default: verify.sample.")
 @click.option("--repair", is_flag=True,
@@ -48,8 +48,8 @@ def verify(
     if repair and not wait:
         raise UsageError("--repair without --wait", next_step="add --wait, or omit --repair")
     verification, skipped = queue_tables(config, tables, sample=sample, repair=repair)
-    for table in skipped:
-        click.echo(f"skipped: {table} has no primary key", err=True)
+    for table, why in skipped.items():
+        click.echo(f"skipped: {table} {why}", err=True)
     if not wait:
         queued = {"id": verification.id, "tables": list(verification.tables), "skipped": list(skipped)}
         click.echo(json.dumps(queued) if as_json else verification.id)

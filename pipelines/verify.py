@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dblake.capture.dump_queue import queue_verification
 from dblake.capture.selection import resolve_tables
+from dblake.capture.table_life import LifeState, read_lives
 from dblake.config import Config
 from dblake.core.errors import Unsupported
 from dblake.lake.layout import Paths
@@ -16,24 +17,28 @@ from pipelines.dump import open_store, read_captured
 
 def queue_tables(
     config: Config, tables: Sequence[str], *, sample: float | None, repair: bool
-) -> tuple[Verification, tuple[str, ...]]:
-    """Queue a verification of the named tables, or of all with a primary key; return also the tables without one.
+) -> tuple[Verification, dict[str, str]]:
+    """Queue a verification of the named tables, or of all that can be read; return also why others are skipped.
 
     Raises Unsupported for a named table that is not captured or has no primary key, and if no table has one.
     """
     captured, store = read_captured(config), open_store(config)
-    names = resolve_tables(captured, tables) if tables else tuple(t for t in captured if captured[t].primary_key)
+    lives = read_lives(store)
+    skipped = {} if tables else {t: "has no primary key" for t in captured if not captured[t].primary_key} | {
+        t: f"is suspended: {lives[t].reason}" for t in captured
+        if t in lives and lives[t].state is LifeState.SUSPENDED
+    }
+    names = resolve_tables(captured, tables) if tables else tuple(t for t in captured if t not in skipped)
     if not names:
         raise Unsupported(
-            f"source {config.source.name}: none of {len(captured)} captured tables has a primary key, so none can be "
-            "verified",
-            next_step="correct source.tables, or add primary keys",
+            f"source {config.source.name}: none of {len(captured)} captured tables has a primary key and is not "
+            "suspended, so none can be verified",
+            next_step="correct source.tables, add primary keys, or run preflight if tables are suspended",
         )
     share = config.verify.sample if sample is None else sample
     queued = queue_verification(store, names, sample=share)
     keys = {name: captured[name].primary_key for name in names}
     masked = {name for name in names if rules_of(config.mask.tables, name).keys() & set(keys[name])}
     columns = {name: None if name in masked else len(key) for name, key in keys.items()}
-    skipped = () if tables else tuple(name for name in captured if name not in names)
     paths = Paths(config.warehouse, config.source.name)
     return Verification(paths, store, queued, columns, repair, share), skipped

@@ -16,6 +16,7 @@ from dblake.capture.table_life import read_lives
 from dblake.core.source import Source
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake
+from tests.support.mysql import MysqlServer
 from tests.support.reshaped import Reshaped, reshaped
 
 A, B, NEW = "public.a", "public.b", "public.new"
@@ -206,6 +207,80 @@ def test_unfit_table_is_suspended_and_others_go_on(
         {k: row[k] for k in ("id", "v")} for row in world.sorted_rows(B)
     ]
     assert len(rows(lake, B)) == 2
+
+
+def test_complete_table_returns_although_new_ones_are_ignored(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """Its changes while it was not published are in no log; a gap in that time changes nothing."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    capture(lake, source)
+    world.run(f"ALTER PUBLICATION p DROP TABLE {B}", f"INSERT INTO {B} VALUES (2, 'z')")
+    capture(lake, source, new_tables="ignore")
+    assert lives(lake) == {A: "followed", B: "suspended"}
+    world.backend.drop_slot()
+    capture(lake, source, new_tables="ignore", accept_gap=True)
+    world.run(f"ALTER PUBLICATION p ADD TABLE {B}")
+    capture(lake, source, new_tables="ignore")
+    capture(lake, source, new_tables="ignore")
+    assert lives(lake) == {A: "followed", B: "followed"}
+    assert rows(lake, B) == world.sorted_rows(B)
+    assert len(rows(lake, B)) == 2
+
+
+def test_changes_of_suspended_table_alone_end_nothing(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """Nothing of such a piece of the log lands."""
+    world = postgres_world
+    with running(lake, world.backend.source("public.*")) as wait_for:
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+        world.run(f"ALTER TABLE {B} REPLICA IDENTITY NOTHING")
+        wait_for(lambda: lives(lake)[B] == "suspended")
+        for number in range(2, 6):
+            world.run(f"INSERT INTO {B} VALUES ({number}, 'z')")
+            time.sleep(0.1)
+        world.run(f"INSERT INTO {A} VALUES (2, 'z')")
+        wait_for(lambda: landed(lake, A) == 1)
+    assert landed(lake, B) == 0
+
+
+def test_capture_goes_on_while_all_tables_are_dropped(world: Reshaped, lake: CaptureLake) -> None:
+    schema = "DATABASE" if world.kind == "mysql" else "SCHEMA"
+    with running(lake, world.backend.source("public.*")) as wait_for:
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+        world.run(f"DROP {schema} public" + ("" if world.kind == "mysql" else " CASCADE"))
+        wait_for(lambda: lives(lake) == {A: "removed", B: "removed"})
+        world.run(f"CREATE {schema} public", *TABLES)
+        world.grant()
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+    assert rows(lake, A) == world.sorted_rows(A) != []
+
+
+def test_table_hidden_by_catalog_is_named(mariadb: MysqlServer, lake: CaptureLake) -> None:
+    """A role without privileges does not see a table, and the log has its changes."""
+    with reshaped(mariadb) as world:
+        world.run(*TABLES)
+        source = world.backend.source("public.*")
+        role = mariadb.rows("SELECT concat(quote(user), '@', quote(host)) FROM mysql.user WHERE user = 'cap'")[0][0]
+        with running(lake, source) as wait_for:
+            wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+            world.run(f"CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {NEW} VALUES (1, 'x')")
+            wait_for(lambda: lives(lake).get(NEW) == "suspended")
+            world.run(f"GRANT SELECT ON {NEW} TO {role}")
+            wait_for(lambda: lives(lake)[NEW] == "followed")
+            dumps = len(lake.dumps())
+            world.run(f"REVOKE SELECT ON {NEW} FROM {role}")
+            wait_for(lambda: lives(lake)[NEW] == "suspended")
+            world.run(f"UPDATE {NEW} SET v = 'y'", f"GRANT SELECT ON {NEW} TO {role}")
+            wait_for(lambda: lives(lake)[NEW] == "followed")
+            assert len(lake.dumps()) == dumps
+            assert "table_privileges" not in read_lives(lake.store)[NEW].reason
+            wait_for(lambda: rows(lake, NEW) == world.sorted_rows(NEW))
+            # Privileges belong to a name.
+            other = "public.other"
+            world.run(f"DROP TABLE {NEW}", f"RENAME TABLE {B} TO {other}")
+            wait_for(lambda: [lives(lake).get(name) for name in (NEW, B, other)] == ["removed", "removed", "suspended"])
+            world.run(f"DROP TABLE {other}")
+            wait_for(lambda: lives(lake)[other] == "removed")
 
 
 def test_row_security_fails_dump_and_deletes_nothing(postgres_world: Reshaped, lake: CaptureLake) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dblake.capture.dump_queue import dump_status, pending_tasks, read_requests
 from dblake.capture.file_progress import FileProgress
+from dblake.capture.table_life import LifeState, TableLife, save_life
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]
@@ -64,6 +65,16 @@ def test_verify_queues_tables_with_key(run: Run, store: FileProgress) -> None:
     assert dump_status(store) == []
     assert run("--table", "public.prices", "--sample", "1").stdout.strip() == read_requests(store)[-1].id
     assert [each.sample for each in read_requests(store)] == [0.5, 0.5, 1.0]
+
+
+def test_verify_skips_suspended_table_by_name(run: Run, store: FileProgress) -> None:
+    """It cannot be read, and would end the verification of all others."""
+    save_life(store, TableLife("public.prices", LifeState.SUSPENDED, "2026-01-01", "1/7", "row_security: hidden"))
+    done = run("--json")
+    assert (json.loads(done.stdout)["tables"], [each.table for each in read_requests(store)]) == (
+        ["public.orders"], ["public.orders"],
+    )
+    assert "skipped: public.prices is suspended: row_security: hidden" in done.stderr
 
 
 def test_verification_is_steered_by_id_only(run: Run, store: FileProgress) -> None:

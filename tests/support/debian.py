@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,19 @@ def tree(name: str) -> Path:
     return path
 
 
+def source_folder(package: str, release: str, folder: str) -> Path:
+    """Return a folder of a package's source; fetch it first if it is missing. Raises Unavailable."""
+    path = _cache() / f"{package}-{release}-{folder.replace('/', '-')}"
+    if path.is_dir():
+        return path
+    if reason := find_obstacle():
+        raise Unavailable(f"the source of {package} cannot be fetched: {reason}")
+    with _locked(release):
+        if not path.is_dir():
+            _fetch_source(package, release, folder, path)
+    return path
+
+
 def version(name: str) -> str:
     """Return the version of a fetched server, without Debian's epoch and revision."""
     first = (_path(name) / "packages.txt").read_text(encoding="utf-8").splitlines()[0]
@@ -201,13 +215,30 @@ def _fetch(release: str, names: list[str]) -> None:
             shutil.rmtree(archives)
 
 
-def _configure(apt: Path, release: str) -> list[str]:
+def _fetch_source(package: str, release: str, folder: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{release}.new.") as name:
+        apt, root = Path(name) / "apt", Path(name) / "root"
+        options = _configure(apt, release, kind="deb-src")
+        _log(f"fetching the source of {package} into {path}")
+        _run("apt-get", *options, "update")
+        _run("apt-get", *options, "source", "--download-only", package, cwd=Path(name))
+        with tarfile.open(next(Path(name).glob("*.orig.tar.*"))) as archive:
+            for member in archive:
+                _, _, inner = member.name.partition("/")
+                if inner.startswith(f"{folder}/"):
+                    member.name = inner.removeprefix(f"{folder}/")
+                    archive.extract(member, root, filter="data")
+        root.chmod(0o755)
+        root.rename(path)
+
+
+def _configure(apt: Path, release: str, *, kind: str = "deb") -> list[str]:
     """Create apt's private state; return the options that select it. Proxies and credentials stay the machine's."""
     for folder in ("lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/sources.d", "state"):
         (apt / folder).mkdir(parents=True)
     (apt / "state/status").touch()
     (apt / "apt.conf").write_text(_APT.format(apt=apt))
-    (apt / "etc/sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {release} main\n")
+    (apt / "etc/sources.list").write_text(f"{kind} [signed-by={_KEYRING}] {_mirror()} {release} main\n")
     return ["-c", str(apt / "apt.conf"), "-qq"]
 
 

@@ -96,7 +96,7 @@ class BatchBuilder:
     ) -> None:
         """Add one piece of log as CAPTURED rows, watermark rows included; ``size`` is its payload in bytes.
 
-        Never blocks.
+        None of the tables is empty. Never blocks.
         """
         with self._changed:
             for table in rows:

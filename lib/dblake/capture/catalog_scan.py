@@ -6,14 +6,17 @@ and ``stale_detector``.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from dblake.core.errors import PrerequisitesNotMet
+from dblake.core.errors import NoTables, PrerequisitesNotMet
 from dblake.core.source import Source, TableFingerprint, UnfitTable
 
 _MAX_NAMED = 10
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,26 @@ class CatalogScan:
 
 
 def scan_source(source: Source) -> CatalogScan:
-    """Read the catalog. Raises PrerequisitesNotMet if capture of the whole source would miss changes."""
+    """Read the catalog, which may have no table any more, or not yet.
+
+    Raises PrerequisitesNotMet if capture of the whole source would miss changes.
+    """
+    try:
+        return _scan(source)
+    except NoTables as error:
+        logger.warning("%s", error.what)
+        return CatalogScan(time.monotonic(), frozenset(), {}, ())
+
+
+def _scan(source: Source) -> CatalogScan:
     read_at = time.monotonic()
     tables = {table.table for table in source.tables()}
     return CatalogScan(read_at, tables, source.require(), source.table_fingerprints())
 
 
 def scan_at_start(source: Source) -> CatalogScan:
-    """Scan the catalog. Raises PrerequisitesNotMet also if there are tables and none of them can be captured."""
-    scan = scan_source(source)
+    """Scan the catalog. Raises PrerequisitesNotMet also if no table exists, or none can be captured."""
+    scan = _scan(source)
     if scan.unfit and not scan.fingerprints:
         reasons = "; ".join(f"{table}: {unfit.reason}" for table, unfit in sorted(scan.unfit.items())[:_MAX_NAMED])
         more = f" and {len(scan.unfit) - _MAX_NAMED} more" if len(scan.unfit) > _MAX_NAMED else ""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dblake.capture.batch import BatchBuilder, NoRoom
 from dblake.capture.context import CaptureContext
-from dblake.capture.dump_task import Key
+from dblake.capture.dump_task import TABLE_SUSPENDED, Key
 from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.retry import retrying
 from dblake.capture.schedule import Schedule
@@ -77,7 +77,7 @@ class DumpReader:
     def advance(self, part: RangeReader) -> None:
         """Split the range's table, if it has not started, or read the range's next chunk and pause."""
         if reason := self._context.suspended().get(part.task.table):
-            self._context.schedule.fail(part, f"the table is suspended: {reason}")
+            self._context.schedule.fail(part, f"{TABLE_SUSPENDED}: {reason}")
             return
         throttle = read_throttle(self._context.capture.store)
         limit = throttle.chunk_size or self._settings.chunk_size

@@ -20,6 +20,8 @@ from dblake.landing.control import DumpStart
 Key = tuple[str, ...]
 """A primary key's values as canonical text, in key order."""
 
+TABLE_SUSPENDED = "the table is suspended"
+"""How the error of a dump begins that was due while its table was suspended."""
 _NEXT_STEP = "finish or cancel dumps with the version that queued them, or delete the document"
 _RANGES = "stretches"
 """The name of a progress document's list of key ranges; documents outlive versions, so it stays."""

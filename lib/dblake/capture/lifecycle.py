@@ -8,8 +8,10 @@ are for ``stale_detector``.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +19,18 @@ import pyarrow.compute as pc
 
 from dblake.capture.catalog_scan import CatalogScan
 from dblake.capture.dump_queue import dump_status
-from dblake.capture.dump_task import DumpState, now_text
+from dblake.capture.dump_task import TABLE_SUSPENDED, DumpState, now_text
 from dblake.capture.progress import ProgressStore
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import delete_stale_table, read_stale_tables
 from dblake.capture.table_life import LifeState, TableLife, read_lives, save_life
+from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import UnfitTable
-from dblake.landing.columns import SCHEMA
+from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
+_UNSEEN = "table_privileges: the capture role does not see it, and the log does not show that it was dropped"
 _KEYLESS = "no primary key: rows from before it was followed are missing"
 
 logger = logging.getLogger(__name__)
@@ -46,11 +50,22 @@ class Lifecycle:
         self.suspended: Mapping[str, str] = {}
         """Why each suspended table is; a new value replaces this one, so that other threads may read it."""
         self._without_log = pa.array([], pa.string())
+        self._unseen = {
+            life.table: float("-inf") for life in self._lives.values()
+            if life.state is LifeState.SUSPENDED and life.reason == _UNSEEN
+        }
+        """Tables that the log has and the catalog does not show, with when that was noticed, by the monotonic clock."""
+        self._gone: dict[str, float] = {}
+        """Tables that the log shows to be dropped or renamed, likewise."""
+        self._is_first_scan = True
         self._set_suspended()
 
     def apply(self, scan: CatalogScan) -> bool:
         """Take over what the catalog shows now; return True if a dump is queued."""
         schemas = {fingerprint.schema.table: fingerprint.schema for fingerprint in scan.fingerprints}
+        self._note_vanished(scan)
+        for table in [table for table, at in self._unseen.items() if at < scan.read_at]:
+            self._suspend(table, UnfitTable(_UNSEEN, has_log=True))
         returning: dict[str, str] = {}
         for table in sorted(scan.tables | schemas.keys() | scan.unfit.keys()):
             if unfit := scan.unfit.get(table):
@@ -62,19 +77,57 @@ class Lifecycle:
             self._detector.queue_dumps(returning)
         for table, why in returning.items():
             self._enter(self._lives.get(table) or self._first(table), LifeState.PENDING, why)
-        for table in self._lives.keys() - scan.tables - schemas.keys() - scan.unfit.keys():
+        for table in self._lives.keys() - scan.tables - schemas.keys() - scan.unfit.keys() - self._unseen.keys():
             if self._lives[table].state is not LifeState.REMOVED:
                 self._enter(self._lives[table], LifeState.REMOVED, "not in the database, or not in source.tables")
                 delete_stale_table(self._store, table)
-        self._complete()
+        is_queued = self._complete()
         self._set_suspended()
-        return bool(returning)
+        return bool(returning) or is_queued
 
     def reject(self, rejected: Mapping[str, str]) -> None:
         """Suspend tables of which the log has changes that cannot be captured, before the log behind them lands."""
         for table in rejected.keys() - set(self._without_log.to_pylist()):
             self._suspend(table, UnfitTable(rejected[table]))
         self._set_suspended()
+
+    def on_log_rows(self, rows: pa.Table) -> None:
+        """Note tables that the log shows before the catalog does, and those that it shows to be dropped or renamed."""
+        if not self._detector.has_drops_in_log:
+            return
+        is_change = pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))
+        for row in rows.select(["kind", "table", "payload"]).filter(is_change).to_pylist():
+            table, statement = row["table"], {} if row["kind"] == SCHEMA else json.loads(row["payload"])
+            if dropped := statement.get("dropped_schema"):
+                known = self._lives.keys() | self._unseen.keys()
+                self._note_gone([each for each in known if split_qualified(each)[0] == dropped])
+            elif statement.get("gone"):
+                self._note_gone([table])
+            elif table is not None:
+                self._gone.pop(table, None)
+                if table not in self._lives or self._lives[table].state is LifeState.REMOVED:
+                    self._unseen.setdefault(table, time.monotonic())
+
+    def _note_gone(self, tables: Sequence[str]) -> None:
+        for table in tables:
+            self._unseen.pop(table, None)
+            self._gone[table] = time.monotonic()
+
+    def _note_vanished(self, scan: CatalogScan) -> None:
+        """Note tables that the catalog does not show any more, although the log does not show why.
+
+        A catalog may hide tables from a role without privileges. While capture runs, its patterns do not change.
+        """
+        if self._detector.has_drops_in_log and not self._is_first_scan:
+            for table, life in self._lives.items():
+                if life.state is not LifeState.REMOVED and table not in self._gone:
+                    # The next scan decides: of two renames this one may have seen the first, and the log both.
+                    self._unseen.setdefault(table, scan.read_at)
+        self._is_first_scan = False
+        seen = scan.tables | scan.unfit.keys()
+        self._unseen = {table: at for table, at in self._unseen.items() if table not in seen}
+        # A scan from before the drop still has the table.
+        self._gone = {table: at for table, at in self._gone.items() if table not in seen or at >= scan.read_at}
 
     def without_suspended(self, rows: pa.Table) -> pa.Table:
         """Return CAPTURED rows without those of suspended tables whose log is incomplete; schemas stay.
@@ -116,7 +169,8 @@ class Lifecycle:
             return self._begin(life, schema, "it is new")
         if life.state not in (LifeState.SUSPENDED, LifeState.REMOVED):
             return None
-        if life.state is LifeState.SUSPENDED and life.has_log and life.is_complete:
+        is_stale = any(entry.table == table for entry in read_stale_tables(self._store))
+        if life.state is LifeState.SUSPENDED and life.has_log and life.is_complete and not is_stale:
             self._enter(life, LifeState.FOLLOWED, "")
             logger.info("table %s is no longer suspended", table)
             return None
@@ -127,23 +181,28 @@ class Lifecycle:
         table = life.table
         if not schema.primary_key:
             self._enter(life, LifeState.INCOMPLETE, _KEYLESS)
+        elif self._new_tables == "dump" or (life.is_complete and self._detector.is_automatic):
+            # State has all its rows from before: it is a table that changed, not a new one.
+            return why
         elif self._new_tables == "ignore":
             self._enter(life, LifeState.INCOMPLETE, f"{why}, and capture.new_tables is ignore")
-        elif self._new_tables == "ask":
+        else:
             self._enter(life, LifeState.INCOMPLETE, why)
             logger.warning("table %s is incomplete: %s. Next: dump start --table '%s'", table, why, table)
-        else:
-            return why
         return None
 
-    def _complete(self) -> None:
-        """Mark the tables as complete whose dump is done, and those as incomplete whose dump has failed."""
+    def _complete(self) -> bool:
+        """Mark the tables as complete whose dump is done, and those as incomplete whose dump has failed.
+
+        Return True if a dump is queued: of a table that was suspended when its dump began, and is not any more.
+        """
         waiting = [
             life for life in self._lives.values()
             if life.state is LifeState.PENDING or (life.state is LifeState.INCOMPLETE and life.reason != _KEYLESS)
         ]
         if not waiting:
-            return
+            return False
+        again: dict[str, str] = {}
         dumps, stale = dump_status(self._store), {entry.table: entry for entry in read_stale_tables(self._store)}
         for life in waiting:
             of_table = [dump for dump in dumps if dump["table"] == life.table and dump["whole"]]
@@ -156,8 +215,13 @@ class Lifecycle:
             if is_done or (life.state is LifeState.PENDING and life.table not in stale):
                 self._enter(life, LifeState.FOLLOWED, "")
                 logger.info("table %s is complete", life.table)
+            elif failed and life.state is LifeState.PENDING and failed.startswith(TABLE_SUSPENDED):
+                again[life.table] = life.reason
             elif failed and life.state is LifeState.PENDING:
                 self._enter(life, LifeState.INCOMPLETE, failed)
+        if again:
+            self._detector.queue_dumps(again)
+        return bool(again)
 
     def _first(self, table: str) -> TableLife:
         """Return the life of a table without a document."""

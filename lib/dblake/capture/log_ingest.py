@@ -42,7 +42,9 @@ class LogIngest:
             self._lifecycle.reject(piece.rejected)
         if piece.rows.num_rows:
             captured = expand_dropped_schemas(piece.rows, self._detector.known_tables)
-            rows.append(self._lifecycle.without_suspended(captured))
+            self._lifecycle.on_log_rows(piece.rows)
+            if (kept := self._lifecycle.without_suspended(captured)).num_rows:
+                rows.append(kept)
             # Before the piece lands: the log is never read before what has landed.
             retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
             if retry(self._detector.on_log_rows, captured):

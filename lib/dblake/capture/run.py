@@ -97,7 +97,7 @@ class Capture:
         store, why = self._context.store, "the log has a gap"
         for table, life in read_lives(store).items():
             if life.state is LifeState.SUSPENDED:
-                save_life(store, replace(life, has_log=False, is_complete=False))
+                save_life(store, replace(life, has_log=False))
             elif table in dumps and life.state is not LifeState.REMOVED:
                 save_stale_table(store, StaleTable(table, why, dumps[table]))
                 save_life(store, replace(life, state=LifeState.PENDING, reason=why, since=now_text()))

@@ -86,6 +86,16 @@ class StaleTableDetector:
         self._scanned_at = float("-inf")
 
     @property
+    def is_automatic(self) -> bool:
+        """Return True if it queues dumps of stale tables, False if it only reports them."""
+        return self._auto
+
+    @property
+    def has_drops_in_log(self) -> bool:
+        """Return True if the source's log shows every table that is dropped or renamed."""
+        return self._source.schema_changes_in_log
+
+    @property
     def known_tables(self) -> frozenset[str]:
         """The tables with a saved fingerprint."""
         return frozenset(self._saved)

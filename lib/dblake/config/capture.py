@@ -39,7 +39,8 @@ class CaptureConfig(Section):
     new_tables: Literal["dump", "ask", "ignore"] = Field(
         "dump",
         description="Tables that are new, or return: dump reads their rows at once, ask reports them until they are "
-                    "dumped, ignore follows them from now on.",
+                    "dumped, ignore follows them from now on. One that was complete and suspended is re-dumped as "
+                    "capture.redump requires.",
     )
 
     @property

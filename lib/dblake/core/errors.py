@@ -7,6 +7,7 @@
     ├── ConfigError                  78  a configuration key is missing, unknown or invalid
     ├── SourceError                  75  the database failed; a retry may succeed
     │   ├── PrerequisitesNotMet      78  all unmet prerequisites of the source, at once
+    │   │   └── NoTables             78  no captured table exists
     │   ├── UncapturableEvent        78  the log contains an event that cannot be captured
     │   ├── PositionLost             78  the log no longer holds the position where capture must resume
     │   ├── TableUnreadable          75  the rows of one table cannot be read, those of others can
@@ -101,6 +102,10 @@ class PrerequisitesNotMet(SourceError):
     """All unmet prerequisites of the source, at once."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class NoTables(PrerequisitesNotMet):
+    """No table matches the patterns; a running capture waits for one."""
 
 
 class UncapturableEvent(SourceError):

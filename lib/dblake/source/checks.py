@@ -8,13 +8,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from dblake.core.errors import PrerequisitesNotMet, SourceError
+from dblake.core.errors import NoTables, PrerequisitesNotMet, SourceError
 from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, UnfitTable
 
 _RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
 """Columns of state tables, and of what is merged into them."""
+_TABLES = "tables"
+"""The check that the patterns match a table."""
+_NEXT_STEP = "run preflight, which prints the statement that corrects each"
 CLASH = "a state table already has a column of this name, ignoring case: "
 """The detail of the check ``column_names``, before the columns."""
 
@@ -25,21 +28,24 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
     if unmet:
         raise PrerequisitesNotMet(
             f"source {source}: " + "; ".join(f"{check.check}: {check.detail}" for check in unmet),
-            next_step="run preflight, which prints the statement that corrects each",
+            next_step=_NEXT_STEP,
         )
 
 
 def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     """Return the tables that checks name, with the first reason; what concerns the log goes first.
 
-    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, SourceError if the server
-    cannot be reached.
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, NoTables if that is only
+    that no table exists, SourceError if the server cannot be reached.
     """
     checks = list(checks)
     unreachable = next((check for check in checks if check.check == "connect" and not check.ok), None)
     if unreachable:
         raise SourceError(f"source {source}: {unreachable.detail}", next_step=unreachable.fix)
-    if any(not check.ok and check.affects == "source" for check in checks):
+    unmet = [check for check in checks if not check.ok and check.affects == "source"]
+    if [check.check for check in unmet] == [_TABLES]:
+        raise NoTables(f"source {source}: {_TABLES}: {unmet[0].detail}", next_step=_NEXT_STEP)
+    if unmet:
         require_met(source, checks)
     unfit: dict[str, UnfitTable] = {}
     for check in sorted(checks, key=lambda c: c.affects == "dump"):
@@ -62,16 +68,16 @@ def patterns_check(patterns: Sequence[str], names: Sequence[tuple[str, str]], *,
         existing = [qualified(s, t) for s, t in names]
         similar = sorted({n for p in unmatched for n in difflib.get_close_matches(p, existing, n=2, cutoff=0.8)})
         return Check(
-            "tables", False, f"no table matches {abbreviated(unmatched)}",
+            _TABLES, False, f"no table matches {abbreviated(unmatched)}",
             "correct source.tables, or create the tables"
             + (f"; similar names: {abbreviated(similar)}" if similar else ""),
             affects="nothing" if has_tables else "source",
         )
     if not has_tables:
-        return Check("tables", False, "the patterns exclude every table", "correct source.tables")
+        return Check(_TABLES, False, "the patterns exclude every table", "correct source.tables")
     unused_exclusions = [p for p in patterns if p.startswith("!") and is_unused(p)]
     return Check(
-        "tables", True, f"no table matches the exclusion {abbreviated(unused_exclusions)}" if unused_exclusions else ""
+        _TABLES, True, f"no table matches the exclusion {abbreviated(unused_exclusions)}" if unused_exclusions else ""
     )
 
 

@@ -31,8 +31,8 @@ class Selection:
     """Which events: of batches after ``after`` up to ``until``.
 
     Events of the tables in ``behind`` are wanted from after their own batch. ``table`` limits the selection to one
-    table, ``since`` to a position and later; ``schema_ids`` and ``key`` to rows of these schemas that have all key
-    columns, and truncates.
+    table, ``since`` to a position and later; ``schema_ids`` and ``key`` to rows of these schemas whose key has exactly
+    these columns, and truncates.
     """
 
     after: int
@@ -62,8 +62,11 @@ class Selection:
             wanted &= ~is_older([events[name].to_numpy() for name in POSITION], position_parts(self.since))
         if self.schema_ids is not None and wanted.any():
             fits = _flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
+            # A row of an earlier key is another row, also if its key has all these columns: the end of a dump deletes
+            # the keys of before.
+            if self.key:
+                fits &= _key_sizes(events["key"]) == len(self.key)
             for name in self.key:
-                # A row of an earlier key does not have the column there.
                 fits &= _flags(pc.is_valid(pc.map_lookup(events["key"], name, "first")))
             wanted &= fits | _flags(pc.equal(events["op"], "t"))
         return events if wanted.all() else events.filter(pa.array(wanted))
@@ -214,6 +217,11 @@ def _count(events: pa.Table, bytes_per_row: float, found: Survey) -> None:
             end.newest = max(end.newest, place)
             if is_log and (end.last_log is None or end.last_log < place):
                 end.last_log, end.open = place, not last[row]
+
+
+def _key_sizes(keys: pa.ChunkedArray) -> np.ndarray:
+    """Return how many columns each key has."""
+    return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in keys.chunks] or [np.zeros(0, np.int32)])
 
 
 def split_tables(events: pa.Table) -> dict[str, pa.Table]:

@@ -17,6 +17,7 @@ import pytest
 
 from dblake.source.mysql.ddl import Statement, StatementKind, classify
 from dblake.source.mysql.events import Query
+from tests.support.ddl_clauses import CLAUSES, PARTITION_CLAUSES
 from tests.support.mysql import MysqlServer
 
 TABLES = (
@@ -31,29 +32,6 @@ TABLES = (
     "CREATE TABLE u LIKE t",
 )
 KEYS = {"t": ("id",), "p": ("id", "k"), "x": ("id", "k"), "u": ("id",)}
-CLAUSES = (
-    "ADD c int", "ADD c int DEFAULT 5 FIRST", "ADD COLUMN (c int, e int)", "ADD INDEX j (n)", "ADD UNIQUE (n)",
-    "ADD UNIQUE KEY j (s(1))", "ADD FULLTEXT (s)", "ADD CONSTRAINT c CHECK (id > 0)", "DROP s", "DROP COLUMN d",
-    "DROP INDEX i", "DROP PRIMARY KEY", "DROP PRIMARY KEY, ADD PRIMARY KEY (id, s)", "ALTER n SET DEFAULT 7",
-    "ALTER COLUMN s DROP DEFAULT", "MODIFY n bigint", "MODIFY n int NOT NULL", "MODIFY s varchar(1)",
-    "MODIFY s varchar(20) COMMENT 'x, RENAME z'", "MODIFY d decimal(5,1)", "MODIFY ts datetime", "MODIFY ts date",
-    "MODIFY g int AS (n + 2) STORED", "MODIFY g int", "MODIFY n int FIRST", "CHANGE n n smallint", "CHANGE n m int",
-    "CHANGE s `n s` text", "RENAME COLUMN n TO m", "RENAME INDEX i TO j", "RENAME TO z", "RENAME AS corpus.z",
-    "RENAME z",
-    "CONVERT TO CHARACTER SET latin1", "CONVERT TO CHARACTER SET ascii", "DEFAULT CHARACTER SET latin1",
-    "CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin", "COLLATE utf8mb4_bin", "ENGINE=InnoDB", "ENGINE=MyISAM",
-    "ENGINE=MEMORY", "ENGINE=BLACKHOLE", "COMMENT 'DROP PARTITION'", "AUTO_INCREMENT=100", "ROW_FORMAT=COMPACT",
-    "ROW_FORMAT DYNAMIC COMMENT='x' STATS_PERSISTENT=1", "FORCE", "ENABLE KEYS", "DISABLE KEYS", "ORDER BY n",
-    "LOCK=SHARED", "ALGORITHM=COPY", "DISCARD TABLESPACE", "PARTITION BY HASH (id) PARTITIONS 2",
-    "PARTITION BY KEY (id)", "ADD PERIOD FOR SYSTEM_TIME (a, b)", "ADD SYSTEM VERSIONING",
-)
-PARTITION_CLAUSES = (
-    "ADD PARTITION (PARTITION p3 VALUES LESS THAN (30))", "DROP PARTITION p1", "TRUNCATE PARTITION p2",
-    "TRUNCATE PARTITION ALL", "REORGANIZE PARTITION p1, p2 INTO (PARTITION q VALUES LESS THAN (20))",
-    "EXCHANGE PARTITION p1 WITH TABLE x", "REMOVE PARTITIONING", "REBUILD PARTITION p1", "OPTIMIZE PARTITION p1",
-    "ANALYZE PARTITION ALL", "CHECK PARTITION p1", "REPAIR PARTITION p1", "CONVERT PARTITION p1 TO TABLE y",
-    "PARTITION BY HASH (k) PARTITIONS 3", "DISCARD PARTITION p1 TABLESPACE",
-)
 STATEMENTS = (
     "TRUNCATE t", "TRUNCATE TABLE corpus.t", "DROP TABLE t", "DROP TABLE IF EXISTS x, t", "DROP DATABASE corpus",
     "DROP SCHEMA IF EXISTS corpus", "CREATE OR REPLACE DATABASE corpus",

@@ -128,3 +128,17 @@ def test_key_added_to_keyless_table_is_followed(spark: SparkSession, world: Resh
     # Earlier rows have no key, so the end of the dump deletes none of them.
     events = spark.read.format("delta").load(lake.paths.events).orderBy("lsn", "seq").collect()
     assert [event["op"] for event in events] == ["c", "c", "c", "r", "r", "r"]
+
+
+def test_key_that_loses_column_keeps_its_rows(spark: SparkSession, world: Reshaped, tmp_path: Path) -> None:
+    """The end of the dump deletes the keys of before, which have the columns of the new ones."""
+    world.run("CREATE TABLE public.k (id int, n int, v text, PRIMARY KEY (id, n))",
+              "INSERT INTO public.k VALUES (1, 1, 'a'), (2, 2, 'b')")
+    lake = CaptureLake(tmp_path)
+    pipeline = Pipeline(spark, world, lake, world.backend.source("public.*"))
+    lake.dump("public.k")
+    assert pipeline.run(redump=True) == {}
+    world.run("ALTER TABLE public.k DROP CONSTRAINT k_pkey, ADD PRIMARY KEY (id)")
+    assert pipeline.run(redump=True) == {}
+    assert pipeline.state("public.k")[1] == world.sorted_rows("public.k")
+    assert len(pipeline.state("public.k")[1]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,16 @@ import pytest
 
 from dblake.capture.catalog_scan import CatalogScan
 from dblake.capture.dump_queue import dump_status, pending_tasks, save_progress
+from dblake.capture.dump_task import TABLE_SUSPENDED
 from dblake.capture.file_progress import FileProgress
 from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
+from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.capture.table_life import missing_rows, read_lives
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ColumnFingerprint, TableFingerprint, UnfitTable
-from dblake.landing.columns import CAPTURED, DDL, ROW, SCHEMA
+from dblake.landing.columns import CAPTURED, DDL, ROW, SCHEMA, TRUNCATE
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 
@@ -107,6 +110,27 @@ def test_failed_first_dump_leaves_table_incomplete(store: FileProgress) -> None:
     assert missing_rows(read_lives(store)) == {T: "incomplete: a page of it is damaged"}
 
 
+def test_dump_that_met_suspension_is_queued_again(store: FileProgress) -> None:
+    """A reader may take the dump at the moment at which the log suspends the table once more."""
+    capture = Capture(store)
+    capture.scan(KEYED)
+    (task,) = pending_tasks(store)
+    save_progress(store, task.start().fail(f"{TABLE_SUSPENDED}: the log does not name its columns"))
+    assert capture.scan(KEYED)
+    assert (capture.state, len(pending_tasks(store))) == ("pending", 1)
+    capture.finish_dump()
+    assert capture.state == "followed"
+
+
+@pytest.mark.parametrize(("new_tables", "state"), [("ask", "pending"), ("ignore", "pending")])
+def test_complete_table_returns_with_dump_always(store: FileProgress, new_tables: NewTables, state: str) -> None:
+    followed(store)
+    capture = Capture(store, new_tables)
+    capture.scan(KEYED, unfit={T: NO_LOG})
+    assert capture.scan(KEYED)
+    assert capture.state == state
+
+
 def test_tables_of_earlier_versions_count_as_followed(store: FileProgress) -> None:
     """They have a fingerprint and no life; a redump of all tables after an upgrade would be a surprise."""
     detector = StaleTableDetector(MemorySource(MemoryDatabase()), store, auto=True)
@@ -130,6 +154,61 @@ def test_rejected_rows_suspend_until_next_scan(store: FileProgress) -> None:
     assert capture.state == "suspended"
     assert capture.scan(KEYED)
     assert capture.state == "pending"
+
+
+class HidingCapture(Capture):
+    """Capture of a database that hides tables from the role, and whose log shows every drop."""
+
+    def __init__(self, store: FileProgress) -> None:
+        super().__init__(store)
+        source = MemorySource(MemoryDatabase())
+        source.schema_changes_in_log = True
+        self.detector = StaleTableDetector(source, store, auto=True)
+        self.lifecycle = Lifecycle(store, self.detector, "dump", lambda: "1/7")
+
+    def log(self, kind: str, table: str | None = T, **statement: object) -> None:
+        payload = json.dumps(statement).encode()
+        self.lifecycle.on_log_rows(pa.Table.from_pylist([{"kind": kind, "table": table, "payload": payload}]))
+
+
+@pytest.mark.parametrize(("logged", "state"), [
+    ([], "suspended"), ([(TRUNCATE, T, {"gone": False})], "suspended"), ([(TRUNCATE, T, {"gone": True})], "removed"),
+    ([(DDL, T, {"gone": True})], "removed"), ([(DDL, None, {"dropped_schema": "public"})], "removed"),
+    ([(DDL, None, {"dropped_schema": "other"})], "suspended"),
+    ([(TRUNCATE, T, {"gone": True}), (SCHEMA, T, {})], "suspended"),
+])
+def test_vanished_table_is_removed_if_log_drops_it(
+    store: FileProgress, logged: list[tuple[str, str | None, dict[str, object]]], state: str
+) -> None:
+    followed(store)
+    capture = HidingCapture(store)
+    capture.scan(KEYED)
+    for kind, table, statement in logged:
+        capture.log(kind, table, **statement)
+    capture.scan()
+    assert capture.state in ("followed", state)
+    for _ in range(2):
+        capture.scan()
+        assert capture.state == state
+
+
+def test_stale_table_returns_with_dump(store: FileProgress) -> None:
+    """Its dump was due while it was suspended, and failed."""
+    capture = followed(store)
+    save_stale_table(store, StaleTable(T, "a statement moved its rows", "1"))
+    capture.scan(KEYED, unfit={T: NO_DUMP})
+    assert capture.scan(KEYED)
+    assert (capture.state, len(pending_tasks(store))) == ("pending", 1)
+
+
+def test_unsupported_table_has_not_vanished(store: FileProgress) -> None:
+    """A scan's tables do not include it."""
+    followed(store)
+    capture = HidingCapture(store)
+    capture.scan(KEYED)
+    for _ in range(2):
+        capture.lifecycle.apply(CatalogScan(time.monotonic(), frozenset(), {T: NO_LOG}, ()))
+        assert capture.lifecycle.suspended == {T: "row filter"}
 
 
 def rows(*cells: tuple[str, str | None, int, bool]) -> pa.Table:

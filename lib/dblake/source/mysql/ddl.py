@@ -237,7 +237,8 @@ def _classify_drop(words: Words) -> Statement:
     if kind not in ("TABLE", "TABLES") or is_temporary:
         return Statement(StatementKind.NOTHING)
     words.skip(_BEFORE_NAME)
-    return Statement(StatementKind.TRUNCATE, words.read_names())
+    names = words.read_names()
+    return Statement(StatementKind.TRUNCATE, names, gone=names)
 
 
 def _classify_rename(words: Words) -> Statement:
@@ -248,8 +249,12 @@ def _classify_rename(words: Words) -> Statement:
     new: list[Name] = []
     while word := words.find("TO", ","):
         (new if word == "TO" else old).append(words.read_name())
-    gone = (name for name in old if name not in new)
-    return Statement(StatementKind.DDL, _distinct(*old, *new), rewrites=_distinct(*new), gone=_distinct(*gone))
+    names, gone = _distinct(*old, *new), set[Name]()
+    # Renames take effect from left to right: a swap passes through a name that no table has afterwards.
+    for before, after in zip(old, new, strict=False):
+        gone = (gone | {before}) - {after}
+    ordered = (name for name in names if name in gone)
+    return Statement(StatementKind.DDL, names, rewrites=_distinct(*new), gone=tuple(ordered))
 
 
 def _classify_insert(words: Words) -> Statement:

@@ -1,0 +1,59 @@
+"""A random operator on a live system: the short form, and what its comparison detects.
+
+The long form is ``./spark-submit.sh stress --operations``. ``DBLAKE_SEED`` repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.operations.rounds import canonical_text, find_difference, run_rounds
+
+SHORT = ("schema", "table", "rename", "publication")
+STATE: list[dict[str, Any]] = [{"id": 1, "n": 5, "_deleted": False}, {"id": 2, "n": None, "_deleted": False}]
+
+
+@pytest.mark.parametrize(("source", "found"), [
+    ([{"id": "1", "n": "5"}, {"id": "2", "n": None}], ""),
+    ([{"n": "5", "id": "1"}, {"n": None, "id": "2"}], ""),
+    ([{"id": "1"}, {"id": "2"}], ""),
+    ([{"id": "1", "n": "5"}], "0 rows only in the source, 1 only in state"),
+    ([{"id": "1", "n": "5"}, {"id": "2", "n": "0"}], "1 rows only in the source, 1 only in state"),
+    ([{"id": "1", "m": "5"}, {"id": "2", "m": None}], "state lacks the columns ['m']"),
+    ([], "0 rows only in the source, 2 only in state"),
+])
+def test_difference_of_tables_is_found(source: list[dict[str, str | None]], found: str) -> None:
+    assert find_difference(source, STATE).startswith(found)
+    assert bool(find_difference(source, STATE)) is bool(found)
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    ("1.50", 1.5), ("100", "1E+2"), ("2026-01-02 03:04:05.120000", "2026-01-02 03:04:05.12"),
+    ("2026-01-02 03:04:05.000000", "2026-01-02 03:04:05"), (None, None), ("-0", 0),
+])
+def test_values_of_equal_meaning_have_one_text(one: Any, other: Any) -> None:
+    assert canonical_text(one) == canonical_text(other)
+
+
+def run(kind: str, rounds: int, only: tuple[str, ...] = ()) -> None:
+    seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
+    print(f"DBLAKE_SEED={seed}")
+    done, _ = run_rounds(kind, rounds, seed, print, only=only)
+    assert [str(one) for one in done if one.outcome == "failed"] == []
+    assert len(done) == rounds
+
+
+@pytest.mark.timeout(180)
+def test_tables_stay_equal_or_named_under_operations() -> None:
+    run("postgres", 2, SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_tables_stay_equal_or_named_in_many_rounds(kind: str) -> None:
+    run(kind, 20)

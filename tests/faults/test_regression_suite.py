@@ -1,0 +1,79 @@
+"""PostgreSQL's regression suite runs while capture follows: it never ends, and every table with a key is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.operations.system import LiveSystem
+from tests.support.postgres import debian_server
+from tests.support.regress import RegressionDatabase
+from tests.support.rig import HOME
+
+NAMED = ("suspended", "incomplete", "state_behind")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_capture_follows_regression_suite_of_postgres(tmp_path: Path) -> None:
+    with debian_server(tmp_path / "server", None) as server:
+        database = RegressionDatabase(server)
+        system = LiveSystem(database, tmp_path, patterns=["*.*"])
+        system.start_capture()
+        over = threading.Event()
+
+        def run_suite() -> None:
+            print(database.run_suite(tmp_path / "output"), "tests")
+            over.set()
+
+        suite = threading.Thread(target=run_suite)
+        suite.start()
+        ends = dict[int, int]()
+        try:
+            while not over.wait(1.0):
+                system.wait(0.2)
+                if ends := system.take_ends():
+                    print(ends, system.capture_errors())
+                    break
+        finally:
+            suite.join()
+        assert ends == {}, system.capture_errors()
+        verify_tables(system, database)
+        assert system.stop_capture() == ""
+
+
+def verify_tables(system: LiveSystem, database: RegressionDatabase) -> None:
+    """Let state catch up, compare every table with a key by ``verify``, and print what is named."""
+    for _ in range(60):
+        system.wait(1.0)
+        system.advance()
+        status = system.status()
+        if not any(dump["state"] in ("queued", "running") for dump in status["dumps"]):
+            break
+    named = {problem["table"]: f"{problem['code']}: {problem['detail']}" for problem in status["problems"]
+             if problem["code"] in NAMED}
+    followed = [table for table, life in status["captured"].items() if life["state"] == "followed"]
+    print(f"{len(status['captured'])} tables, {len(followed)} followed, {len(named)} named")
+    unusual = {table: why for table, why in sorted(named.items()) if "no primary key" not in why}
+    print(*(f"{table}: {why}" for table, why in unusual.items()), sep="\n")
+    assert len(followed) > 30
+    keyed = [table for table in followed if table not in named]
+    chosen = [word for table in keyed for word in ("--table", table)]
+    done = subprocess.Popen(
+        [sys.executable, str(HOME / "jobs/verify.py"), "--conf", str(system.conf), "--wait", "--json", *chosen],
+        env=system.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    while done.poll() is None:
+        system.wait(1.0)
+        system.advance()
+    output, errors = done.communicate()
+    assert output, errors
+    results = json.loads(output)
+    print(f"{len(results)} tables compared, {sum(one['rows_compared'] for one in results):,} rows")
+    assert len(results) == len(keyed) > 30
+    assert [one for one in results if one["missing"] or one["extra"] or one["different"]] == []

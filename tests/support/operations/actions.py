@@ -1,0 +1,331 @@
+"""What an operator does in a round: each action changes the live system, and returns what it did in some words.
+
+``ends`` are the exit codes with which capture may end under an action; any other end is a defect. Statements that the
+database refuses are part of the corpus.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import psycopg2
+import pymysql
+
+from tests.support.operations.databases import MARKER, SCHEMA, OperatedDatabase
+from tests.support.operations.ddl import PARTITIONED, create_partitioned, create_table, random_change
+from tests.support.operations.load import RandomWriters
+from tests.support.operations.system import LiveSystem
+
+_MOST_TABLES = 7
+_GAP = _SOURCE = frozenset({78})
+"""Log is lost, or a prerequisite of the whole source is not met: capture waits for an operator."""
+DatabaseErrors = (psycopg2.Error, pymysql.Error)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What an action acts on, and its source of chance. ``fault`` is what the action itself found to be wrong."""
+
+    system: LiveSystem
+    database: OperatedDatabase
+    writers: RandomWriters
+    dice: random.Random
+    fault: str = ""
+
+    def tables(self, *, plain: bool = False) -> list[str]:
+        """Return the tables that actions may change; ``plain`` ones have no partitions."""
+        return [
+            table for table in self.database.tables() if table != MARKER and not (plain and table == PARTITIONED)
+        ]
+
+    def table(self, *, plain: bool = False) -> str:
+        """Return a random one of these tables."""
+        return self.dice.choice(self.tables(plain=plain))
+
+    def pause(self, most: float = 1.5) -> None:
+        """Wait for a random time, shorter or longer than capture's heartbeat."""
+        self.system.wait(self.dice.uniform(0, most))
+
+    def try_to_run(self, *statements: str) -> bool:
+        """Run statements; return False if the database refuses one."""
+        try:
+            self.database.run(*statements)
+        except DatabaseErrors:
+            return False
+        return True
+
+    def restart_capture(self) -> None:
+        """Stop capture by SIGTERM and start it."""
+        self.fault = self.fault or self.system.stop_capture()
+        self.system.start_capture()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A kind of operation. ``weight`` is its share among the rounds."""
+
+    name: str
+    run: Callable[[Scene], str]
+    ends: frozenset[int] = frozenset()
+    weight: int = 1
+
+
+def change_schema(scene: Scene) -> str:
+    table, done = scene.table(), list[str]()
+    for _ in range(scene.dice.randint(1, 3)):
+        statement = random_change(scene.database.kind, table, scene.dice)
+        done.append(statement if scene.try_to_run(statement) else f"refused: {statement}")
+        scene.pause(0.7)
+    return "; ".join(done)
+
+
+def change_key(scene: Scene) -> str:
+    table, mysql = scene.table(plain=True), scene.database.kind != "postgres"
+    name = f"{SCHEMA}.{table}"
+    drop = f"ALTER TABLE {name} DROP PRIMARY KEY" if mysql else f"ALTER TABLE {name} DROP CONSTRAINT {table}_pkey"
+    choice = scene.dice.choice(["id, n", "id, s", "none", "none for a while"])
+    if choice.startswith("none"):
+        scene.try_to_run(drop)
+        scene.pause()
+        if choice != "none":
+            _add_key(scene, table, ["id"])
+    else:
+        scene.try_to_run(drop)
+        _add_key(scene, table, choice.split(", "))
+    return f"key of {table}: {choice}"
+
+
+def _add_key(scene: Scene, table: str, columns: Sequence[str]) -> None:
+    """Add a primary key; writers may have inserted rows with equal keys, which are deleted."""
+    with scene.writers.paused():
+        for column in columns[1:]:
+            scene.try_to_run(f"DELETE FROM {SCHEMA}.{table} WHERE {column} IS NULL")
+        name, key = f"{SCHEMA}.{table}", f"ADD PRIMARY KEY ({', '.join(columns)})"
+        if scene.database.kind == "postgres":
+            equal = " AND ".join(f"a.{column} = b.{column}" for column in columns)
+            scene.try_to_run(f"DELETE FROM {name} a USING {name} b WHERE {equal} AND a.ctid < b.ctid")
+            scene.try_to_run(f"ALTER TABLE {name} {key}")
+        else:
+            scene.try_to_run(f"ALTER IGNORE TABLE {name} {key}")
+
+
+def lock_table(scene: Scene) -> str:
+    table = scene.table()
+    with closing(scene.database.connect()) as connection, connection.cursor() as cursor:
+        if scene.database.kind == "postgres":
+            cursor.execute(f"LOCK TABLE {SCHEMA}.{table} IN ACCESS EXCLUSIVE MODE")
+        else:
+            cursor.execute(f"LOCK TABLES {SCHEMA}.{table} WRITE")
+        scene.system.dump(scene.dice.sample(scene.tables(), 2))
+        restarted = scene.dice.random() < 0.5
+        if restarted:
+            scene.restart_capture()
+        scene.system.wait(scene.dice.uniform(1, 5))
+        connection.rollback()
+    return f"{table} locked" + (", capture restarted" if restarted else "")
+
+
+def revoke_grant(scene: Scene) -> str:
+    table, role = scene.table(), scene.database.role
+    what = f"SELECT ON {SCHEMA}.{table}"
+    is_run = scene.try_to_run(f"REVOKE {what} FROM {role}")
+    if scene.dice.random() < 0.5:
+        scene.system.dump([table])
+    scene.system.wait(scene.dice.uniform(0.5, 2))
+    scene.try_to_run(f"GRANT {what} TO {role}")
+    return f"SELECT on {table} revoked" + ("" if is_run else " (refused)")
+
+
+def create_or_drop(scene: Scene) -> str:
+    tables = scene.tables()
+    if len(tables) < _MOST_TABLES and (len(tables) < 4 or scene.dice.random() < 0.6):
+        name = f"t{scene.dice.randint(0, 9)}"
+        if name in tables:
+            return f"{name} exists"
+        if PARTITIONED not in tables:
+            scene.try_to_run(*create_partitioned(scene.database.kind))
+            return "partitioned table created"
+        key = scene.dice.choice(["PRIMARY KEY (id)", "PRIMARY KEY (id)", ""])
+        scene.try_to_run(create_table(scene.database.kind, name, key=key))
+        if scene.dice.random() < 0.7:
+            scene.database.prepare()
+        return f"{name} created, {key or 'no key'}"
+    table = scene.table()
+    scene.try_to_run(f"DROP TABLE {SCHEMA}.{table}")
+    scene.pause()
+    if scene.dice.random() < 0.5 and table != PARTITIONED:
+        scene.try_to_run(create_table(scene.database.kind, table))
+        return f"{table} dropped and created"
+    return f"{table} dropped"
+
+
+def rename_table(scene: Scene) -> str:
+    one, to = scene.table(plain=True), f"r{scene.dice.randint(0, 9)}"
+    others = [table for table in scene.tables(plain=True) if table != one]
+    other = scene.dice.choice(others) if others else ""
+    is_swap = bool(other) and scene.dice.random() < 0.5
+    if scene.database.kind == "postgres":
+        steps = [(one, "swap"), (other, one), ("swap", other)] if is_swap else [(one, to)]
+        statements = [f"ALTER TABLE {SCHEMA}.{table} RENAME TO {name}" for table, name in steps]
+    else:
+        steps = [(one, "swap"), (other, one), ("swap", other)] if is_swap else [(one, to)]
+        pairs = ", ".join(f"{SCHEMA}.{table} TO {SCHEMA}.{name}" for table, name in steps)
+        statements = [f"RENAME TABLE {pairs}"]
+    is_run = scene.try_to_run("; ".join(["BEGIN", *statements, "COMMIT"]) if len(statements) > 1 else statements[0])
+    if is_run and not is_swap and scene.dice.random() < 0.4:
+        scene.pause()
+        back = f"ALTER TABLE {SCHEMA}.{to} RENAME TO {one}"
+        scene.try_to_run(back)
+        return f"{one} renamed to {to} and back"
+    return (f"{one} and {other} swapped" if is_swap else f"{one} renamed to {to}") + ("" if is_run else " (refused)")
+
+
+def change_patterns(scene: Scene) -> str:
+    table = scene.table()
+    scene.system.configure(table)
+    scene.restart_capture()
+    scene.pause(3)
+    scene.system.configure()
+    scene.restart_capture()
+    return f"{table} out of source.tables and back"
+
+
+def restart_server(scene: Scene) -> str:
+    crash, stays_down = scene.dice.random() < 0.5, scene.dice.uniform(0, 2)
+    scene.database.stop(crash=crash)
+    scene.system.wait(stays_down)
+    scene.database.start()
+    return f"server stopped {'immediately' if crash else 'fast'}, down for {stays_down:.1f} s"
+
+
+def revert_server(scene: Scene) -> str:
+    is_old = scene.database.has_snapshot and scene.dice.random() < 0.5
+    if not is_old:
+        scene.database.copy_data()
+        scene.pause(3)
+    # Log that grows past the place of capture before capture connects would hide what happened.
+    with scene.writers.paused():
+        scene.system.wait(1.0)
+        scene.database.revert()
+        scene.system.wait(3.0)
+    return f"server reverted to {'an earlier' if is_old else 'a new'} snapshot"
+
+
+def request_dump(scene: Scene) -> str:
+    if scene.dice.random() < 0.5:
+        tables = scene.dice.sample(scene.tables(), scene.dice.randint(1, 3))
+        scene.system.dump(tables)
+        return f"dump of {', '.join(tables)}"
+    scene.system.dump([MARKER], [("1",), ("2",)])
+    scene.system.dump(scene.tables())
+    scene.pause()
+    scene.system.dump(scene.tables())
+    return "two dumps of all tables"
+
+
+def kill_capture(scene: Scene) -> str:
+    times = scene.dice.randint(1, 3)
+    scene.system.dump(scene.tables())
+    for _ in range(times):
+        scene.system.wait(scene.dice.uniform(0.2, 3))
+        scene.system.kill_capture()
+        scene.system.start_capture()
+    return f"capture killed {times} times"
+
+
+def kill_reconcile(scene: Scene) -> str:
+    seconds = scene.dice.uniform(0.3, 3)
+    scene.system.dump(scene.tables())
+    scene.pause(1)
+    scene.system.kill_run(seconds)
+    return f"reconcile and state killed after {seconds:.1f} s"
+
+
+def change_publication(scene: Scene) -> str:
+    table = scene.table()
+    name = f"{SCHEMA}.{table}"
+    alter = "ALTER PUBLICATION p"
+    choices = {
+        "without the table": ([f"{alter} DROP TABLE {name}"], [f"{alter} ADD TABLE {name}"]),
+        "inserts only": ([f"{alter} SET (publish = 'insert')"],
+                         [f"{alter} SET (publish = 'insert, update, delete, truncate')"]),
+        "row filter": ([f"{alter} DROP TABLE {name}", f"{alter} ADD TABLE {name} WHERE (id < 50)"],
+                       [f"{alter} DROP TABLE {name}", f"{alter} ADD TABLE {name}"]),
+        "column list": ([f"{alter} DROP TABLE {name}", f"{alter} ADD TABLE {name} (id, n)"],
+                        [f"{alter} DROP TABLE {name}", f"{alter} ADD TABLE {name}"]),
+        "partitions by their own names": ([f"{alter} SET (publish_via_partition_root = false)"],
+                                          [f"{alter} SET (publish_via_partition_root = true)"]),
+    }
+    choice = scene.dice.choice(list(choices))
+    broken, restored = choices[choice]
+    scene.try_to_run(*broken)
+    scene.system.wait(scene.dice.uniform(0, 2))
+    scene.try_to_run(*restored)
+    return f"publication: {choice} ({table})"
+
+
+def filter_binlog(scene: Scene) -> str:
+    settings = {"binlog_row_image": ("MINIMAL", "FULL"), "binlog_row_metadata": ("MINIMAL", "FULL"),
+                "binlog_format": ("STATEMENT", "ROW")}
+    setting = scene.dice.choice(list(settings))
+    broken, restored = settings[setting]
+    scene.try_to_run(f"SET GLOBAL {setting} = '{broken}'")
+    scene.system.wait(scene.dice.uniform(0, 2))
+    scene.try_to_run(f"SET GLOBAL {setting} = '{restored}'")
+    # A session keeps what was set when it began.
+    scene.writers.reconnect()
+    return f"{setting} = {broken}"
+
+
+def lose_log(scene: Scene) -> str:
+    scene.system.stop_capture()
+    scene.pause()
+    if scene.dice.random() < 0.5:
+        scene.try_to_run("RESET MASTER")
+        what = "log reset"
+    else:
+        scene.try_to_run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now()")
+        what = "log purged"
+    scene.system.start_capture()
+    return what
+
+
+def recreate_schema(scene: Scene) -> str:
+    scene.try_to_run(f"DROP DATABASE {SCHEMA}", f"CREATE DATABASE {SCHEMA}")
+    kind = scene.database.kind
+    scene.try_to_run(f"CREATE TABLE {SCHEMA}.{MARKER} (id int PRIMARY KEY, n int)",
+                     f"INSERT INTO {SCHEMA}.{MARKER} VALUES (1, 0)",
+                     *(create_table(kind, f"t{n}") for n in range(3)), *create_partitioned(kind))
+    return "schema dropped and created"
+
+
+def drop_slot(scene: Scene) -> str:
+    scene.system.stop_capture()
+    with closing(scene.database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        connection.commit()
+    scene.pause()
+    scene.system.start_capture()
+    return "slot dropped"
+
+
+_COMMON = (
+    Action("schema", change_schema, weight=5), Action("key", change_key, weight=2), Action("lock", lock_table),
+    Action("grant", revoke_grant), Action("table", create_or_drop, weight=3), Action("rename", rename_table, weight=2),
+    Action("patterns", change_patterns), Action("server", restart_server, weight=2),
+    Action("revert", revert_server, _GAP), Action("dump", request_dump), Action("capture", kill_capture),
+    Action("reconcile", kill_reconcile),
+)
+_OWN = {
+    "postgres": (Action("publication", change_publication, _SOURCE, weight=3), Action("slot", drop_slot, _GAP)),
+    "mariadb": (Action("binlog", filter_binlog, _SOURCE, weight=2), Action("log", lose_log, _GAP),
+                Action("database", recreate_schema)),
+}
+
+
+def actions(kind: str) -> dict[str, Action]:
+    """Return the actions on a kind of database, by name."""
+    return {action.name: action for action in (*_COMMON, *_OWN[kind])}

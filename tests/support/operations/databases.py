@@ -1,0 +1,312 @@
+"""The operated database: its catalog, its rows as text, and its server, which can stop and go back to a snapshot."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from psycopg2 import sql
+
+from dblake.source.mysql.sql_literals import identifier
+from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.source.postgres.init import run_init
+from tests.support.backends import PostgresBackend
+from tests.support.mysql import MysqlServer
+from tests.support.mysql_backend import MysqlBackend
+from tests.support.postgres import Database
+
+SCHEMA = "public"
+MARKER = "marker"
+"""The table whose row shows that a round's log has arrived; no operation touches it."""
+Rows = list[dict[str, str | None]]
+LOCK_SECONDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column as writers see it."""
+
+    name: str
+    type: str
+
+
+class CapturedDatabase(Protocol):
+    """What capture's configuration holds of a database."""
+
+    def settings(self) -> dict[str, object]:
+        """Return the ``source`` section of the configuration, without name, password and tables."""
+
+    @property
+    def password(self) -> str:
+        """Return the capture role's password."""
+
+
+class OperatedDatabase(CapturedDatabase, Protocol):
+    """A database with tables in the schema ``public``; all access is the administrator's."""
+
+    kind: str
+    ignore_duplicates: tuple[str, str]
+    """The words before INTO and behind the values of an INSERT that skips rows with a key that exists."""
+
+    def connect(self) -> Any:
+        """Return a connection, not in autocommit, that waits for locks for some seconds."""
+
+    def run(self, *statements: str) -> None:
+        """Execute each statement in its own transaction."""
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, without their partitions."""
+
+    def columns(self, table: str) -> list[Field]:
+        """Return the columns that can be written."""
+
+    def key(self, table: str) -> list[str]:
+        """Return the primary key's columns, in order."""
+
+    def rows(self, table: str) -> Rows:
+        """Return all rows, as text, with the columns that the log has."""
+
+    def prepare(self) -> None:
+        """Run ``preflight --init``."""
+
+    @property
+    def role(self) -> str:
+        """Return the capture role, as a statement names it."""
+
+    def stop(self, *, crash: bool = False) -> None: ...
+
+    def start(self) -> None: ...
+
+    def copy_data(self) -> None:
+        """Stop the server, copy its storage as the snapshot, start it."""
+
+    def revert(self) -> None:
+        """Crash the server, restore the snapshot, start it."""
+
+    @property
+    def has_snapshot(self) -> bool: ...
+
+
+class _Storage:
+    """The snapshot of a server's data folder."""
+
+    def __init__(self, data: Path) -> None:
+        self._data, self._copy = data, data.with_name(f"{data.name}-snapshot")
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self._copy.exists()
+
+    def save(self) -> None:
+        shutil.rmtree(self._copy, ignore_errors=True)
+        _copy(self._data, self._copy)
+
+    def restore(self) -> None:
+        shutil.rmtree(self._data)
+        _copy(self._copy, self._data)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy a folder with the owners of its files."""
+    subprocess.run(["cp", "-a", folder, to], check=True)
+
+
+class PostgresOperated:
+    """A database of an own PostgreSQL server."""
+
+    kind = "postgres"
+    ignore_duplicates = ("", "ON CONFLICT DO NOTHING")
+
+    def __init__(self, folder: Path) -> None:
+        self._server = EmbeddedPostgres(folder / "server", settings={"fsync": "off"})
+        self._storage = _Storage(folder / "server")
+        self._server.start()
+        self._backend = PostgresBackend(Database(self._server, "postgres"))
+
+    def connect(self) -> Any:
+        connection = self._server.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+        connection.autocommit = False
+        return connection
+
+    def run(self, *statements: str) -> None:
+        with closing(self._server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+            for statement in statements:
+                cursor.execute(statement)
+
+    def tables(self) -> list[str]:
+        return [name for (name,) in self._query(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
+            " AND NOT relispartition ORDER BY 1"
+        )]
+
+    def columns(self, table: str) -> list[Field]:
+        return [Field(*row) for row in self._query(
+            "SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+            " AND NOT attisdropped AND attgenerated = '' ORDER BY attnum", (f"public.{table}",)
+        )]
+
+    def key(self, table: str) -> list[str]:
+        return [name for (name,) in self._query(
+            "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(n, o)"
+            " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n"
+            " WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.o", (f"public.{table}",)
+        )]
+
+    def rows(self, table: str) -> Rows:
+        names = [field.name for field in self.columns(table)]
+        texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
+        found = self._query(sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(SCHEMA, table)))
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def prepare(self) -> None:
+        if self._backend.settings is None:
+            self._backend.source("public.*")
+        else:
+            run_init(self._backend.settings, self._server.user, self._server.password)
+
+    def settings(self) -> dict[str, object]:
+        known = self._backend.settings
+        assert known is not None
+        return {
+            "type": self.kind, "host": known.host, "port": known.port, "user": known.user, "tls": "disable",
+            "database": known.database, "slot": known.slot, "publication": known.publication,
+        }
+
+    @property
+    def password(self) -> str:
+        assert self._backend.settings is not None
+        return self._backend.settings.password
+
+    @property
+    def role(self) -> str:
+        assert self._backend.settings is not None
+        return self._backend.settings.user
+
+    def stop(self, *, crash: bool = False) -> None:
+        self._server.stop(crash=crash)
+
+    def start(self) -> None:
+        self._server.start()
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self._storage.has_snapshot
+
+    def copy_data(self) -> None:
+        self.stop()
+        self._storage.save()
+        self.start()
+
+    def revert(self) -> None:
+        self.stop(crash=True)
+        self._storage.restore()
+        self.start()
+
+    def _query(self, query: Any, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._backend.database.rows(query, parameters)
+
+
+class MysqlOperated:
+    """A database of an own MariaDB server."""
+
+    kind = "mariadb"
+    ignore_duplicates = ("IGNORE", "")
+
+    def __init__(self, folder: Path) -> None:
+        self.server = MysqlServer(
+            "mariadb", folder / "server", "--sql-mode=", f"--lock-wait-timeout={LOCK_SECONDS}",
+            f"--innodb-lock-wait-timeout={LOCK_SECONDS}",
+            # Otherwise a server that is killed loses transactions that are in its log.
+            "--innodb-flush-log-at-trx-commit=1",
+        )
+        self._storage = _Storage(folder / "server")
+        self.server.start()
+        self.server.run(f"CREATE DATABASE {SCHEMA}")
+        self._backend = MysqlBackend(self.server)
+
+    def connect(self) -> Any:
+        connection = self.server.connect(SCHEMA, autocommit=False)
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES'")
+        return connection
+
+    def run(self, *statements: str) -> None:
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            for statement in (f"USE {SCHEMA}", *statements):
+                cursor.execute(statement)
+
+    def tables(self) -> list[str]:
+        return [str(name) for (name,) in self.server.rows(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
+            " AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1", (SCHEMA,)
+        )]
+
+    def columns(self, table: str) -> list[Field]:
+        return [Field(str(name), str(kind)) for name, kind in self.server.rows(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+            " AND is_generated = 'NEVER' ORDER BY ordinal_position", (SCHEMA, table)
+        )]
+
+    def key(self, table: str) -> list[str]:
+        return [str(name) for (name,) in self.server.rows(
+            "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s"
+            " AND index_name = 'PRIMARY' ORDER BY seq_in_index", (SCHEMA, table)
+        )]
+
+    def rows(self, table: str) -> Rows:
+        with closing(self.server.connect(conv={})) as connection, connection.cursor() as cursor:
+            cursor.execute("SET NAMES utf8mb4")
+            cursor.execute(f"SELECT * FROM {identifier(SCHEMA, table)}")
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def prepare(self) -> None:
+        self._backend.source("public.*")
+
+    def settings(self) -> dict[str, object]:
+        known = self._backend.settings
+        assert known is not None
+        return {"type": self.kind, "host": known.host, "port": known.port, "user": known.user, "tls": "disable"}
+
+    @property
+    def password(self) -> str:
+        assert self._backend.settings is not None
+        return self._backend.settings.password
+
+    @property
+    def role(self) -> str:
+        return str(self.server.rows("SELECT concat(quote(user), '@', quote(host)) FROM mysql.user WHERE user = 'cap'")
+                   [0][0])
+
+    def stop(self, *, crash: bool = False) -> None:
+        self.server.stop(crash=crash)
+
+    def start(self) -> None:
+        self.server.start()
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self._storage.has_snapshot
+
+    def copy_data(self) -> None:
+        self.stop()
+        self._storage.save()
+        self.start()
+
+    def revert(self) -> None:
+        self.stop(crash=True)
+        self._storage.restore()
+        self.start()
+
+
+def operated_database(kind: str, folder: Path) -> OperatedDatabase:
+    """Start an own server and return its database. ``stop`` ends the server."""
+    return PostgresOperated(folder) if kind == "postgres" else MysqlOperated(folder)

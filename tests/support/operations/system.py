@@ -1,0 +1,205 @@
+"""The jobs on an operated database: capture as a supervised process, events and state in this process, without a JVM.
+
+An operator restarts capture when it ends, with ``--accept-gap`` if its message names that, and notes the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dblake.capture.dump_queue import queue_dump
+from dblake.capture.progress import open_progress
+from dblake.capture.stale_tables import set_dump
+from dblake.config import Config
+from dblake.config.load import load_config
+from dblake.core.errors import DblakeError, StateError
+from dblake.core.processes import end_with_parent
+from dblake.cycle.run import Cycle, CycleResult
+from dblake.lake.layout import Paths
+from dblake.lake.tables import find_table, has_table
+from dblake.spark.session import session_of
+from pipelines.status import read_status
+from tests.support.operations.databases import SCHEMA, CapturedDatabase
+from tests.support.rig import HOME, Job, kill
+
+STOP_SECONDS = 10.0
+"""How long capture may take to end after SIGTERM."""
+_HANDLER_SECONDS = 3.0
+_TAIL = 1500
+
+
+class LiveSystem:
+    """One source with its warehouse, progress and capture process in a folder."""
+
+    def __init__(
+        self, database: CapturedDatabase, folder: Path, *, patterns: Sequence[str] = (f"{SCHEMA}.*",)
+    ) -> None:
+        self.database, self._folder, self._patterns = database, folder, tuple(patterns)
+        self.ends: Counter[int] = Counter()
+        """How often capture has ended without being killed or stopped, by exit code; ``take_ends`` empties it."""
+        self._process: Job | None = None
+        self._started_at = 0.0
+        self.last_words = ""
+        """The last line of the capture that ended last."""
+        self._log = folder / "capture.log"
+        self._log_from = 0
+        self.environment = os.environ | {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": database.password}
+        os.environ["SHOP_PASSWORD"] = database.password
+        self.configure()
+
+    def configure(self, *excluded: str) -> None:
+        """Write the configuration, without some tables; a running capture keeps its own."""
+        self.conf.write_text(json.dumps({
+            "warehouse": "./warehouse", "progress": "file:./progress",
+            "source": {"name": "shop", "password": "${env:SHOP_PASSWORD}", **self.database.settings(),
+                       "tables": [*self._patterns, *(f"!{SCHEMA}.{table}" for table in excluded)]},
+            "capture": {"heartbeat_seconds": 0.5, "commits_per_second": 10.0},
+            "dump": {"chunk_size": 25, "delay": 0.02},
+            # A run of this process starts no JVM for them.
+            "run": {"check_seconds": None, "maintain_seconds": None},
+        }), encoding="utf-8")
+
+    @property
+    def config(self) -> Config:
+        """Return the configuration as it is now."""
+        return load_config(self.conf)
+
+    @property
+    def paths(self) -> Paths:
+        """Return the paths of the source's tables."""
+        return Paths(str(self._folder / "warehouse"), "shop")
+
+    def start_capture(self, *arguments: str) -> None:
+        """Start capture, if it does not run."""
+        if self._process is None:
+            self._log_from = self._log.stat().st_size if self._log.exists() else 0
+            self._process, self._started_at = self._start("capture", *arguments), time.monotonic()
+
+    def kill_capture(self) -> None:
+        """Kill capture."""
+        if self._process:
+            kill(self._process)
+            self._process = None
+
+    def stop_capture(self) -> str:
+        """Stop capture by SIGTERM; return what is wrong with its end, or an empty text."""
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        if (code := process.poll()) is not None:
+            self._note_end(code)
+            return ""
+        # Before Python has installed capture's handler, the signal ends the process as it ends any.
+        accepted = (0, -signal.SIGTERM) if time.monotonic() - self._started_at < _HANDLER_SECONDS else (0,)
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            return f"capture did not end within {STOP_SECONDS:.0f} s"
+        return "" if code in accepted else f"capture ended with {code} after SIGTERM: {self.capture_errors()}"
+
+    def supervise(self) -> None:
+        """Start capture again if it has ended."""
+        if self._process and (code := self._process.poll()) is not None:
+            self._process = None
+            self._note_end(code)
+            arguments = ["--accept-gap"] if "--accept-gap" in self.capture_errors() else []
+            time.sleep(0.3)
+            self.start_capture(*arguments)
+
+    def wait(self, seconds: float) -> None:
+        """Supervise capture for some time."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.supervise()
+            time.sleep(0.1)
+
+    def take_ends(self) -> dict[int, int]:
+        """Return how often capture has ended on its own since the last call, by exit code."""
+        ends, self.ends = dict(self.ends), Counter()
+        return ends
+
+    def capture_errors(self) -> str:
+        """Return the last lines that the newest capture has logged."""
+        if not self._log.exists():
+            return ""
+        with self._log.open("rb") as log:
+            log.seek(self._log_from)
+            return log.read().decode(errors="replace")[-_TAIL:]
+
+    def kill_run(self, seconds: float) -> None:
+        """Start ``run``, and kill it after some seconds, unless it has ended."""
+        process = self._start("run")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        kill(process)
+
+    def dump(self, tables: Sequence[str], keys: Sequence[tuple[str, ...]] | None = None) -> None:
+        """Queue a dump, as the command does."""
+        store, names = open_progress(self.config.progress, "shop"), [f"{SCHEMA}.{table}" for table in tables]
+        queued = queue_dump(store, names, keys)
+        if keys is None:
+            set_dump(store, names, queued)
+
+    def advance(self) -> str:
+        """Reconcile and fold what has landed; return the error of a retryable failure, or an empty text.
+
+        Tables whose state is left behind are for ``status`` to name. Raises other errors.
+        """
+        if not has_table(self.paths.landing):
+            return "nothing has landed"
+        cycle = Cycle(self.config, session_of("operations", self.paths.warehouse, is_short=lambda: True))
+        try:
+            cycle.reconcile(CycleResult())
+            cycle.fold(CycleResult())
+        except StateError:
+            pass
+        except DblakeError as error:
+            if not error.retryable:
+                raise
+            return str(error)
+        return ""
+
+    def status(self) -> dict[str, Any]:
+        """Return the document of ``status --json``."""
+        return read_status(self.config)
+
+    def state_rows(self, table: str) -> list[dict[str, Any]] | None:
+        """Return the rows of a state table, None if there is none."""
+        found = find_table(self.paths.state(SCHEMA, table))
+        if found is None:
+            return None
+        rows: list[dict[str, Any]] = found.to_pyarrow_table().to_pylist()
+        return [row for row in rows if not row["_deleted"]]
+
+    def close(self) -> None:
+        """Kill capture."""
+        self.kill_capture()
+
+    @property
+    def conf(self) -> Path:
+        """Return the path of the configuration file."""
+        return self._folder / "shop.yaml"
+
+    def _start(self, job: str, *arguments: str) -> Job:
+        with (self._folder / f"{job}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*end_with_parent(signal.SIGKILL), sys.executable, str(HOME / f"jobs/{job}.py"), "--conf",
+                 str(self.conf), *arguments],
+                env=self.environment, stdout=log, stderr=log, text=True, start_new_session=True,
+            )
+
+    def _note_end(self, code: int) -> None:
+        self.ends[code] += 1
+        self.last_words = self.capture_errors().strip().rpartition("\n")[2]
