@@ -17,10 +17,7 @@ from pipelines.sources import open_source
 
 
 def read_status(config: Config, *, ask_source: bool = True, all_tables: bool = False) -> dict[str, Any]:
-    """Return the document that ``status --json`` prints; without ``ask_source`` the database is not contacted.
-
-    With ``all_tables`` it has the rows of every table.
-    """
+    """Return what ``status --json`` prints: ``ask_source`` contacts the database, ``all_tables`` counts all rows."""
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
