@@ -16,6 +16,9 @@
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
 #   ./spark-submit.sh benchmark [options]  measure dblake beside peers on a temporary database; see --help
 # shellcheck disable=SC2329  # `locked` calls functions by name
+# The exit codes of a stopped job, before there is one; a started program has handlers of its own.
+trap 'exit 0' TERM
+trap 'exit 130' INT
 set -euo pipefail
 
 home=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -305,6 +308,8 @@ job=${1:-}
 [[ $# -eq 0 ]] || shift
 export PYTHONPATH=$home/lib:$home
 
+[[ " setup archive lint tests benchmark stress airflow " != *" $job "* ]] || trap - TERM INT
+
 case $job in
 "" | -h | --help)
     sed -n '2,/benchmark \[opt/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
@@ -379,4 +384,7 @@ if [[ -z $plain ]]; then
     PYSPARK_SUBMIT_ARGS=$(printf '%q ' "${spark_options[@]}")
     export PYSPARK_SUBMIT_ARGS
 fi
-exec "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}
+# Blocked signals wait until the job handles them: Python itself would print a traceback, or end with another code.
+block=()
+env --block-signal=INT,TERM true 2>/dev/null && block=(env --block-signal=INT,TERM)
+exec ${block[@]+"${block[@]}"} "$python" "$home/jobs/$job.py" ${job_options[@]+"${job_options[@]}"}

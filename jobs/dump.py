@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,29 +50,37 @@ def dump() -> None:
 @click.option("--table", "tables", multiple=True, metavar="T", help="schema.table; may be repeated.")
 @click.option("--keys", multiple=True, metavar="JSON",
               help="Only these rows: an array with one value or array per key.")
+@click.option("--remove", is_flag=True,
+              help="Delete all rows that the dump does not return; without it at most the share dump.max_removed.")
 @click.option("--priority", type=int, metavar="N",
               help="Higher priorities preempt running dumps between chunks.  [default: 10 with --keys, else 0]")
 @click.option("--wait", is_flag=True, help="Wait until the dump is finished.")
 @click.option("--json", "as_json", is_flag=True, help="Print {id, tables, skipped}.")
 def start(
-    config: Config, everything: bool, tables: tuple[str, ...], keys: tuple[str, ...], priority: int | None, wait: bool,
-    as_json: bool,
+    config: Config, everything: bool, tables: tuple[str, ...], keys: tuple[str, ...], remove: bool,
+    priority: int | None, wait: bool, as_json: bool,
 ) -> None:
     """Queue a dump and print its id."""
     if everything == bool(tables) or (everything and keys):
         raise UsageError(
             "no tables to dump, or two selections", next_step="give --all, or --table T, or --table T --keys JSON"
         )
+    if keys and remove:
+        raise UsageError("a dump of --keys deletes nothing", next_step="omit --remove, or run verify --repair")
     if everything:
-        queued = start_all(config, priority=priority)
+        queued = start_all(config, priority=priority, removes=remove)
     else:
-        queued = start_tables(config, tables, keys, priority=priority)
+        queued = start_tables(config, tables, keys, priority=priority, removes=remove)
     click.echo(json.dumps(asdict(queued)) if as_json else queued.id)
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if wait:
-        with _progress(None if keys else estimate_rows(config, queued)) as show:
-            wait_for(config, queued.id, show)
+        try:
+            with _progress(None if keys else estimate_rows(config, queued)) as show:
+                wait_for(config, queued.id, show)
+        except KeyboardInterrupt:
+            click.echo(f"dump {queued.id} stays queued; dump cancel {queued.id} cancels it", err=True)
+            raise
 
 
 def _add_steering(control: Control, help_text: str) -> None:
@@ -85,7 +98,7 @@ def _add_steering(control: Control, help_text: str) -> None:
 
 _add_steering(Control.PAUSE, "Pause dumps after the current chunk.")
 _add_steering(Control.RUN, "Resume paused dumps.")
-_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain.")
+_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain. Dismiss failed ones that are named.")
 
 
 @dump.command("throttle")

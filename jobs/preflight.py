@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from dblake.config import Config
 from dblake.core.errors import ExitCode, UsageError
-from dblake.core.source import Check, InitPlan
+from dblake.core.source import InitPlan
+from dblake.source.check_report import build_report, build_script
 from jobs.cli.frame import job_options, run_job
-from pipelines.preflight import can_capture, check_source, init_source, plan_source
+from pipelines.preflight import can_capture, check_source, find_tables, init_source, plan_source
 
 
 @click.command("preflight")
@@ -27,17 +29,23 @@ from pipelines.preflight import can_capture, check_source, init_source, plan_sou
 @click.option("--dry-run", is_flag=True, help="With --init: print the SQL instead of running it.")
 @click.option("--admin-user", metavar="USER", help="With --init: the privileged user who runs it.")
 @click.option("--admin-password-env", metavar="VAR", help="With --init: the environment variable with its password.")
+@click.option("--sql", "as_sql", is_flag=True,
+              help="Print only the statements that correct what is not met, for psql or mysql.")
 @click.option("--json", "as_json", is_flag=True,
               help="Print the checks as a JSON array of {check, ok, detail, fix, tables, affects}.")
 def preflight(
-    config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_json: bool
+    config: Config, init: bool, dry_run: bool, admin_user: str | None, admin_password_env: str | None, as_sql: bool,
+    as_json: bool,
 ) -> int:
     """Check all prerequisites of the source and of a warehouse on S3; exit 78 if capture cannot start.
 
-    Tables that do not meet their own prerequisites (marked !) are suspended; capture follows the others.
+    Tables that do not meet their own prerequisites (marked !) are suspended; capture follows the others. The tables
+    that were found are listed with what will happen to each.
 
     --init creates only what is missing, so it may be repeated. It never recreates a lost slot.
     """
+    if as_sql and (as_json or init):
+        raise UsageError("--sql beside --json or --init", next_step="give one of them; --init --dry-run prints SQL")
     if not init and (dry_run or admin_user or admin_password_env):
         raise UsageError("--dry-run and --admin-… require --init", next_step="add --init")
     if bool(admin_user) != bool(admin_password_env) or (init and not dry_run and not admin_user):
@@ -58,7 +66,8 @@ def preflight(
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        _print_checks(checks)
+        for line in build_script(checks) if as_sql else build_report(checks, find_tables(config, checks)):
+            click.echo(line)
     unmet = [check for check in checks if not check.ok]
     is_capturable = all(check.affects != "source" for check in unmet) and (not unmet or can_capture(config))
     return ExitCode.DONE if is_capturable else ExitCode.CONFIGURATION
@@ -74,15 +83,6 @@ def _print_plan(plan: InitPlan, *, as_json: bool) -> None:
         click.echo("-- nothing is missing")
     for warning in plan.warnings:
         click.echo(f"-- manual step: {' '.join(warning.split())}")
-
-
-def _print_checks(checks: Sequence[Check]) -> None:
-    table = Table("", "check", "detail", "fix", box=None, pad_edge=False)
-    for check in checks:
-        mark = ("✓", "green") if check.ok else ("✗", "red") if check.affects == "source" else ("!", "yellow")
-        # Text, because names may look like markup.
-        table.add_row(Text(*mark), check.check, Text(check.detail), Text(check.fix))
-    Console().print(table)
 
 
 if __name__ == "__main__":

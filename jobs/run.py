@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 import json
 from dataclasses import asdict
 
 import click
 
 from dblake.config import Config
+from dblake.core.errors import UsageError
 from dblake.cycle.run import Cycle, CycleResult
 from dblake.lake.layout import Paths
 from dblake.lake.log import holds_little
@@ -36,6 +42,8 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     begins as soon as capture has landed something; there a failed check is logged, and maintenance waits until a check
     passes.
     """
+    if as_json and mode == "continuous":
+        raise UsageError("--json with --continuous", next_step="omit one of them; status --json shows progress")
     due = {"check_seconds": check, "maintain_seconds": maintain}
     changes = {key: None if choice == "never" else 0.0 for key, choice in due.items() if choice != "due"}
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})

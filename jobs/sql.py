@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from dblake.capture.progress import open_progress
+from dblake.capture.table_life import LifeState, missing_rows, read_lives
 from dblake.config import Config
+from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
 from dblake.read.points import parse_point
+from dblake.sql.completeness import WarningEngine
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.sql_prompt import Prompt, run_file, run_statement
 
@@ -36,7 +47,9 @@ def sql(config: Config, statement: str | None, at: str | None, engine_name: str,
     if at is not None:
         # Before a session starts.
         parse_point(at)
-    engine = _open_engine(engine_name, Paths(config.warehouse, config.source.name), at)
+    engine = WarningEngine(
+        _open_engine(engine_name, Paths(config.warehouse, config.source.name), at), partial(_missing_rows, config)
+    )
     if statement is not None:
         run_statement(engine, statement, form)
         return None
@@ -44,6 +57,15 @@ def sql(config: Config, statement: str | None, at: str | None, engine_name: str,
         return run_file(engine, sys.stdin, form)
     Prompt(engine, form).run()
     return None
+
+
+def _missing_rows(config: Config) -> Mapping[str, str]:
+    """Return why rows of tables are missing, by table; nothing if the progress store cannot be read."""
+    try:
+        lives = read_lives(open_progress(config.progress, config.source.name))
+    except DblakeError:
+        return {}
+    return {table: why for table, why in missing_rows(lives).items() if lives[table].state is not LifeState.REMOVED}
 
 
 def _open_engine(name: str, paths: Paths, at: str | None) -> Engine:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dblake.config import Config
+from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
 from dblake.state.pending import folded_batch
 from dblake.verification.run import compare_landed
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
               help="With --continuous: pause between two steps; default: state.interval_seconds.")
 def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
+    if mode == "once" and interval is not None:
+        raise UsageError("--interval without --continuous", next_step="add --continuous, or omit --interval")
     paths = Paths(config.warehouse, config.source.name)
     if mode == "once" and (batch := folded_batch(paths)) is not None:
         compare_landed(paths)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from jobs.cli.stop import handle_signals
+
+    handle_signals()  # before the other imports, which take a second
+
 import json
 import sys
 from pathlib import Path

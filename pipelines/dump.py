@@ -5,13 +5,15 @@ Capture carries the requests out. Only ``start`` connects to the database, to re
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dblake.capture import dump_queue
-from dblake.capture.dump_keys import parse_keys
+from dblake.capture.activity import read_activity
+from dblake.capture.dump_keys import parse_keys, require_typed
 from dblake.capture.dump_task import Control, DumpState, Key
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.selection import canonical_name, resolve_tables
@@ -27,6 +29,8 @@ _POLL_SECONDS = 0.5
 _KEYS_PRIORITY = 10
 """Given keys are few rows that a user waits for."""
 
+logger = logging.getLogger(__name__)
+
 Entry = dict[str, Any]
 """One table of one dump, as ``dump status --json`` prints it."""
 
@@ -40,8 +44,11 @@ class Queued:
     skipped: tuple[str, ...] = ()
 
 
-def start_all(config: Config, *, priority: int | None = None) -> Queued:
-    """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none."""
+def start_all(config: Config, *, priority: int | None = None, removes: bool = False) -> Queued:
+    """Queue a dump of all captured tables with a primary key. Raises Unsupported if there is none.
+
+    With ``removes`` its ends delete however many rows it does not return, otherwise at most ``dump.max_removed``.
+    """
     captured = read_captured(config)
     keyed = tuple(name for name, schema in captured.items() if schema.primary_key)
     if not keyed:
@@ -51,16 +58,16 @@ def start_all(config: Config, *, priority: int | None = None) -> Queued:
             next_step="correct source.tables, or add primary keys",
         )
     skipped = tuple(name for name in captured if name not in keyed)
-    return Queued(_queue(config, keyed, None, priority or 0), keyed, skipped)
+    return Queued(_queue(config, keyed, None, priority or 0, removes=removes), keyed, skipped)
 
 
 def start_tables(
-    config: Config, tables: Sequence[str], keys: Sequence[str], *, priority: int | None = None
+    config: Config, tables: Sequence[str], keys: Sequence[str], *, priority: int | None = None, removes: bool = False
 ) -> Queued:
     """Queue a dump of the named tables, or of the rows of one table whose keys are given as JSON.
 
-    Given keys get priority 10 by default, whole tables 0. Raises Unsupported for a table that is not captured or has
-    no primary key.
+    Given keys get priority 10 by default, whole tables 0; ``removes`` is that of ``start_all``. Raises Unsupported for
+    a table that is not captured or has no primary key.
     """
     captured = read_captured(config)
     names = resolve_tables(captured, tables)
@@ -72,15 +79,17 @@ def start_tables(
         if rules_of(config.mask.tables, names[0]).keys() & set(columns):
             raise key_is_masked(names[0])
         requested = [key for text in keys for key in parse_keys(text, columns)]
+        require_typed(requested, captured[names[0]])
     if priority is None:
         priority = _KEYS_PRIORITY if requested else 0
-    return Queued(_queue(config, names, requested, priority), names)
+    return Queued(_queue(config, names, requested, priority, removes=removes), names)
 
 
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 
-    A verification is selected by its id only. Raises ConfigError if there is no such dump or no dump of such a table.
+    To cancel also dismisses failed dumps that are named. A verification is selected by its id only. Raises ConfigError
+    if there is no such dump or no dump of such a table.
     """
     store = open_store(config)
     entries = _read_entries(store, dump_id)
@@ -96,6 +105,8 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
     for request in selected:
         dump_queue.set_control(store, request, control)
     ids = {(request.id, request.table) for request in selected}
+    if control is Control.CANCEL and (dump_id or name):
+        ids |= dump_queue.dismiss_failed(store, dump_id, name)
     return [entry for entry in _read_entries(store, dump_id) if (entry["id"], entry["table"]) in ids]
 
 
@@ -135,6 +146,9 @@ def estimate_rows(config: Config, queued: Queued) -> int | None:
 def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
     """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
     store = open_store(config)
+    activity = read_activity(store)
+    if activity is None or not activity.is_running():
+        logger.warning("capture does not run, and dump %s waits for it. Next: run capture", dump_id)
     while True:
         entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
         show(entries)
@@ -146,9 +160,11 @@ def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) 
         raise PrerequisitesNotMet(f"dump {dump_id}: {', '.join(undone)}", next_step="read the reason with dump status")
 
 
-def _queue(config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int) -> str:
-    store = open_store(config)
-    dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority)
+def _queue(
+    config: Config, tables: Sequence[str], keys: Sequence[Key] | None, priority: int, *, removes: bool
+) -> str:
+    store, limit = open_store(config), None if removes else config.dump.max_removed
+    dump_id = dump_queue.queue_dump(store, tables, keys, priority=priority, max_removed=limit)
     if keys is None:
         set_dump(store, tables, dump_id)
     return dump_id

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dblake.capture.catalog_scan import has_capturable_table
 from dblake.config import Config, PasswordReference
+from dblake.core.schema import TableSchema
 from dblake.core.source import Check, InitPlan
 from dblake.lake.preflight import check_storage
 from dblake.source.mysql import init as mysql
@@ -14,6 +17,12 @@ from pipelines.sources import mysql_settings, open_source, postgres_settings
 def check_source(config: Config) -> list[Check]:
     """Return every prerequisite of the configured source and warehouse, met or not."""
     return [*open_source(config).preflight(), *check_storage(config.warehouse)]
+
+
+def find_tables(config: Config, checks: Sequence[Check]) -> Sequence[TableSchema]:
+    """Return the tables that the patterns match; none if a check shows that the source cannot be read."""
+    is_readable = all(check.ok for check in checks if check.check in ("connect", "server_version"))
+    return open_source(config).tables() if is_readable else ()
 
 
 def can_capture(config: Config) -> bool:

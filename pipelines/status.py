@@ -16,13 +16,13 @@ from dblake.status.report import SourceReport, build_status
 from pipelines.sources import open_source
 
 
-def read_status(config: Config, *, ask_source: bool = True) -> dict[str, Any]:
-    """Return the document that ``status --json`` prints; without ``ask_source`` the database is not contacted."""
+def read_status(config: Config, *, ask_source: bool = True, all_tables: bool = False) -> dict[str, Any]:
+    """Return what ``status --json`` prints: ``ask_source`` contacts the database, ``all_tables`` counts all rows."""
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
     return build_status(paths, store, source, late_seconds=config.status.late_seconds,
-                        max_verification_age_seconds=config.verify.max_age_seconds)
+                        max_verification_age_seconds=config.verify.max_age_seconds, all_tables=all_tables)
 
 
 def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:

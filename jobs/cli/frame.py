@@ -12,10 +12,12 @@ A job module declares a click command and ends with ``run_job(command)``::
 group and each subcommand, so that ``--conf`` may precede or follow the subcommand.
 
 Guarantee: results go to stdout, all else to stderr. An error is one line there, ``dblake JOB: what. Next: …``; with
-``DBLAKE_LOG=json`` every line is a JSON object. That line never holds row values. Messages and tracebacks of unexpected
-exceptions might, so ``--verbose`` alone shows them. A job stopped by SIGTERM ends with 0: one that must finish work in
-progress polls the event of ``stop_requested()``, any other is interrupted. A job that has not ended 60 s
-after SIGTERM, because it waits for a database, storage or Spark, ends then: a restart is as safe as after SIGKILL.
+``DBLAKE_LOG=json`` every line is a JSON object, that of an error with ``next`` and ``code``. That line never holds row
+values. Messages and tracebacks of unexpected exceptions might, so ``--verbose`` alone shows them. A job stopped by
+SIGTERM ends with 0, by SIGINT with 130: one that must finish work in progress polls the event of ``stop_requested()``
+and ends with 0, any other is interrupted and ends within seconds (``stop``). A job that has not ended 60 s after a
+signal, because it waits for a database, storage or Spark in code that is not Python's, ends then: a restart is as safe
+as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -41,17 +43,15 @@ from pythonjsonlogger.json import JsonFormatter
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
 from dblake.core.transient import storage_fault, transient_reason
+from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
-_INTERRUPTED = 130
 _STOP_SECONDS = 60.0
 """Longer than capture needs to end at a transaction's end and to land what it has read."""
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
 _FILE = "dblake.configuration_file"
+_OURS = ("dblake", "pipelines")
 _shows_tracebacks = False
-
-
-class _Stopped(BaseException):
-    """Raised by SIGTERM. A BaseException, so that no ``except Exception`` mistakes it for a failure."""
+_interruption = Interruption()
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,7 +115,7 @@ def stop_requested() -> Iterator[threading.Event]:
     def request(signum: int, _: FrameType | None) -> None:
         nonlocal requested
         if requested:
-            raise _Stopped if signum == signal.SIGTERM else KeyboardInterrupt
+            _interruption.interrupt(signum, _)
         requested = True
         # Not event.set() here: a handler runs in the main thread, which may be inside event.wait() and hold the very
         # lock that set() takes. Not threading.Thread either, whose start() takes locks of its own.
@@ -131,30 +131,57 @@ def stop_requested() -> Iterator[threading.Event]:
 
 def run_job(command: click.Command) -> NoReturn:
     """Run a job and exit with the code of its ending. A command may return an exit code; None is 0."""
-    stopping = False
-
-    def stop(_signum: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-        raise _Stopped
-
-    _end_after_sigterm(command.name or "job")
-    signal.signal(signal.SIGTERM, stop)
-    code: int
+    _end_after_signal(command.name or "job")
+    _silence_consequences()
+    code: int = ExitCode.DONE
     try:
-        # Not command.main: it has its own endings for Ctrl-C and a closed pipe.
-        with command.make_context(f"./spark-submit.sh {command.name}", sys.argv[1:]) as context:
-            result = command.invoke(context)
-        code = result if isinstance(result, int) else ExitCode.DONE
-        sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001 - the one place that turns every ending into an exit code
-        # Errors during a stop are its consequence: connections and the JVM may end first.
-        code = ExitCode.DONE if stopping else _report_ending(command.name or "job", error)
+        code = _run(command)
+    except BaseException:
+        ignore_signals()
+        if _interruption.number is None:
+            raise
+        # It came while the ending was reported.
+    if _interruption.number is not None:
+        end_now(exit_code(_interruption.number))
     sys.exit(int(code))
 
 
-def _end_after_sigterm(job: str) -> None:
-    """End the process ``_STOP_SECONDS`` after SIGTERM if it has not ended by then.
+def _run(command: click.Command) -> int:
+    """Run a command and return the exit code of its ending; from then on signals change nothing."""
+    try:
+        _interruption.handle_signals()
+        # Not command.main: it has its own endings for Ctrl-C and a closed pipe.
+        with command.make_context(f"./spark-submit.sh {command.name}", sys.argv[1:]) as context:
+            result = command.invoke(context)
+        ignore_signals()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else ExitCode.DONE
+    except BaseException as error:  # noqa: BLE001 - the one place that turns every ending into an exit code
+        ignore_signals()
+        ending = error
+        # Errors during a stop are its consequence: connections and the JVM may end first.
+        if _interruption.number is not None:
+            ending = KeyboardInterrupt() if _interruption.number == signal.SIGINT else Stopped()
+        return _report_ending(command.name or "job", ending)
+
+
+def _silence_consequences() -> None:
+    """Report no exception of destructors and threads once a signal has broken off what they do."""
+    report_unraisable, report_thread = sys.unraisablehook, threading.excepthook
+
+    def unraisable(fault: sys.UnraisableHookArgs) -> None:
+        if _interruption.number is None:
+            report_unraisable(fault)
+
+    def of_thread(fault: threading.ExceptHookArgs) -> None:
+        if _interruption.number is None:
+            report_thread(fault)
+
+    sys.unraisablehook, threading.excepthook = unraisable, of_thread
+
+
+def _end_after_signal(job: str) -> None:
+    """End the process ``_STOP_SECONDS`` after SIGTERM or SIGINT if it has not ended by then.
 
     A Python signal handler runs only when the main thread returns from C code (libpq, delta-rs); the wakeup descriptor
     is written at once.
@@ -164,24 +191,26 @@ def _end_after_sigterm(job: str) -> None:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def watch() -> None:
-        while signal.SIGTERM not in os.read(read, 64):
+        while not (received := {signal.SIGTERM, signal.SIGINT} & set(os.read(read, 64))):
             pass
         time.sleep(_STOP_SECONDS)
-        _print_error(job, f"still busy {_STOP_SECONDS:.0f} s after SIGTERM; ends now. Next: start it again, it resumes")
-        os._exit(ExitCode.DONE)
+        number = signal.Signals(max(received))  # SIGTERM, if it is among them
+        after = f"{_STOP_SECONDS:.0f} s after {number.name}"
+        _print_error(job, exit_code(number), f"still busy {after}; ends now", "start it again, it resumes")
+        end_now(exit_code(number))
 
     threading.Thread(target=watch, name="stop", daemon=True).start()
 
 
 def _report_ending(job: str, error: BaseException) -> int:
     """Print how the job ended and return the exit code."""
-    if isinstance(error, _Stopped):
+    if isinstance(error, Stopped):
         return ExitCode.DONE
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        _print_error(job, "interrupted")
-        return _INTERRUPTED
+        _print_error(job, INTERRUPTED, "interrupted")
+        return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         # The reader closed the pipe (`sql … | head`); the interpreter's last flush must not fail on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -190,33 +219,38 @@ def _report_ending(job: str, error: BaseException) -> int:
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
     if isinstance(error, click.ClickException):
-        _print_error(job, f"{error.format_message().rstrip('.')}. Next: see ./spark-submit.sh {job} --help")
+        _print_error(
+            job, ExitCode.USAGE, error.format_message().rstrip("."), f"see ./spark-submit.sh {job} --help"
+        )
         return ExitCode.USAGE
     if _shows_tracebacks:
         traceback.print_exception(error)
-    if isinstance(error, DblakeError):
-        _print_error(job, str(error))
-        return error.exit_code
     fault = storage_fault(error)
-    if fault:
-        denied = fault.as_error()
-        _print_error(job, str(denied))
-        return denied.exit_code
+    known = error if isinstance(error, DblakeError) else fault.as_error() if fault else None
+    if known is not None:
+        _print_error(job, known.exit_code, known.what, known.next_step)
+        return known.exit_code
+    where = f"{type(error).__name__} {_origin(error)}"
     reason = transient_reason(error)
     if reason:
-        _print_error(job, f"{reason} ({type(error).__name__} {_origin(error)}). Next: remove the cause and run again")
+        _print_error(job, ExitCode.TRY_AGAIN, f"{reason} ({where})", "remove the cause and run again")
         return ExitCode.TRY_AGAIN
-    _print_error(job, f"unexpected {type(error).__name__} {_origin(error)}; this is a bug. "
-                      "Next: run again with --verbose and report its output")
+    _print_error(
+        job, ExitCode.BUG, f"unexpected {where}; this is a bug", "run again with --verbose and report its output"
+    )
     return ExitCode.BUG
 
 
-def _print_error(job: str, message: str) -> None:
-    line = " ".join(message.split())
-    if _logs_json():
-        logging.getLogger("dblake").error(line, extra={"job": job})
-    else:
+def _print_error(job: str, code: int, what: str, next_step: str = "") -> None:
+    what, next_step = (" ".join(text.split()) for text in (what, next_step))
+    if not _logs_json():
+        line = f"{what}. Next: {next_step}" if next_step else what
         print(f"dblake {job}: {line}", file=sys.stderr, flush=True)
+        return
+    if not logging.getLogger().handlers:
+        # The command line was not understood as far as the option that sets logging up.
+        _set_up_logging(verbose=False)
+    logging.getLogger("dblake").error(what, extra={"job": job, "next": next_step, "code": int(code)})
 
 
 def _logs_json() -> bool:
@@ -227,6 +261,15 @@ def _origin(error: BaseException) -> str:
     """Return the innermost line of our code on the exception's path; a line of code holds no row value."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     return f"at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Return False for what other libraries log below warnings, and for the traces of what a signal has broken off.
+
+    Some libraries set levels of their own; py4j logs the exception that a signal raises in its calls.
+    """
+    is_consequence = _interruption.number is not None and bool(record.exc_info)
+    return not is_consequence and (record.levelno >= logging.WARNING or record.name.startswith(_OURS))
 
 
 def _set_up_logging(verbose: bool) -> None:
@@ -241,6 +284,10 @@ def _set_up_logging(verbose: bool) -> None:
         formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    if not verbose:
+        handler.addFilter(_is_wanted)
+    # It reports calls that a stop has broken off, with tracebacks.
+    logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for package in ("dblake", "pipelines"):
+    for package in _OURS:
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -101,6 +102,8 @@ class Prompt:
         """Read and run statements until the end of input."""
         click.echo(self._engine.describe_tables())
         click.echo("End a statement with ; — help lists the commands, Ctrl-D ends.")
+        # From here on Ctrl-C cancels a query, and ends nothing.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with _line_editing(self._engine):
             while True:
                 try:

@@ -17,7 +17,7 @@ from dblake.source.postgres.ports import free_port
 
 HOME = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1500)
-_CONF = """
+CONF = """
 warehouse: ./lake/warehouse
 progress: file:./lake/progress
 source:
@@ -69,7 +69,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield the configuration of a completed quickstart, with its output in a file beside it."""
     folder = tmp_path_factory.mktemp("quickstart")
     conf = folder / "quickstart.yaml"
-    conf.write_text(_CONF.format(port=free_port()))
+    conf.write_text(CONF.format(port=free_port()))
     done = submit_in_background("quickstart", "--conf", str(conf), "--scale", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "output").write_text(done.stdout)
@@ -135,7 +135,7 @@ def test_quickstart_foreign_folder_rejected(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "thesis.txt").write_text("years of work")
     conf = tmp_path / "quickstart.yaml"
-    conf.write_text(_CONF.format(port=1))
+    conf.write_text(CONF.format(port=1))
     done = submit("quickstart", "--conf", str(conf))
     assert done.returncode == 78
     assert "did not create" in done.stderr

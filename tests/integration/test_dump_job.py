@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -87,6 +88,12 @@ def test_start_queues_tables_in_given_order(run: Run, store: FileProgress) -> No
     assert done.stdout.strip() == pending_tasks(store)[0].id
 
 
+@pytest.mark.parametrize(("options", "share"), [((), 0.1), (("--remove",), None)])
+def test_start_limits_what_dump_deletes(run: Run, store: FileProgress, options: tuple[str, ...], share: float) -> None:
+    assert run("start", "--table", "public.prices", *options).returncode == 0
+    assert [task.request.max_removed for task in pending_tasks(store)] == [share]
+
+
 def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
     done = run("start", "--table", "public.prices", "--keys", '[["eu", "2026-01-01"], ["us", "2026-01-02"]]')
     assert done.returncode == 0, done.stderr
@@ -104,6 +111,9 @@ def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
         (("start",), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--table", "public.orders"), 64, "no tables to dump, or two selections"),
         (("start", "--all", "--keys", "[1]"), 64, "no tables to dump, or two selections"),
+        (("start", "--table", "public.orders", "--keys", '["abc"]'), 64,
+         "--keys: entry 1 is no value of column id, which is integer"),
+        (("start", "--table", "public.orders", "--keys", "[1]", "--remove"), 64, "a dump of --keys deletes nothing"),
         (("start", "--table", "public.orders", "--keys", "[[1, 2]]"), 64,
          "--keys: entry 1 has 2 values, the key has 1 columns"),
         (("pause", "20000101-000000-000-0000"), 78, "there is no dump 20000101-000000-000-0000"),
@@ -170,10 +180,36 @@ def test_start_wait_ends_with_dump(
         while "public.orders: running, 7 rows" not in lines:
             lines.append(process.stderr.readline().rstrip("\n"))
             assert process.poll() is None, lines
+        assert any(f"capture does not run, and dump {dump_id} waits for it" in line for line in lines)
         save_progress(store, task.fail(error) if error else task.complete())
         _, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert err.strip().endswith(last)
+
+
+def test_start_wait_interrupted_leaves_dump_queued(
+    command: Callable[..., subprocess.Popen[str]], store: FileProgress
+) -> None:
+    with command("start", "--table", "public.orders", "--wait") as process:
+        assert process.stdout is not None and process.stderr is not None
+        dump_id = process.stdout.readline().strip()
+        while "queued" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"dump {dump_id} stays queued; dump cancel {dump_id} cancels it" in err
+    assert [task.id for task in pending_tasks(store)] == [dump_id]
+
+
+def test_cancel_dismisses_failed_dump_by_id(run: Run, store: FileProgress) -> None:
+    first = run("start", "--table", "public.orders").stdout.strip()
+    (task,) = pending_tasks(store)
+    save_progress(store, task.start().fail("a page of it is damaged"))
+    assert run("cancel").stderr.strip() == "no unfinished dump"
+    assert run("cancel", first).stdout == f"{first} public.orders cancelled\n"
+    (entry,) = json.loads(run("status", "--json").stdout)
+    assert (entry["state"], entry["error"]) == ("cancelled", "a page of it is damaged")
 
 
 def test_import_needs_no_database_libraries() -> None:

@@ -161,18 +161,26 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     only = high.end.removes.keys if high.end.removes else None
     visible = Snapshot.parse(began.snapshot) if began.snapshot else None
     newest: dict[Key, Event] = {}
+    before: dict[Key, Event] = {}
     for event in sorted(events, key=lambda e: e.position):
         if event.table == high.table and event.position < high.position:
             if event.op == "t":
                 newest.clear()
+                before.clear()
             elif event.key is not None:
                 newest[event.key] = event
-    gone = sorted(
-        key for key, event in newest.items()
-        if event.op != "d" and event.position < began.position and (only is None or key in only)
-        and (visible is None or event.txid is None or event.position.incarnation < began.incarnation
-             or visible.sees(event.txid))
-    )
+                if event.position < began.position:
+                    before[event.key] = event
+
+    def is_row(event: Event) -> bool:
+        return event.op != "d" and event.position < began.position and (
+            visible is None or event.txid is None or event.position.incarnation < began.incarnation
+            or visible.sees(event.txid)
+        )
+
+    gone = sorted(key for key, event in newest.items() if is_row(event) and (only is None or key in only))
+    if high.end.max_removed is not None and len(gone) > high.end.max_removed * sum(map(is_row, before.values())):
+        return []
     at = high.position
     return [
         Event(Position(at.incarnation, at.lsn, number * 2), high.batch, high.lease_epoch, high.table, "d", key,

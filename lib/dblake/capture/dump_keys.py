@@ -6,10 +6,19 @@ Guarantee: a parsed key has one text per key column, in the form the database co
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from dblake.capture.dump_task import Key
 from dblake.core.errors import UsageError
+from dblake.core.schema import TableSchema
+
+_FORMS = (
+    (re.compile(r"(tiny|small|medium|big)?int(eger)?\b", re.IGNORECASE), re.compile(r"[-+]?\d+")),
+    (re.compile(r"uuid$", re.IGNORECASE), re.compile(r"\{?([0-9a-f]{4}-?){8}\}?", re.IGNORECASE)),
+    (re.compile(r"date$", re.IGNORECASE), re.compile(r"\d{1,6}-\d\d-\d\d( BC)?|-?infinity")),
+)
+"""Types, and what their values look like."""
 
 
 def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:
@@ -42,6 +51,19 @@ def parse_keys(text: str, columns: Sequence[str]) -> list[Key]:
                 f"--keys: entry {number} has a null, an array or an object as a value", next_step=f"give {shape}"
             )
     return [tuple(_text(value) for value in key) for key in keys]
+
+
+def require_typed(keys: Sequence[Key], schema: TableSchema) -> None:
+    """Raise UsageError for a key with a value that its column cannot hold; types other than the plainest are passed."""
+    types = {column.name: column.type for column in schema.columns}
+    for number, key in enumerate(keys, start=1):
+        for name, value in zip(schema.primary_key, key, strict=True):
+            form = next((form for kind, form in _FORMS if kind.match(types[name])), None)
+            if form is not None and not form.fullmatch(value):
+                raise UsageError(
+                    f"--keys: entry {number} is no value of column {name}, which is {types[name]}",
+                    next_step="give keys as the table has them",
+                )
 
 
 def _text(value: object) -> str:

@@ -24,14 +24,15 @@ _KEPT = timedelta(days=30)
 
 def queue_dump(
     store: ProgressStore, tables: Sequence[str], keys: Sequence[Key] | None = None, *, priority: int = 0,
-    removes: bool = False,
+    removes: bool = False, max_removed: float | None = None,
 ) -> str:
     """Queue a dump of ``tables`` in this order, or only of the rows with ``keys``; return its id, which sorts by time.
 
-    With ``removes`` those of the ``keys`` that no longer exist are deleted. Deletes the progress of dumps that finished
-    long ago.
+    With ``removes`` those of the ``keys`` that no longer exist are deleted. If a dump of a whole table did not return
+    more than the share ``max_removed`` of its rows, it deletes none of them; None is no limit. Deletes the progress of
+    dumps that finished long ago.
     """
-    return _queue(store, tables, keys, None, priority=priority, removes=removes)
+    return _queue(store, tables, keys, None, priority=priority, removes=removes, max_removed=max_removed)
 
 
 def queue_verification(
@@ -75,6 +76,22 @@ def request_ids(store: ProgressStore) -> Sequence[str]:
 def set_control(store: ProgressStore, request: DumpRequest, control: Control) -> None:
     """Run, pause or cancel a table's dump; capture applies it before the table's next chunk."""
     _write_request(store, replace(request, control=control))
+
+
+def dismiss_failed(store: ProgressStore, dump_id: str | None, table: str | None) -> set[tuple[str, str]]:
+    """Mark failed dumps as cancelled, which ``status`` does not report; return their ids and tables.
+
+    Only those with an id, or of a table; None is any.
+    """
+    dismissed = set()
+    for path in store.list(_PROGRESS):
+        if document := store.read(path):
+            progress = DumpProgress.from_document(path, document)
+            is_meant = dump_id in (None, progress.id) and table in (None, progress.table)
+            if is_meant and progress.state is DumpState.FAILED:
+                store.write(path, replace(progress, state=DumpState.CANCELLED).to_document())
+                dismissed.add((progress.id, progress.table))
+    return dismissed
 
 
 def read_control(store: ProgressStore, task: DumpTask) -> Control:

@@ -178,7 +178,7 @@ def _open_chunk(part: RangeReader, number: int) -> OpenChunk:
     request = part.task.request
     return OpenChunk(
         request.id, request.table, number, part.closes, request.keys if request.removes else None,
-        verify=request.verify, sampled=part.task.is_sampled,
+        verify=request.verify, sampled=part.task.is_sampled, max_removed=request.max_removed,
     )
 
 

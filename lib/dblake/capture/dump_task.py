@@ -57,7 +57,8 @@ class DumpRequest:
 
     A higher ``priority`` is read first, and preempts a table that is being read between two chunks. With ``verify`` the
     rows land to be compared, not as data, and only about the share ``sample`` of the table's key ranges is read. With
-    ``removes`` those of the ``keys`` that no longer exist are deleted.
+    ``removes`` those of the ``keys`` that no longer exist are deleted. ``max_removed`` is the share of the table's rows
+    that the end of a whole table's dump may delete; None is all.
     """
 
     id: str
@@ -70,10 +71,11 @@ class DumpRequest:
     verify: bool = False
     sample: float = 1.0
     removes: bool = False
+    max_removed: float | None = None
 
     def to_document(self) -> Document:
         """Return the request as a progress document; options that are not set are left out."""
-        defaults = {"verify": False, "sample": 1.0, "removes": False}
+        defaults = {"verify": False, "sample": 1.0, "removes": False, "max_removed": None}
         return {name: value for name, value in asdict(self).items() if defaults.get(name, ...) != value}
 
     @classmethod

@@ -11,6 +11,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from dblake.capture.activity import ActivityLog
 from dblake.capture.batch import BatchBuilder
 from dblake.capture.catalog_scan import CatalogScan, scan_at_start
 from dblake.capture.catalog_scanner import CatalogScanner
@@ -67,7 +68,9 @@ class Loop:
         settings, source = capture.settings, capture.source
         reached = landing.reached
         epoch = reached.lease_epoch + 1 if reached else 1
-        self._detector = StaleTableDetector(source, capture.store, auto=settings.redump)
+        self._detector = StaleTableDetector(
+            source, capture.store, auto=settings.redump, max_removed=capture.dump_settings.max_removed
+        )
         scan = capture.retrying(START_SECONDS)(scan_at_start, source)
         self._log = LogConnection(capture, start)
         windows = Windows()
@@ -87,7 +90,11 @@ class Loop:
         self._apply_scan(scan)
         self._scanner = CatalogScanner(source)
         self._heartbeat = Heartbeat(source, settings.heartbeat_seconds)
-        logger.info("capture of %s starts: lease epoch %d", source.name, epoch)
+        place = f"{start.incarnation}/{start.resume.token}" if start.resume else "where it begins"
+        self._tables = len(scan.tables)
+        self._activity = ActivityLog(capture.store, source.name, self._tables, place, epoch)
+        self._beat: tuple[str, float] | None = None
+        self._lag: float | None = None
         self._began = time.monotonic()
         self._fence: str | None = None
         self._fence_landed = False
@@ -108,6 +115,7 @@ class Loop:
             self._log.close()
             self._heartbeat.close()
             self._scanner.close()
+            self._activity.end(str(self._batches.log_position))
 
     def _follow(self, until: Until) -> None:
         end = time.monotonic() + until.seconds if until.seconds is not None else float("inf")
@@ -124,7 +132,9 @@ class Loop:
             if self._dumps.error:
                 raise self._dumps.error
             now = time.monotonic()
+            self._activity.report(self.landed.rows, str(self._batches.log_position), self._tables, self._lag)
             if until.caught_up and self._has_caught_up():
+                self._activity.on_caught_up(self.landed.rows)
                 return
             if (self._capture.stop.is_set() or now >= end) and grace_end == float("inf"):
                 logger.info("capture of %s ends at the end of the current transaction", self._capture.source.name)
@@ -134,7 +144,7 @@ class Loop:
                 if now >= grace_end or (not in_transaction and not self._dumps.is_busy):
                     return
             elif self._heartbeat.is_due:
-                self._heartbeat.write()
+                self._beat = self._heartbeat.write(), now
                 self._scanner.request()
             if scan := self._scanner.take():
                 self._apply_scan(scan)
@@ -186,13 +196,16 @@ class Loop:
             self._dumps.on_landed(chunk)
         if self._fence in batch.heartbeats:
             self._fence_landed = True
+        if self._beat and self._beat[0] in batch.heartbeats:
+            self._lag = time.monotonic() - self._beat[1]
+            self._activity.on_caught_up(self.landed.rows)
         failpoint("capture.before_acknowledge")
         self._log.acknowledge(batch.resume)
         failpoint("capture.acknowledged")
 
     def _apply_scan(self, scan: CatalogScan) -> None:
         """Follow, suspend or remove tables as the catalog shows, and queue dumps of those that require one."""
-        is_queued = self._lifecycle.apply(scan)
+        is_queued, self._tables = self._lifecycle.apply(scan), len(scan.tables)
         if self._detector.apply(scan.fingerprints, read_at=scan.read_at) or is_queued:
             self._dumps.on_dump_queued()
 

@@ -21,7 +21,8 @@ class OpenChunk:
     ``closes`` is set for the chunk that ends a table's dump: where the dump began; ``removes`` are the keys of a dump
     that deletes those of them that no longer exist. ``log_schema`` is the table's last schema in the log since the low
     watermark, if there is one. ``discarded`` is why the chunk does not count. With ``verify`` its rows are compared
-    with state, and are no data; ``sampled`` if they are those of some key ranges only.
+    with state, and are no data; ``sampled`` if they are those of some key ranges only. ``max_removed`` is what was
+    requested.
     """
 
     dump_id: str
@@ -31,6 +32,7 @@ class OpenChunk:
     removes: tuple[tuple[str, ...], ...] | None = None
     verify: bool = False
     sampled: bool = False
+    max_removed: float | None = None
     chunk_id: str = field(default_factory=lambda: str(uuid4()))
     high_value: str = field(default_factory=lambda: str(uuid4()))
     read: ChunkRead | None = None
@@ -66,4 +68,5 @@ class OpenChunk:
             began=self.closes if self.removes is None else None,
             removes=Removal(self.closes, self.removes) if self.closes and self.removes is not None else None,
             sampled=self.sampled,
+            max_removed=self.max_removed if self.closes and self.removes is None else None,
         )

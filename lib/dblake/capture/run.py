@@ -79,11 +79,15 @@ class Capture:
         source, store = self._context.source, self._context.store
         self._context.retrying(START_SECONDS)(source.recreate_slot)
         tables = source.tables()
-        queued = {task.table for task in pending_tasks(store) if task.is_whole_dump and not task.ranges}
+        queued = {
+            task.table for task in pending_tasks(store)
+            if task.is_whole_dump and not task.ranges and task.request.max_removed is None
+        }
         missing = [table.table for table in tables if table.primary_key and table.table not in queued]
         if missing:
             queue_dump(store, missing)
-        self._record_gap({task.table: task.id for task in pending_tasks(store) if task.is_whole_dump})
+        unlimited = [task for task in pending_tasks(store) if task.request.max_removed is None]
+        self._record_gap({task.table: task.id for task in unlimited if task.is_whole_dump})
         keyless = [table.table for table in tables if not table.primary_key]
         if keyless:
             logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))

@@ -31,7 +31,8 @@ class DumpSettings:
 
     ``delay`` is the minimum pause between two chunks, in seconds; ``share`` is the maximum fraction of its time that a
     reader works. While a watermark takes longer than ``max_latency`` seconds to write, the database counts as
-    overloaded and the pauses grow.
+    overloaded and the pauses grow. ``max_removed`` is the largest share of a table's rows that a dump deletes whose
+    cause removes none.
     """
 
     chunk_size: int
@@ -39,3 +40,4 @@ class DumpSettings:
     readers: int
     share: float
     max_latency: float | None
+    max_removed: float

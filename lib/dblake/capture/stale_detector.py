@@ -77,8 +77,9 @@ class SavedFingerprint:
 class StaleTableDetector:
     """The stale tables of one source. With ``auto`` it queues their dumps, otherwise it only reports them."""
 
-    def __init__(self, source: Source, store: ProgressStore, *, auto: bool) -> None:
-        self._source, self._store, self._auto = source, store, auto
+    def __init__(self, source: Source, store: ProgressStore, *, auto: bool, max_removed: float | None = None) -> None:
+        """``max_removed``: the share of a table's rows that a dump may delete whose cause removes none; None is all."""
+        self._source, self._store, self._auto, self._max_removed = source, store, auto, max_removed
         documents = ((path, store.read(path)) for path in store.list(_FINGERPRINTS))
         saved = (SavedFingerprint.from_document(path, document) for path, document in documents if document)
         self._saved = {fingerprint.table: fingerprint for fingerprint in saved}
@@ -117,7 +118,7 @@ class StaleTableDetector:
         """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done."""
         queued = {
             task.table: task.id for task in pending_tasks(self._store)
-            if task.is_whole_dump and task.progress.state is DumpState.QUEUED
+            if task.is_whole_dump and task.progress.state is DumpState.QUEUED and task.request.max_removed is None
         }
         if missing := [table for table in reasons if table not in queued]:
             queued |= dict.fromkeys(missing, queue_dump(self._store, missing))
@@ -136,7 +137,7 @@ class StaleTableDetector:
                 delete_stale_table(self._store, row["table"])
                 self._expect_new_file(row["table"])
             elif statement.get("rewrites"):
-                self._report(row["table"], "a statement moved its rows", None)
+                self._report(row["table"], "a statement rewrote it, or may have changed its rows", None)
         has_news = any(
             row["kind"] == DDL or (row["kind"] == SCHEMA and not self._has_schema(row)) for row in changes
         )
@@ -154,7 +155,9 @@ class StaleTableDetector:
             saved = self._saved.get(table)
             why = self._renamed_reason(current) if saved is None else stale_reason(saved, current)
             if self._auto and (table in uncovered or why) and self._can_be_dumped(current):
-                self._report(table, uncovered.get(table) or why or "", self._queue_dump(table))
+                removes_none = table not in uncovered and saved is not None and rows_reason(saved, current) is None
+                dump_id = self._queue_dump(table, is_limited=removes_none)
+                self._report(table, uncovered.get(table) or why or "", dump_id)
                 is_queued = True
             elif why and table not in uncovered and self._can_be_dumped(current):
                 self._report(table, why, None)
@@ -203,16 +206,25 @@ class StaleTableDetector:
         elif not self._auto:
             logger.warning("table %s changed without row events: %s. Next: dump start --table '%s'", table, why, table)
 
-    def _queue_dump(self, table: str) -> str:
-        """Return the id of a queued dump of the whole table that has not started, queueing one if there is none."""
+    def _queue_dump(self, table: str, *, is_limited: bool) -> str:
+        """Return the id of a queued dump of the whole table that has not started, queueing one if there is none.
+
+        Unless ``is_limited`` it is one whose end deletes however many rows it does not return.
+        """
         for task in pending_tasks(self._store):
-            if task.table == table and task.is_whole_dump and task.progress.state is DumpState.QUEUED:
+            is_unstarted = task.is_whole_dump and task.progress.state is DumpState.QUEUED
+            if task.table == table and is_unstarted and (is_limited or task.request.max_removed is None):
                 return task.id
-        return queue_dump(self._store, [table])
+        return queue_dump(self._store, [table], max_removed=self._max_removed if is_limited else None)
 
 
 def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
     """Return why a table's rows may differ from what its row events show; None if they cannot."""
+    return rows_reason(saved, current) or _columns_reason(saved, current)
+
+
+def rows_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
+    """Return why a table may have other rows, or have lost some, without row events."""
     if missing := set(saved.bodies) - set(current.bodies):
         is_recreated = any(body.startswith("table") for body in missing)
         if not is_recreated and all(body.startswith("file") and "partition" not in body for body in missing):
@@ -222,6 +234,11 @@ def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | No
         return "a table was attached to it as a partition"
     if saved.published and current.published and saved.published != current.published:
         return "its publication changed, so that changes may be missing in the log"
+    return None
+
+
+def _columns_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
+    """Return why the rows of a table, which are the same, may have other values without row events."""
     numbers = {column.number for column in saved.columns.values()}
     for name, column in current.columns.items():
         former = saved.columns.get(name)

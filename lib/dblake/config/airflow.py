@@ -11,21 +11,21 @@ from pydantic import Field
 
 from dblake.config.section import Section
 
-_SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
+SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
 
 
 class AirflowConfig(Section):
     """When Airflow runs the jobs and how often it retries; see docs/airflow.md."""
 
     schedule: str | None = Field(
-        "*/15 * * * *", pattern=_SCHEDULE,
+        "*/15 * * * *", pattern=SCHEDULE,
         description="Cron, @hourly and the like, or @continuous for one run after another; null: triggered runs only.",
     )
     capture: Literal["bounded", "supervised"] = Field(
         "bounded", description="bounded: each run captures until caught up; supervised: capture runs outside Airflow."
     )
     verify_schedule: str | None = Field(
-        None, pattern=_SCHEDULE,
+        None, pattern=SCHEDULE,
         description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",
     )
     retries: int = Field(3, ge=0, description="Retries of a job that ended with 75 or was killed.")

@@ -61,6 +61,11 @@ class DumpConfig(Section):
     readers: int = Field(
         defaults.CHUNK_READERS, ge=1, le=8, description="Concurrent chunk readers, each with its own connection."
     )
+    max_removed: float = Field(
+        defaults.MAX_REMOVED_SHARE, ge=0, le=1,
+        description="Largest share of a table's rows that the end of a dump deletes because it did not return them; if "
+                    "there are more, it deletes none, and `status` names them. `dump start --remove` lifts the limit.",
+    )
     share: float = Field(defaults.READER_SHARE, gt=0, le=1, description="Share of its time that a reader may work.")
     max_latency: float | None = Field(
         None, gt=0,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from dblake.config.airflow import AirflowConfig
+from dblake.config.faults import describe_value
 from dblake.config.file import ConfigFile
 from dblake.config.models import Config
 from dblake.config.outputs import OUTPUT_TYPES
@@ -67,7 +68,7 @@ def _describe_fault(file: ConfigFile, error: Any) -> str:
         keys = _field_keys(section) if section and len(parts) == 3 else _section_keys(parts[:-1])
         near = difflib.get_close_matches(parts[-1], keys, n=1)
         return f"{where} is not a key" + (f", did you mean {near[0]}?" if near else "")
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+    return f"{where}: {describe_value(error)}"
 
 
 def _section_keys(section: list[str]) -> list[str]:

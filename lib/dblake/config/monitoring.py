@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from dblake.config.file import ConfigFile
 from dblake.config.section import Section
 
+AGE = r"^[1-9][0-9]*[smhd]$"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -27,7 +28,7 @@ class VerifyConfig(Section):
     """Comparing state with the source: `verify`."""
 
     max_age: str | None = Field(
-        None, pattern=r"^[1-9][0-9]*[smhd]$",
+        None, pattern=AGE,
         description="Age after which `status` reports a table's newest verification: a number and s, m, h or d, such "
                     "as 24h; null: never.",
     )

@@ -18,6 +18,7 @@ from dblake.config.section import Section
 from dblake.core.names import TableFilter
 
 OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
+WEB_ADDRESS = r"^https?://"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _BUILT_IN_FORMATS = ("native", "debezium", "avro")
 _SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
@@ -206,7 +207,7 @@ class HttpOutput(OutputConfig):
     """Requests to a web service."""
 
     type: Literal["http"] = Field(description="http")
-    url: str = Field(pattern=r"^https?://", description="Where batches are sent with POST.")
+    url: str = Field(pattern=WEB_ADDRESS, description="Where batches are sent with POST.")
     batch: int = Field(500, ge=1, description="Maximum events per request.")
     timeout_seconds: float = Field(30.0, gt=0, description="How long one request may take.")
     headers: dict[str, Any] = Field(

@@ -16,6 +16,7 @@ from dblake.core import defaults
 from dblake.core.names import TableFilter, default_server_object
 
 SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _NAMED_BY_SOURCE = ("slot", "publication")
@@ -64,7 +65,7 @@ class SourceConfig(Section):
         "pgoutput", description="PostgreSQL only: the logical decoding plugin; wal2json where pgoutput is unavailable."
     )
     slot: str = Field(
-        "", pattern=r"^[a-z0-9_]{1,63}$", description="PostgreSQL only: the replication slot.",
+        "", pattern=SLOT_NAME, description="PostgreSQL only: the replication slot.",
         json_schema_extra=shown_default("`null`: `dblake_<name>`"),
     )
     publication: str = Field(

@@ -9,12 +9,14 @@ from pydantic import Field
 
 from dblake.config.section import Section
 
+SIZE = r"^[1-9][0-9]*[kmg]$"
+
 
 class ReconcileConfig(Section):
     """Landing → events."""
 
     max_bytes_per_trigger: str = Field(
-        "256m", pattern=r"^[1-9][0-9]*[kmg]$", description="Landing bytes per micro-batch, about."
+        "256m", pattern=SIZE, description="Landing bytes per micro-batch, about."
     )
     trigger_seconds: float = Field(
         1.0, ge=0, description="With --continuous: minimum seconds from the start of a micro-batch to the next one's."
@@ -48,7 +50,9 @@ class MaintainConfig(Section):
     vacuum_hours: int = Field(
         168, ge=168, description="Hours before a file that left its table is deleted; also the reach of time travel."
     )
-    tombstone_days: int = Field(30, ge=1, description="Retention of deleted keys in state tables.")
+    tombstone_days: int = Field(
+        30, ge=1, description="Retention of deleted keys in state tables, of the frontier and of results of `check`."
+    )
     landing_days: int | None = Field(
         None, ge=1, description="Retention of reconciled landing batches; null: unlimited, so all can be decoded again."
     )

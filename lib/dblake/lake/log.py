@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -196,12 +196,15 @@ def commit_rows(
         ) from error
 
 
-def commit_files(path: str, table: DeltaTable, application: str, batch: int, files: Iterable[DataFile]) -> None:
+def commit_files(
+    path: str, table: DeltaTable, application: str, batch: int, files: Iterable[DataFile],
+    notes: Mapping[str, str] | None = None,
+) -> None:
     """Add files that lie in the table's folder in one commit that carries ``application`` and ``batch``.
 
-    ``table`` is the table at ``path`` as it was read. Raises TableUnavailable if the application's version, or the
-    table's schema, was changed after it was read: then none of the files is visible. The caller has checked that
-    ``batch`` is newer, and holds the commit lock.
+    ``table`` is the table at ``path`` as it was read, ``notes`` become metadata of the commit. Raises TableUnavailable
+    if the application's version, or the table's schema, was changed after it was read: then none of the files is
+    visible. The caller has checked that ``batch`` is newer, and holds the commit lock.
     """
     now = int(time.time() * 1000)
     added: list[AddAction | RemoveAction] = [
@@ -209,7 +212,9 @@ def commit_files(path: str, table: DeltaTable, application: str, batch: int, fil
     ]
     try:
         with confirmed_commit(path) as metadata:
-            properties = CommitProperties(metadata, app_transactions=[Transaction(application, batch)])
+            properties = CommitProperties(
+                metadata | dict(notes or {}), app_transactions=[Transaction(application, batch)]
+            )
             table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
     except CommitFailedError as error:
         raise TableUnavailable(

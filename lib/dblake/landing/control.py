@@ -69,7 +69,8 @@ class ChunkEnd:
     the chunk's first row in landing (its low watermark or its first rows). ``rows`` counts the rows that the chunk
     read. The last chunk of a whole table is empty and read after all others have landed: its ``began`` is set, and
     every existing key was returned since then. That of a dump of given keys is read only if the dump removes those that
-    no longer exist: it has ``removes`` instead, the keys and where the dump began.
+    no longer exist: it has ``removes`` instead, the keys and where the dump began. ``max_removed`` is the share of the
+    table's rows from before the dump that its end may delete, None if that is any: beyond it none is deleted.
 
     Of chunks read to verify the copy, the last one has ``began`` for given keys, too; ``repeat`` is why a chunk cannot
     be compared, and ``sampled`` is true if some of the table's key ranges are not read.
@@ -89,6 +90,7 @@ class ChunkEnd:
     removes: Removal | None = None
     repeat: str | None = None
     sampled: bool = False
+    max_removed: float | None = None
 
     def to_json(self) -> bytes:
         """Return one canonical line."""
@@ -108,6 +110,10 @@ class ChunkEnd:
     def dump_start(self) -> DumpStart | None:
         """Where the dump that ends with this chunk began, if it deletes keys that it did not return."""
         return self.removes.began if self.removes else self.began
+
+    def withholds(self, absent: int, known: int) -> bool:
+        """Return True if the dump that ends here deletes nothing: too many of the ``known`` keys are absent from it."""
+        return self.max_removed is not None and absent > self.max_removed * known
 
     def window(self, *, chunk_id: str, table: str, lease_epoch: int, high: Position) -> ChunkWindow:
         """Return the window that this row closes. Raises ValueError if the high watermark precedes the low one."""

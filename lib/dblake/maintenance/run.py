@@ -33,6 +33,7 @@ from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.query import instant, query_rows
 from dblake.lake.tables import has_table, maps_columns, open_table
 from dblake.landing.columns import BATCH, COMMITTED_AT, LANDED_AT, RESUME_METADATA
+from dblake.maintenance.bookkeeping import old_frontier_sql, old_results_sql, old_windows_sql
 from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
 from dblake.maintenance.landing_expiry import last_expired_batch
 from dblake.maintenance.tombstones import expired_tombstones_sql
@@ -117,6 +118,7 @@ class Maintenance:
         self._frontier = read_frontier(paths)
         expired_at = self._now - timedelta(days=settings.tombstone_days)
         self._expired_frontier = read_frontier(paths, until=expired_at)
+        self._history_begins = min(expired_at, self._now - timedelta(hours=settings.vacuum_hours))
         vacuumed = _last_run(paths, Application.vacuum(paths.source))
         self.is_vacuum_due = vacuumed is None or vacuumed <= self._now - _VACUUM_INTERVAL
         """Whether this run removes old files."""
@@ -139,9 +141,11 @@ class Maintenance:
             *(partial(self._maintain_state, f"state {table}", paths.state(*split_qualified(table)), table)
               for table in states),
             partial(self._maintain, "schemas", paths.schemas),
-            partial(self._maintain, "windows", paths.windows),
-            partial(self._maintain, "frontier", paths.frontier),
-            partial(self._maintain, "check results", paths.check_results),
+            partial(self._maintain, "windows", paths.windows, self._expire(lambda: old_windows_sql(paths))),
+            partial(self._maintain, "frontier", paths.frontier,
+                    self._expire(lambda: old_frontier_sql(paths, self._history_begins))),
+            partial(self._maintain, "check results", paths.check_results,
+                    self._expire(lambda: old_results_sql(paths, self._history_begins))),
             partial(self._maintain, "redecoded", paths.redecoded),
         ]
         return {task.args[0]: task for task in tasks if has_table(task.args[1])}
@@ -175,6 +179,15 @@ class Maintenance:
         logger.info("%s: %d files before, %d after, %d rows deleted%s", name, result.files_before, result.files_after,
                     deleted, ", old files removed" if result.vacuumed else "")
         return result
+
+    def _expire(self, find_old: Callable[[], str | None]) -> Callable[[str], int]:
+        """Return a function that deletes the rows of a table which a condition names, once a day."""
+
+        def expire(path: str) -> int:
+            condition = find_old() if self.is_vacuum_due else None
+            return delete(self.spark, path, condition) if condition and _has_rows(path, condition) else 0
+
+        return expire
 
     def _expire_landing(self, path: str) -> int:
         """Delete old batches that reconcile has read and no open window needs; return the number of rows."""

@@ -3,7 +3,7 @@
 Place: part of ``tail``. Guarantee: the deletes equal those of ``reconcile.phantoms``: a key is deleted exactly if its
 newest event before the dump's end precedes the dump's begin, is not a delete, and was visible to the dump's first
 chunk; a dump of given keys deletes only those of them. All earlier events of the table are compared by their keys, so a
-caller bounds how many bytes that may be.
+caller bounds how many bytes that may be. A dump that lacks more keys than it may delete deletes none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ def phantoms(ending: Ending, schema: TableSchema, log: EventLog | None, tail: pa
         only = pa.array([key_text_of(list(key)) for key in removes.keys], pa.string())
         is_truncate = pc.equal(known["op"], TRUNCATE)
         known = known.filter(pc.or_(is_truncate, pc.is_in(join_chunks(key_text(join_chunks(known["key"]))), only)))
-    gone = _gone(_since_truncate(known), schema, began)
+    known = _since_truncate(known)
+    gone = _gone(known, schema, began)
+    if ending.end.max_removed is not None:
+        before = Wanted(until=Position(began.incarnation, began.lsn - 1, 2**62))
+        earlier = before.filter(known.append_column("batch", pa.repeat(1, known.num_rows)))
+        if ending.end.withholds(len(gone), len(_gone(earlier, schema, began))):
+            gone = []
     # The order of reconcile: by the entries of the key.
     keys = sorted(gone, key=lambda key: sorted(key.items()))
     rows = [_event(ending, schema, key, number) for number, key in enumerate(keys)]

@@ -47,10 +47,13 @@ def gap_rows(preceding: int | None, survey: Survey) -> list[dict[str, Any]]:
     return rows
 
 
-def ledger_rows(ended: Iterable[Ending], written: Written, orphans: Mapping[WatermarkRow, int]) -> list[dict[str, Any]]:
+def ledger_rows(
+    ended: Iterable[Ending], written: Written, withheld: Mapping[str, str], orphans: Mapping[WatermarkRow, int]
+) -> list[dict[str, Any]]:
     """Return WINDOWS rows for ended and orphaned chunks.
 
-    ``orphans`` maps low watermarks without a high one to the batch that began a later lease epoch.
+    ``withheld`` is, by the id of a dump's last chunk, why it deletes nothing. ``orphans`` maps low watermarks without a
+    high one to the batch that began a later lease epoch.
     """
     rows = []
     for ending in ended:
@@ -63,7 +66,8 @@ def ledger_rows(ended: Iterable[Ending], written: Written, orphans: Mapping[Wate
         rows.append(_chunk_columns(row) | {
             "dump_id": end.dump_id, "low_lsn": end.low_lsn, "high_lsn": row.lsn, "rows_read": end.rows,
             "rows_emitted": emitted, "rows_dropped": end.rows - emitted - filled, "rows_filled": filled,
-            "rows_removed": removed, "status": end.status, "reason": end.reason, "closed_at": row.committed_at,
+            "rows_removed": removed, "status": end.status, "reason": end.reason or withheld.get(row.chunk_id),
+            "closed_at": row.committed_at,
             "schema_id": end.schema_id, "began": began, "batch": row.batch,
         })
     for low, batch in orphans.items():

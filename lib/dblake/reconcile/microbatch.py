@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -26,7 +27,7 @@ from dblake.reconcile.earlier_rows import beginnings, tables_before_in_landing, 
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, KNOWN, chunk_keys, in_window_keys, log_keys, returned_keys
 from dblake.reconcile.known_keys import KnownKeys
 from dblake.reconcile.landing_files import LandingFiles
-from dblake.reconcile.phantoms import candidate_phantoms, dump_ends, phantoms
+from dblake.reconcile.phantoms import absent_keys, candidate_phantoms, dump_ends, phantoms
 from dblake.reconcile.plan import Plan, closing_windows
 from dblake.reconcile.runner import Runner
 from dblake.reconcile.task import ChunkCounts, TaskResult
@@ -38,10 +39,14 @@ _FEW = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The event files of a micro-batch, and how many rows of each chunk are in them."""
+    """The event files of a micro-batch, and how many rows of each chunk are in them.
+
+    ``withheld`` is, by the id of its last chunk, why a dump deletes none of the keys that it did not return.
+    """
 
     files: Sequence[EventFile]
     written: ChunkCounts
+    withheld: Mapping[str, str]
 
 
 class MicroBatch:
@@ -59,13 +64,15 @@ class MicroBatch:
         closing = [ending for ending in parse_endings(self._summary.watermarks) if ending.window]  # steps 2, 4
         plan = Plan(self._first, self._last, self._schemas, closing_windows(closing))
         chunks, written = self._chunks(closing), list[TaskResult]()                          # step 3: the chunks' rows
+        withheld: dict[str, str] = {}
         if in_window := self._keys_in_windows(plan):                                         # step 5: low < e ≤ high
             plan = self._evicting(chunks, in_window, plan)                                   # step 6: remove e.key
         if ended := self._preceded([ending for ending in closing if ending.end.dump_start], chunks, plan):
-            written += self._phantoms(chunks, plan, ended)
+            removals, withheld = self._phantoms(chunks, plan, ended)
+            written += removals
         written += self._runner.write(joined(chunks, self._summary.parts), plan, self._events)  # step 7: append
         files = [file for result in written for file in result.files]
-        return Reconciled(files, sum((result.written for result in written), Counter()))
+        return Reconciled(files, sum((result.written for result in written), Counter()), withheld)
 
     def _chunks(self, closing: Sequence[Ending]) -> list[Part]:
         """Find landing's chunk rows of the windows that close; raise if a window has other rows than it read."""
@@ -119,8 +126,13 @@ class MicroBatch:
             tables |= tables_with_unreturned_keys(self._summary.parts, chunks, plan, ended, landed)
         return [ending for ending in ended if ending.row.table in tables]
 
-    def _phantoms(self, chunks: Sequence[Part], plan: Plan, ended: Sequence[Ending]) -> list[TaskResult]:
-        """Write the events that delete keys that precede the dumps that end here and that the dumps did not return."""
+    def _phantoms(
+        self, chunks: Sequence[Part], plan: Plan, ended: Sequence[Ending]
+    ) -> tuple[list[TaskResult], dict[str, str]]:
+        """Write the events that delete keys that precede the dumps that end here and that the dumps did not return.
+
+        Returns what was written, and why dumps delete nothing, by the ids of their last chunks.
+        """
         tables = {ending.row.table for ending in ended}
         windows = {number for number, closing in enumerate(plan.windows) if closing.window.table in tables}
         known, truncates = self._known_keys.of_tables(ended, plan.schemas)
@@ -132,12 +144,31 @@ class MicroBatch:
         try:
             count = candidates.count()
             if not count:
-                return []
-            gone = phantoms(candidates, known, ends, few=count <= _FEW)
-            return self._runner.write_frame(gone, self._events, DELETE)
+                return [], {}
+            gone = absent_keys(candidates, known, ends, few=count <= _FEW)
+            withheld = _withheld(ended, candidates, gone)
+            if withheld:
+                gone = gone.where(~F.col("chunk").isin(sorted(withheld)))
+            return self._runner.write_frame(phantoms(gone, ends), self._events, DELETE), withheld
         finally:
             candidates.unpersist()
 
     def _with_new(self, truncates: Mapping[str, Sequence[Position]]) -> dict[str, list[Position]]:
         new = self._summary.truncates
         return {table: [*truncates.get(table, ()), *new.get(table, ())] for table in {*truncates, *new}}
+
+
+def _withheld(ended: Sequence[Ending], candidates: DataFrame, gone: DataFrame) -> dict[str, str]:
+    """Return why dumps delete none of their absent keys, by the ids of their last chunks."""
+    limited = [ending for ending in ended if ending.end.max_removed is not None]
+    if not limited:
+        return {}
+    known, absent = (
+        {row["chunk"]: row["count"] for row in keys.groupBy("chunk").count().collect()} for keys in (candidates, gone)
+    )
+    return {
+        ending.row.chunk_id: f"the dump did not return {absent[ending.row.chunk_id]:,} of "
+                             f"{known[ending.row.chunk_id]:,} rows, more than it may delete; they stay"
+        for ending in limited
+        if ending.end.withholds(absent.get(ending.row.chunk_id, 0), known.get(ending.row.chunk_id, 0))
+    }

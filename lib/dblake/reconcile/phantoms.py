@@ -4,7 +4,8 @@ Place: end of a micro-batch in which such a dump ends. It is an addition to DBLo
 the log. Rows can vanish without an event (lost log, a detached partition, rows deleted with logging disabled), and no
 upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump, is not a delete, and was
 visible to the dump's first chunk. Such a row no longer exists: a chunk would have returned it, or a later event would
-explain its absence. A dump of given keys that removes what is gone deletes only those of them.
+explain its absence. A dump of given keys that removes what is gone deletes only those of them; one of a whole table
+that lacks more keys than it may delete (``ChunkEnd.withholds``) deletes none, because it may have read too few.
 
 The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events.
 """
@@ -111,8 +112,8 @@ def candidate_phantoms(known: DataFrame, ends: DataFrame) -> DataFrame:
     )
 
 
-def phantoms(candidates: DataFrame, known: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
-    """Return EVENTS rows that delete the candidates which no longer exist, at the positions of the dumps' ends.
+def absent_keys(candidates: DataFrame, known: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
+    """Return the candidates that no longer exist.
 
     ``known`` are KNOWN rows, of which those between their table's dump's begin and end count: the key has an event, or
     a chunk returned it. ``candidates`` are those of ``candidate_phantoms``; set ``few`` if every task can hold them.
@@ -121,7 +122,11 @@ def phantoms(candidates: DataFrame, known: DataFrame, ends: DataFrame, *, few: b
     keys = candidates.select("chunk", KEY_TEXT)
     # The few candidates are broadcast, not the many later rows.
     present = later.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
-    gone = candidates.join(present.distinct(), ["chunk", KEY_TEXT], "left_anti")
+    return candidates.join(present.distinct(), ["chunk", KEY_TEXT], "left_anti")
+
+
+def phantoms(gone: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return EVENTS rows that delete the ``absent_keys``, at the positions of the ends of their dumps."""
     gone = gone.join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, "chunk")), "chunk")
     # A later dump deletes a key that an earlier one deleted only if a row of it was created in between.
     removed = F.lag("end").over(W.partitionBy("w_table", KEY_TEXT).orderBy("end"))

@@ -8,8 +8,9 @@ run, and of which batches, is left to ``stream``.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import groupby
 
@@ -38,6 +39,10 @@ from dblake.reconcile.task import ChunkCounts
 from dblake.reconcile.windows import Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.spark.append_table import AppendTable
 from dblake.spark.session import Session
+
+_WITHHELD = "dblake.withheld"
+"""Key of commit metadata of events: why dumps delete nothing, until the ledger has it."""
+_SEARCHED_COMMITS = 50
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +88,7 @@ class Reconciler:
         if behind < done:
             summary = self._survey(behind + 1, done)
             with commit_lock(self._ledger.path):
-                self._append_ledger(summary, self._counted(behind + 1, done), behind, done)
+                self._append_ledger(summary, self._counted(behind + 1, done), self._withheld(), behind, done)
 
     def reconcile(self, last: int) -> int:
         """Take all batches after those done up to ``last``; return the number of events.
@@ -117,7 +122,7 @@ class Reconciler:
         self._commit(written, done, last)
         failpoint("reconcile.events_appended")
         with commit_lock(self._paths.windows):
-            self._append_ledger(summary, _by_chunk(written.written), done, last)
+            self._append_ledger(summary, _by_chunk(written.written), written.withheld, done, last)
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
         return sum(file.rows for file in written.files)
@@ -164,21 +169,24 @@ class Reconciler:
                 )
             try:
                 commit_files(
-                    self._paths.events, table.delta, Application.reconcile(self._paths.source), last, written.files
+                    self._paths.events, table.delta, Application.reconcile(self._paths.source), last, written.files,
+                    {_WITHHELD: json.dumps(dict(written.withheld))} if written.withheld else {},
                 )
             except TableUnavailable:
                 if self._newest_run() != self._run:
                     raise _superseded() from None
                 raise
 
-    def _append_ledger(self, summary: Survey, written: Written, done: int, last: int) -> None:
+    def _append_ledger(
+        self, summary: Survey, written: Written, withheld: Mapping[str, str], done: int, last: int
+    ) -> None:
         ended = parse_endings(summary.watermarks)
         orphans = self._orphans(summary, ended, done)
         gaps = gap_rows(self._epoch_and_incarnation(done)[1], summary)
         if summary.epochs:
             newest = max(summary.epochs)
             self._last = newest, (summary.epochs[newest], summary.incarnations[newest])
-        self._ledger.append_rows(ledger_rows(ended, written, orphans) + gaps, last)
+        self._ledger.append_rows(ledger_rows(ended, written, withheld, orphans) + gaps, last)
 
     def _counted(self, first: int, last: int) -> Written:
         """Count the rows of each chunk among events that were committed before."""
@@ -186,6 +194,13 @@ class Reconciler:
         for row in self._events.query("chunk_id, batch, op", f"origin = '{DUMP}' AND batch BETWEEN {first} AND {last}"):
             counted[row["chunk_id"], row["batch"], row["op"]] += 1
         return _by_chunk(counted)
+
+    def _withheld(self) -> dict[str, str]:
+        """Return why dumps deleted nothing, as the newest commits of events record it."""
+        found: dict[str, str] = {}
+        for commit in self._events.opened().delta.history(_SEARCHED_COMMITS):
+            found |= json.loads(commit.get(_WITHHELD, "{}"))
+        return found
 
     def _orphans(self, summary: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
         """Return low watermarks whose lease epoch ended in these batches without a high one, each with that batch."""

@@ -11,22 +11,29 @@ PySpark is not imported, which takes a second.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from dblake.core.processes import stop_process
 from dblake.installation import spark_defaults
 from dblake.spark.jvm import GATEWAY, start_jvm
 from dblake.spark.master import EVERY_CORE, MASTER, configured_master, is_local_master, local_settings
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Session = Callable[[], "SparkSession"]
 """Returns the session, and starts Spark if it does not run yet."""
 
 _START = threading.Lock()
+_SILENCE_SECONDS, _JVM_STOP_SECONDS = 1.0, 3.0
 
 
 def session_of(app: str, warehouse: str = "", *, is_short: Callable[[], bool] = lambda: False) -> Session:
@@ -83,7 +90,8 @@ def _start_session(app: str, warehouse: str, settings: dict[str, str], *, is_sho
     builder = SparkSession.builder.appName(app)
     for key, value in configured.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _kept_handlers():
+        session = builder.getOrCreate()
     if has_jvm:
         require_jars(session, warehouse)
     trust_authority(session, warehouse)
@@ -101,6 +109,44 @@ def is_local(session: Session) -> bool:
     if GATEWAY in os.environ:
         return is_local_master(session().sparkContext.master)
     return is_local_master(configured_master())
+
+
+@contextmanager
+def _kept_handlers() -> Iterator[None]:
+    """Keep the process's handler of SIGINT: PySpark's cancels all Spark jobs, which fills the terminal with traces.
+
+    Restoring it afterwards would be too late for a signal that comes while the session starts.
+    """
+    context: Any = import_module("pyspark.core.context")
+    real = context.signal
+    context.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
+    try:
+        yield
+    finally:
+        context.signal = real
+
+
+def end_jvm() -> None:
+    """End the JVM that this process has started, within seconds; without a word of it about what that breaks off."""
+    pyspark = sys.modules.get("pyspark")
+    gateway = pyspark.SparkContext._gateway if pyspark else None
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    context = pyspark.SparkContext._active_spark_context if pyspark else None
+    if context is not None:
+        # Its connection to the JVM breaks, which it would report with a traceback.
+        if server := context._accumulatorServer:
+            server.handle_error = lambda *_: None
+        silent = threading.Thread(target=_silence, args=(context,), daemon=True)
+        silent.start()
+        silent.join(_SILENCE_SECONDS)
+    stop_process(process, _JVM_STOP_SECONDS)
+
+
+def _silence(context: SparkContext) -> None:
+    with suppress(Exception):
+        context.setLogLevel("OFF")
 
 
 def is_running() -> bool:

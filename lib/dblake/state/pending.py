@@ -25,7 +25,7 @@ def folded_batch(paths: Paths) -> int | None:
         return 0
     # Before events are opened, so that they are at least as far.
     frontier = read_frontier(paths)
-    if frontier.behind or _has_events_after(paths, frontier.batch):
+    if frontier.behind or has_events_after(paths, frontier.batch):
         return None
     changed = read_changed_tables(paths)
     application = Application.redecode(paths.source)
@@ -38,7 +38,7 @@ def folded_batch(paths: Paths) -> int | None:
     return frontier.batch
 
 
-def _has_events_after(paths: Paths, batch: int) -> bool:
+def has_events_after(paths: Paths, batch: int) -> bool:
     """Return False if no file of events holds a later batch; a file without statistics may hold one."""
     files = pa.table(open_table(paths.events).get_add_actions(flatten=True))
     if not files.num_rows:

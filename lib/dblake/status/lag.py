@@ -16,8 +16,12 @@ import pyarrow as pa
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.query import query_arrow
-from dblake.lake.tables import find_table
+from dblake.lake.tables import find_table, has_table
+from dblake.landing.columns import HEARTBEAT, HIGH, LOW, VERIFY_HIGH, VERIFY_LOW
+from dblake.state.pending import has_events_after
 
+_MARKS = (HEARTBEAT, LOW, HIGH, VERIFY_LOW, VERIFY_HIGH)
+"""Rows of landing that are no changes."""
 _STATISTICS = tuple(
     f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")
 )
@@ -36,14 +40,17 @@ class Stage:
     lag_transactions: int | None = None
 
 
-def read_stages(paths: Paths, state_batch: int, log_lag_bytes: int | None) -> dict[str, Stage]:
+def read_stages(paths: Paths, frontier_batch: int, log_lag_bytes: int | None) -> dict[str, Stage]:
     """Return the lag of landing, events and state, in this order.
 
-    ``state_batch`` is the landing batch that state has reached, ``log_lag_bytes`` the size of the log that has not
-    landed, None if unknown.
+    ``frontier_batch`` is the landing batch of the newest row of the frontier: without an event after it, state has
+    reached as far as events. ``log_lag_bytes`` is the size of the log that has not landed, None if unknown.
     """
     landing = _LandingStatistics(paths.landing)
     events_batch = newest_batch(paths.events, Application.reconcile(paths.source))
+    has_events = has_table(paths.events)
+    is_folded = frontier_batch > 0 and has_events and not has_events_after(paths, frontier_batch)
+    state_batch = max(frontier_batch, events_batch) if is_folded else frontier_batch
     return {
         "landing": landing.build_stage(landing.newest_batch, log_lag_bytes, None),
         "events": landing.build_stage(events_batch, *landing.count_pending(events_batch)),
@@ -85,14 +92,17 @@ class _LandingStatistics:
         )
 
     def count_pending(self, batch: int) -> tuple[int, int]:
-        """Return about how many bytes, and exactly how many log transactions, landed after a batch."""
+        """Return about how many bytes, and exactly how many transactions of captured tables, landed after a batch."""
         size = 0.0
         for file in self._files:
             first, last = file["min.batch"], file["max.batch"]
             size += file["size_bytes"] * max(last - max(batch, first - 1), 0) / (last - first + 1)
         if batch >= self.newest_batch:
             return round(size), 0
-        (row,) = self._query(f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn")
+        marks = ", ".join(f"'{kind}'" for kind in _MARKS)
+        (row,) = self._query(
+            f"SELECT count(*) AS n FROM t WHERE batch > {batch} AND last_in_txn AND kind NOT IN ({marks})"
+        )
         return round(size), row["n"]
 
     def _read_newest(self, file: dict[str, Any], batch: int) -> tuple[tuple[int, int | None], datetime | None]:

@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dblake.capture.activity import read_activity
 from dblake.capture.dump_queue import dump_status
 from dblake.capture.progress import ProgressStore
 from dblake.capture.stale_tables import read_stale_tables
 from dblake.capture.table_life import read_lives
+from dblake.capture.throttle import read_throttle
 from dblake.core.errors import DblakeError
 from dblake.core.source import LogRetention
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import read_schemas
 from dblake.quality.latest import read_newest_check
+from dblake.status.captured import describe_tables
 from dblake.status.dump_estimate import estimate_dump
 from dblake.status.lag import read_stages
 from dblake.status.problem import problem
@@ -31,8 +34,10 @@ from dblake.status.stage_problems import (
     log_problems,
     state_problems,
 )
-from dblake.status.table_problems import dump_problems, life_problems, stale_table_problems
+from dblake.status.table_problems import dump_problems, life_problems, removal_problems, stale_table_problems
 from dblake.status.verifications import read_verifications, verification_problems
+
+_FEW_TABLES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +51,37 @@ class SourceReport:
 
 def build_status(
     paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float,
-    max_verification_age_seconds: float | None = None,
+    max_verification_age_seconds: float | None = None, all_tables: bool = False,
 ) -> dict[str, Any]:
     """Return the document that ``status --json`` prints.
 
     ``log`` is null if the database was not contacted or is unreachable. A stage that lags by more than ``late_seconds``
     is a problem, and so is a table with a primary key whose newest verification is older than
-    ``max_verification_age_seconds``.
+    ``max_verification_age_seconds``. Rows and times of changes are read of all tables with ``all_tables``, else of all
+    if there are few.
     """
     dumps, lives, verifications = dump_status(store), read_lives(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
-    check = read_newest_check(paths)
+    check, activity = read_newest_check(paths), read_activity(store)
+    measured = lives if all_tables or len(lives) <= _FEW_TABLES else [t for t, life in lives.items() if life.reason]
     return {
         "source": paths.source,
         "position": stages["landing"].position,
         "stages": {name: asdict(stage) for name, stage in stages.items()},
         "log": asdict(source.log) if source.log else None,
         "tables": frontier.versions,
-        "captured": {table: asdict(life) for table, life in sorted(lives.items())},
+        "capture": asdict(activity) | {"running": activity.is_running()} if activity else None,
+        "captured": describe_tables(paths, lives, dumps, measured),
+        "throttle": {name: value for name, value in asdict(read_throttle(store)).items() if value is not None},
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "verifications": verifications,
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
-            *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds), *dump_problems(dumps),
+            *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity), *dump_problems(dumps),
             *stale_table_problems(read_stale_tables(store), dumps, lives), *life_problems(lives),
+            *removal_problems(paths),
             *state_problems(frontier.behind),
             *check_problems(check),
             *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),

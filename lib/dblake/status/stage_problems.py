@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dblake.capture.activity import Activity
 from dblake.core.source import LogRetention
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table, open_table
@@ -50,13 +51,20 @@ def _has_files(path: str) -> bool:
     return has_table(path) and len(open_table(path).file_uris()) > 0
 
 
-def lag_problems(stages: dict[str, Stage], seconds: float) -> list[dict[str, Any]]:
-    """Return a problem for each stage that lags by more than some seconds."""
-    return [
-        problem("late", None, f"{name} lags by {stage.lag_seconds:.0f} s", f"run {_JOBS[name]}")
-        for name, stage in stages.items()
-        if stage.lag_seconds is not None and stage.lag_seconds > seconds
-    ]
+def lag_problems(stages: dict[str, Stage], seconds: float, activity: Activity | None = None) -> list[dict[str, Any]]:
+    """Return a problem for each stage that lags by more than some seconds and has work to do.
+
+    ``activity`` is that of capture: whether it runs is part of landing's problem.
+    """
+    problems = []
+    for name, stage in stages.items():
+        if stage.lag_seconds is None or stage.lag_seconds <= seconds or stage.lag_transactions == 0:
+            continue
+        detail = f"{name} lags by {stage.lag_seconds:.0f} s"
+        if name == "landing" and activity is not None:
+            detail += ", and capture runs" if activity.is_running() else ": capture does not run"
+        problems.append(problem("late", None, detail, f"run {_JOBS[name]}"))
+    return problems
 
 
 def check_problems(check: Mapping[str, Any] | None) -> list[dict[str, Any]]:

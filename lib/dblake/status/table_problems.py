@@ -11,6 +11,8 @@ from typing import Any
 
 from dblake.capture.stale_tables import StaleTable
 from dblake.capture.table_life import LifeState, TableLife
+from dblake.lake.layout import Paths
+from dblake.lake.query import query_rows
 from dblake.status.problem import problem
 
 
@@ -20,6 +22,21 @@ def dump_problems(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         problem("dump_failed", d["table"], d["error"] or "", f"fix the cause, then dump start --table '{d['table']}'")
         for d in dumps if d["state"] == "failed" and d["id"] > done.get(d["table"], "")
+    ]
+
+
+def removal_problems(paths: Paths) -> list[dict[str, Any]]:
+    """Return a problem for each table whose newest whole dump did not return more rows than it may delete."""
+    rows = query_rows(
+        paths.windows,
+        "SELECT \"table\", last_value(reason ORDER BY incarnation, high_lsn) AS reason FROM t "
+        "WHERE began IS NOT NULL AND status = 'closed' GROUP BY \"table\" ORDER BY \"table\"",
+    )
+    return [
+        problem("removal_withheld", row["table"], row["reason"],
+                "rebuild the table's indexes at the source and dump it; if the rows are gone there, "
+                f"dump start --table '{row['table']}' --remove")
+        for row in rows if row["reason"]
     ]
 
 

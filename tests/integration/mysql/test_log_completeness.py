@@ -110,6 +110,21 @@ def test_log_filters_and_restarted_container(tmp_path: Path, lake: CaptureLake) 
         source.open_log(ResumePoint(1, resume.token), 1).close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_statement_in_other_letter_case_names_its_table(tmp_path: Path, lake: CaptureLake) -> None:
+    """A server that stores names in lower case writes statements to its log as they were typed."""
+    with MysqlServer("mariadb", tmp_path / "data", "--lower-case-table-names=1") as server:
+        server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id int PRIMARY KEY)", "INSERT INTO shop.t VALUES (1)")
+        backend = MysqlBackend(server)
+        source = backend.source("shop.*")
+        lake.capture(source, new_tables="dump")
+        assert len(lake.state("shop.t")) == 1
+        server.run("TRUNCATE TABLE SHOP.T", "INSERT INTO Shop.t VALUES (2)")
+        lake.capture(source, new_tables="dump")
+        assert sorted(lake.state("shop.t")) == [("2",)]
+
+
 SETTINGS = MysqlSettings("shop", "mysql", "db", 3306, "cap", "x", ("*.*",))
 VARIABLES = {"log_bin": "ON", "server_id": "1"}
 

@@ -15,6 +15,7 @@ import pytest
 
 from dblake.core.errors import PrerequisitesNotMet, SourceError
 from dblake.core.source import Check, ChunkRequest, InitPlan
+from dblake.source.mysql.connection import connect
 from dblake.source.mysql.grants import Grants
 from dblake.source.mysql.init import plan_init, run_init
 from dblake.source.mysql.preflight import preflight
@@ -240,7 +241,8 @@ def test_preflight_connect_failure_names_cause(settings: MysqlSettings, mysql_se
         ("connect", False, "source shop: wrong password, or there is no such user for this host")
     ]
     assert checked(port=1) == [
-        ("connect", False, "connection refused: no server listens there (source.host, source.port)")
+        ("connect", False, f"source shop: {settings.product} at {settings.host}:1: connection refused: "
+                           "no server listens there")
     ]
     other = {"mysql": "mariadb", "mariadb": "mysql"}[mysql_server.flavour]
     ((_, _, detail),) = checked(flavour=other)
@@ -260,6 +262,22 @@ NEEDED: list[tuple[str, Callable[[MysqlSource], object]]] = [
      lambda source: source.open_reader().read(ChunkRequest("shop.orders", 1, "", 10), lambda *_: None)),
     ("UPDATE ON dblake.watermark", lambda source: source.open_reader().mark(1, "x")),
 ]
+
+
+def test_init_names_anonymous_users(mysql_server: MysqlServer, settings: MysqlSettings) -> None:
+    """The server takes a login from their host for theirs, so that a right password counts as wrong."""
+    mysql_server.run("CREATE USER ''@'127.0.0.1' IDENTIFIED BY 'other'")
+    try:
+        plan = run_init(settings, mysql_server.user, mysql_server.password)
+        assert [warning for warning in plan.warnings if "DROP USER ''@'127.0.0.1'" in warning]
+        with pytest.raises(PrerequisitesNotMet, match="wrong password") as refused:
+            connect(settings, purpose="test")
+        assert "users without a name" in refused.value.next_step
+    finally:
+        mysql_server.run("DROP USER ''@'127.0.0.1'")
+    assert not [warning for warning in run_init(settings, mysql_server.user, mysql_server.password).warnings
+                if "without a name" in warning]
+    connect(settings, purpose="test").close()
 
 
 @pytest.mark.parametrize(("privilege", "act"), NEEDED, ids=[privilege for privilege, _ in NEEDED])

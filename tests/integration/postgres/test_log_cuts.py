@@ -124,6 +124,23 @@ def test_rows_land_once_wherever_log_is_cut(
     assert read(source, max_rows=max_rows, again=again) == ROWS
 
 
+@pytest.mark.parametrize("look_every", [3, 5, 7])
+def test_time_cuts_no_transaction(
+    source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int
+) -> None:
+    """A piece that time ends has whole transactions only, however little of an open one has been read."""
+    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
+    rows = list[tuple[str, str, bool]]()
+    with opened(source, None) as stream:
+        while len(rows) < len(ROWS):
+            piece = stream.read(max_bytes=1 << 20, max_rows=1000, seconds=0.0)
+            if piece is not None:
+                assert piece.reached.landed is None
+                rows += [(row["kind"], row["table"], row["last_in_txn"]) for row in piece.rows.to_pylist()
+                         if row["kind"] != SCHEMA]
+    assert rows == ROWS
+
+
 @pytest.mark.parametrize("frame_bytes", [1, 40])
 def test_small_frames_cut_no_transaction(
     source: PostgresSource, monkeypatch: pytest.MonkeyPatch, frame_bytes: int

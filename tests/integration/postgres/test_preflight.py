@@ -243,7 +243,7 @@ def test_exclusion_without_match_is_reported(settings: PostgresSettings) -> None
         ({"password": "wrong"}, "wrong password", "correct source.password"),
         ({"user": "no_such_role"}, "wrong password", "correct source.password"),
         ({"host": "no.such.host.invalid"}, "unknown host", "correct source.host"),
-        ({"port": 1}, "connection refused: no server listens there (source.host, source.port)",
+        ({"port": 1}, ":1: connection refused: no server listens there",
          "check that the server is up"),
         ({"tls": "verify"}, "does not speak TLS", "set source.tls to disable"),
         ({"tls": "require"}, "does not speak TLS", "set source.tls to disable"),
@@ -559,6 +559,34 @@ def test_wal_level_replica_is_unmet(small: EmbeddedPostgres) -> None:
     finally:
         small.restart(wal_level="logical")
     assert find_check(own_settings(small), "wal_level") == Check("wal_level", True)
+
+
+def test_init_without_wal_level_changes_nothing(small: EmbeddedPostgres) -> None:
+    small.restart(wal_level="replica")
+    settings = replace(own_settings(small), user="nobody_yet", slot="none", publication="none")
+    try:
+        with pytest.raises(PrerequisitesNotMet, match="wal_level is replica; --init has changed nothing") as refused:
+            run_init(settings, small.user, small.password)
+        assert "ALTER SYSTEM SET wal_level" in refused.value.next_step
+        assert [warning for warning in plan_init(settings, small.user, small.password).warnings
+                if warning.startswith("wal_level is replica. Next: ALTER SYSTEM")]
+        with closing(small.connect()) as conn, conn.cursor() as cur:
+            cur.execute("SELECT count(*) FROM pg_roles WHERE rolname = 'nobody_yet'")
+            assert cur.fetchone() == (0,)
+    finally:
+        small.restart(wal_level="logical")
+
+
+@pytest.mark.parametrize(
+    ("change", "admin", "next_step"),
+    [({"tls": "require"}, None, "source.tls"), ({}, "no_such_admin", "--admin-user and --admin-password-env")],
+)
+def test_init_that_cannot_connect_names_setting(
+    small: EmbeddedPostgres, change: dict[str, str], admin: str | None, next_step: str
+) -> None:
+    with pytest.raises(PrerequisitesNotMet) as refused:
+        run_init(replace(own_settings(small), **change), admin or small.user, small.password)  # type: ignore[arg-type]
+    assert next_step in refused.value.next_step
 
 
 def test_standby_is_unmet(small: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 
 from dblake.core.source import Source
 from tests.model.dblog import Event
-from tests.support.backends import Row
+from tests.support.backends import PostgresBackend, Row
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
 from tests.support.reshaped import KINDS, Reshaped, T, reshaped
@@ -72,6 +72,20 @@ def test_partition_rows_have_root_table_name(world: Reshaped, lake: CaptureLake,
     assert sorted(ops([e for e in lake.reconciled()[0] if e.batch > dumped])) == [
         (T, "c", "1"), (T, "d", "1"), (T, "d", "2"), (T, "u", "3"),
     ]
+
+
+def test_rows_of_inheriting_table_are_its_own(database: Database, lake: CaptureLake) -> None:
+    """The log names a row by the table that holds it, so a dump of the parent must not return the child's rows."""
+    backend = PostgresBackend(database)
+    backend.run(
+        "CREATE TABLE public.parent (id int PRIMARY KEY, v text)",
+        "CREATE TABLE public.child (PRIMARY KEY (id)) INHERITS (public.parent)",
+        "INSERT INTO public.parent VALUES (1, 'p')", "INSERT INTO public.child VALUES (2, 'c')",
+    )
+    lake.dump("public.parent", "public.child")
+    lake.capture(backend.source("public.*"))
+    assert sorted(lake.state("public.parent")) == [("1",)]
+    assert sorted(lake.state("public.child")) == [("2",)]
 
 
 def test_partition_is_a_table_only_once_detached(lake: CaptureLake, database: Database) -> None:

@@ -20,8 +20,10 @@ import dblake.lake.cleanup
 from dblake.config import MaintainConfig
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
+from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import record_batch
+from dblake.lake.query import query_rows
 from dblake.lake.tables import create_table
 from dblake.landing.columns import LANDING
 from dblake.landing.control import ChunkEnd
@@ -152,6 +154,13 @@ def test_events_superseded_by_whole_event_are_deleted(
     assert positions(folded) == remaining
 
 
+def test_events_that_a_table_behind_lacks_stay(folded: Lake) -> None:
+    set_reconciled(folded, 3)
+    add_frontier(folded, 0, 9, 90, {"public.t": 1})
+    maintain(folded, "events", events_days=1)
+    assert positions(folded) == [11, 12, 13, 20, 21, 22, 30]
+
+
 def test_state_rebuilt_from_remaining_events_is_equal(folded: Lake) -> None:
     set_reconciled(folded, 3)
     original = state_rows(folded)
@@ -196,6 +205,55 @@ def test_tombstone_expires_once_state_is_past_it_long_enough(
     add_frontier(folded, days_ago, 2, lsn, behind)
     maintain(folded, "state public.t")
     assert tombstones(folded) == remaining
+
+
+def test_frontier_before_retention_expires_but_its_newest_row(folded: Lake) -> None:
+    for days, batch in ((50, 1), (40, 2), (20, 3)):
+        add_frontier(folded, days, batch, 10 * batch, {})
+    maintain(folded, "frontier")
+    left = DeltaTable(folded.paths.frontier).to_pyarrow_table(columns=["at", "batch"]).sort_by("at").to_pylist()
+    assert [((NOW - row["at"]).days, row["batch"]) for row in left][:2] == [(40, 2), (20, 3)]
+    assert read_frontier(folded.paths, until=NOW - timedelta(days=30)).batch == 2
+
+
+def test_windows_of_expired_batches_expire_but_the_newest_dump(lake: Lake) -> None:
+    """A ledger that lacked a window of a batch that landing holds would have it recorded again, as orphaned."""
+    landed: list[tuple[int, list[LandedRecord]]] = [
+        (9, [row(n), low(n, f"c{n}"), high(n, f"c{n}", n)]) for n in range(1, 6)
+    ]
+    land(lake.paths, *landed)
+    reconcile_once(lake.spark, lake.paths)
+    table = DeltaTable(lake.paths.windows)
+    began = {"incarnation": 1, "lsn": 1, "seq": 0}
+    schema = pa.schema(table.schema().to_arrow())
+    kept = {"chunk_id": "last", "dump_id": "whole", "table": T.table, "batch": 1, "status": "closed", "began": began,
+            "incarnation": 1, "high_lsn": 9, "lease_epoch": 1}
+    gap = {"batch": 1, "status": "gap"}
+    write_deltalake(table, pa.Table.from_pylist([kept, gap], schema), mode="append")
+    maintain(lake, "windows")
+    assert len(query_rows(lake.paths.windows, "SELECT * FROM t")) == 7
+    DeltaTable(lake.paths.landing).delete("batch < 4")
+    maintain(lake, "windows")
+    left = query_rows(lake.paths.windows, "SELECT chunk_id, status FROM t ORDER BY chunk_id")
+    assert [(each["chunk_id"], each["status"]) for each in left] == [
+        ("c4", "closed"), ("c5", "closed"), ("last", "closed"), (None, "gap"),
+    ]
+
+
+def test_results_of_old_checks_expire_but_each_newest_passed(lake: Lake) -> None:
+    rows = [
+        {"run_id": run, "checked_at": NOW - timedelta(days=days), "suite": suite, "table": "events", "success": passed}
+        for run, days, suite, passed in (
+            ("a", 60, "events", True), ("b", 50, "events", True), ("c", 45, "order", True), ("d", 44, "order", False),
+            ("e", 43, "order", False), ("f", 2, "events", False),
+        )
+    ]
+    schema = pa.schema([("run_id", pa.string()), ("checked_at", pa.timestamp("us", "UTC")), ("suite", pa.string()),
+                        ("table", pa.string()), ("success", pa.bool_())])
+    write_deltalake(lake.paths.check_results, pa.Table.from_pylist(rows, schema))
+    maintain(lake, "check results")
+    left = query_rows(lake.paths.check_results, "SELECT run_id FROM t ORDER BY run_id")
+    assert [each["run_id"] for each in left] == ["b", "c", "f"]
 
 
 def files_on_disk(path: str) -> set[str]:

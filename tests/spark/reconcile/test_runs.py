@@ -30,9 +30,11 @@ from dblake.lake.query import query_rows
 from dblake.landing.columns import LANDING
 from dblake.landing.control import DISCARDED, ChunkEnd, DumpStart
 from dblake.landing.table import Landing, Reached
+from dblake.read.reading import open_reading
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
+from dblake.status.table_problems import removal_problems
 from tests.model.dblog import ChunkRow, High, Low, reconcile
 from tests.support.histories import interleave_landings, play, random_steps
 from tests.support.landed import Change, LandedRecord, land, landing_row, schema_row, to_model
@@ -174,6 +176,45 @@ def test_complete_dump_deletes_key_that_key_dump_returned(
     keys, whole = chunk(1, "keys", 20, 30, {"1": "a"}), chunk(2, "all", 40, 50, {}, dump_id="w", began=began)
     paths = reconciled_in(runs, spark, tmp_path, keys, whole)
     assert events(spark, paths) == [(30, 0, "r", "a"), (50, 0, "d", None)]
+
+
+def test_dump_that_lacks_many_rows_deletes_none(spark: SparkSession, tmp_path: Path) -> None:
+    """A broken index may return too few rows: the end of its dump names them, until a dump may delete them all."""
+    before = [put(1, 10 + n, str(n), "a") for n in range(4)]
+    began = DumpStart(1, 40, 0)
+    limited = chunk(2, "all", 40, 50, {"0": "a"}) + chunk(2, "last", 52, 54, {}, began=began, max_removed=0.5)
+    # A live reading ends with a transaction of the log.
+    then = replace(put(2, 56, "9", "z"), last=True)
+    paths = lake(tmp_path, [*before, *limited, then])
+    live = open_reading(paths, is_live=True).events()
+    reconcile_once(spark, paths)
+    kept = [(10, 0, "c", "a"), (11, 0, "c", "a"), (12, 0, "c", "a"), (13, 0, "c", "a"), (50, 0, "r", "a"),
+            (56, 0, "c", "z")]
+    assert events(spark, paths) == kept
+    assert live is not None and live.tail is not None and live.tail.num_rows == len(kept)
+    reason = "the dump did not return 3 of 4 rows, more than it may delete; they stay"
+    assert ledger(spark, paths) == [("all", "closed", None), ("last", "closed", reason)]
+    # A run that dies before it has written the ledger.
+    shutil.rmtree(paths.windows)
+    reconcile_once(spark, paths)
+    assert ledger(spark, paths)[1] == ("last", "closed", reason)
+    assert [(p["code"], p["table"]) for p in removal_problems(paths)] == [("removal_withheld", T.table)]
+    again = DumpStart(1, 60, 0)
+    land(paths.landing, "shop", chunk(3, "w", 60, 62, {}, dump_id="w", began=again), {T.table: T})
+    reconcile_once(spark, paths)
+    assert [(row[0], row[2]) for row in events(spark, paths)[6:]] == [(62, "d")] * 5
+    assert removal_problems(paths) == []
+
+
+@pytest.mark.parametrize(("share", "deleted"), [(0.74, 0), (0.75, 3)])
+def test_dump_deletes_up_to_its_share_live(tmp_path: Path, share: float, deleted: int) -> None:
+    before = [put(1, 10 + n, str(n), "a") for n in range(4)]
+    last = chunk(2, "last", 52, 54, {}, began=DumpStart(1, 40, 0), max_removed=share)
+    then = replace(put(2, 56, "9", "z"), last=True)
+    paths = lake(tmp_path, [*before, *chunk(2, "all", 40, 50, {"0": "a"}), *last, then])
+    live = open_reading(paths, is_live=True).events()
+    assert live is not None and live.tail is not None
+    assert live.tail["op"].to_pylist().count("d") == deleted
 
 
 def test_missing_batches_raise_landing_gap_before_any_event(spark: SparkSession, tmp_path: Path) -> None:

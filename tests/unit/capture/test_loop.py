@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dblake.capture.activity import read_activity
 from dblake.capture.local_lease import LocalLease
 from dblake.capture.loop import Landed, Until
 from dblake.core.errors import Fenced
@@ -79,6 +80,20 @@ def insert_while_uncertain(captured: Captured) -> None:
     assert becomes_true(lambda: captured.rows() == 1)
     captured.lease.is_certain = False
     captured.insert(2)
+
+
+def test_capture_reports_itself_for_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    captured = Captured(tmp_path)
+    with caplog.at_level("INFO", "dblake.capture"), captured.running():
+        becomes_true(lambda: (found := read_activity(captured.lake.store)) is not None and found.has_caught_up)
+        running = read_activity(captured.lake.store)
+        assert running is not None
+        assert (running.tables, running.is_running(), running.ended_at) == (1, True, None)
+    captured.capture.result(30)
+    ended = read_activity(captured.lake.store)
+    assert ended is not None
+    assert (ended.since, ended.is_running()) == (running.since, False)
+    assert "capture of shop starts: 1 tables, log from where it begins, lease epoch 1" in caplog.messages
 
 
 def test_uncertain_lease_delays_landing(tmp_path: Path) -> None:

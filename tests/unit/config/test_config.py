@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from dblake.config import AirflowConfig, CaptureConfig, Config, load_airflow, load_config
+from dblake.config.faults import PATTERNS
 from dblake.core.errors import ConfigError, ExitCode
 from dblake.mask.rules import Rule
 from tools.reference import build_page
@@ -106,25 +108,25 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("  host: 127.0.0.1\n", "", "3: source.host is missing"),
         ("user: dblake", "user: dblake\n  usr: x", "9: source.usr is not a key, did you mean user?"),
         ("progress: file:./progress", "progres: file:./progress", "2: progres is not a key, did you mean progress?"),
-        ("host: 127.0.0.1", "host: 127", "6: source.host: Input should be a valid string"),
-        ("host: 127.0.0.1", 'host: h\n  port: "5432"', "7: source.port: Input should be a valid integer"),
+        ("host: 127.0.0.1", "host: 127", "6: source.host: must be text"),
+        ("host: 127.0.0.1", 'host: h\n  port: "5432"', "7: source.port: must be a whole number without quotes"),
         ("warehouse: ./warehouse", "warehouse: s3://Bucket/lake", "1: warehouse: must be s3://bucket/prefix"),
         ("warehouse: ./warehouse", "warehouse: s3n://bucket/lake", "1: warehouse: must be s3://bucket/prefix"),
         ("warehouse: ./warehouse", "warehouse: file:./lake", "1: warehouse: must be a path, or a URL with //"),
         ("warehouse: ./warehouse", "warehouse: ~no-such-user/lake", "1: warehouse: unknown user in ~no-such-user"),
-        ("type: postgres", "type: [postgres]", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
-        ("user: dblake", 'user: dblake\n  slot: ""', "9: source.slot: String should match pattern"),
-        ("user: dblake", 'user: dblake\n  publication: ""', "9: source.publication: String should have at least 1"),
+        ("type: postgres", "type: [postgres]", "5: source.type: must be postgres, mysql or mariadb"),
+        ("user: dblake", 'user: dblake\n  slot: ""', "9: source.slot: must be 1 to 63 of a-z, 0-9 and _"),
+        ("user: dblake", 'user: dblake\n  publication: ""', "9: source.publication: must be text that is not empty"),
         ("host: 127.0.0.1", "host: &a {x: *a}", "a YAML anchor refers to itself"),
-        ("type: postgres", "type: oracle", "5: source.type: Input should be 'postgres', 'mysql' or 'mariadb'"),
-        ("name: shop-eu", "name: ../shop", "4: source.name: String should match pattern"),
-        ("name: shop-eu", "name: Shop", "4: source.name: String should match pattern"),
+        ("type: postgres", "type: oracle", "5: source.type: must be postgres, mysql or mariadb"),
+        ("name: shop-eu", "name: ../shop", "4: source.name: must be a name of at most 40 of a-z, 0-9, _ and -"),
+        ("name: shop-eu", "name: Shop", "4: source.name: must be a name of at most 40 of a-z, 0-9, _ and -"),
         ("${env:SHOP_PASSWORD}", SECRET, "9: source.password: must be a reference"),
         ("${env:SHOP_PASSWORD}", f"x${{env:{SECRET}}}", "9: source.password: must be a reference"),
         ("${env:SHOP_PASSWORD}", "12345", "9: source.password: must be a reference"),
         ('"public.*", ', '"public", ', "10: source.tables: not a schema.table pattern: public"),
         ('"public.*", ', "", '10: source.tables: only excludes tables: at least one pattern without "!" is required'),
-        ('["public.*", "!public.audit_*"]', "[]", "10: source.tables: Tuple should have at least 1 item"),
+        ('["public.*", "!public.audit_*"]', "[]", "10: source.tables: must be a list of at least 1"),
         ("  database: shop\n", "", "3: source: database is missing: PostgreSQL is captured one database at a time"),
         ("type: postgres", "type: mysql", "3: source: database requires type postgres"),
         ("type: postgres", "type: mysql\n  plugin: wal2json",
@@ -132,7 +134,7 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("type: postgres", "type: postgres\n  plugin: wal2json\n  publication: p",
          "3: source: publication requires plugin pgoutput"),
         ("type: postgres", "type: postgres\n  plugin: test_decoding",
-         "6: source.plugin: Input should be 'pgoutput' or 'wal2json'"),
+         "6: source.plugin: must be pgoutput or wal2json"),
         ("file:./progress", "redis://here", "2: progress: must be file:PATH or zookeeper://host:port/path"),
         ("file:./progress", f"zookeeper://a/x?user=u&password={SECRET}", "2: progress: password must be a reference"),
         ("file:./progress", "zookeeper://a/x?timeout=4", "2: progress: zookeeper has no parameter timeout;"),
@@ -140,9 +142,9 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("  user: dblake", "  user: dblake\n  user: dblake", "9: duplicate key source.user"),
         ("${env:SHOP_PASSWORD}", f"[{SECRET}", "10: not YAML: "),
         ("file:./progress", "file:./progress\ncapture: {profile: fast}",
-         "3: capture.profile: Input should be 'default' or 'low_latency'"),
+         "3: capture.profile: must be default or low_latency"),
         ("file:./progress", "file:./progress\ndump: {chunk_size: 0}",
-         "3: dump.chunk_size: Input should be greater than or equal to 1"),
+         "3: dump.chunk_size: must be at least 1"),
         ("${env:SHOP_PASSWORD}", "${env:SHOP_PASSWORD}\n  tls: require\n  tls_ca: ca.pem",
          "3: source: tls_ca requires tls: verify"),
         ("file:./progress", f"file:./progress\nmask: {{key: {SECRET}}}", "3: mask.key: must be a reference"),
@@ -161,9 +163,9 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("file:./progress", "file:./progress\nmask: {tables: {public.t: {}}}",
          "3: mask.tables: public.t must list its columns"),
         ("file:./progress", "file:./progress\nreconcile: {max_bytes_per_trigger: lots}",
-         "3: reconcile.max_bytes_per_trigger: String should match pattern"),
+         "3: reconcile.max_bytes_per_trigger: must be a number and k, m or g, such as 256m"),
         ("file:./progress", "file:./progress\nairflow: {schedule: often}",
-         "3: airflow.schedule: String should match pattern"),
+         "3: airflow.schedule: must be cron, such as"),
         ("file:./progress", "file:./progress\nairflow: {schedul: null}",
          "3: airflow.schedul is not a key, did you mean schedule?"),
     ],
@@ -171,6 +173,12 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
 def test_load_faulty_key_names_line_and_key(tmp_path: Path, was: str, becomes: str, fault: str) -> None:
     assert was in COMPLETE
     assert fault in message(write(tmp_path, COMPLETE.replace(was, becomes, 1)))
+
+
+def test_every_pattern_has_an_example() -> None:
+    """A message without one would show a regular expression."""
+    patterns = set(re.findall(r'"pattern": "((?:[^"\\\\]|\\\\.)*)"', json.dumps(Config.model_json_schema())))
+    assert {json.loads(f'"{pattern}"') for pattern in patterns} == PATTERNS.keys()
 
 
 def test_load_several_faults_reported_at_once(tmp_path: Path) -> None:
@@ -265,7 +273,7 @@ def test_load_airflow_ignores_other_faults(tmp_path: Path) -> None:
 
 def test_load_airflow_faulty_section_rejected(tmp_path: Path) -> None:
     file = write(tmp_path, COMPLETE + "airflow: {retries: -1}\n")
-    with pytest.raises(ConfigError, match=r":11: airflow\.retries: Input should be greater than or equal to 0"):
+    with pytest.raises(ConfigError, match=r":11: airflow\.retries: must be at least 0"):
         load_airflow(file)
 
 

@@ -54,7 +54,7 @@ def test_output_becomes_target(tmp_path: Path) -> None:
      "outputs.x.format: must be native, debezium, avro or package.module:Class"),
     ({"type": "jsonl", "path": "x", "partition": {"of": 4, "take": [4]}},
      "outputs.x.partition: take must be numbers from 0 to of - 1"),
-    ({"type": "http", "url": "ftp://x"}, "outputs.x.url: String should match pattern"),
+    ({"type": "http", "url": "ftp://x"}, "outputs.x.url: must be an address that begins with http://"),
 ])
 def test_faulty_output_names_key(tmp_path: Path, output: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -223,8 +223,17 @@ STUCK_IN_THREAD = """
 """
 
 
-@pytest.mark.parametrize("body", [STUCK_IN_C, STUCK_IN_THREAD], ids=["main thread", "other thread"])
-def test_sigterm_ends_job_that_does_not_react(tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "message", "number"),
+    [
+        (STUCK_IN_C, "dblake probe: still busy", signal.SIGTERM), (STUCK_IN_THREAD, "", signal.SIGTERM),
+        (STUCK_IN_THREAD, "dblake probe: interrupted", signal.SIGINT),
+    ],
+    ids=["main thread", "other thread", "other thread, Ctrl-C"],
+)
+def test_signal_ends_job_that_does_not_react(
+    tmp_path: Path, body: str, message: str, number: signal.Signals
+) -> None:
     (tmp_path / "probe.py").write_text(JOB.format(body=body), encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "probe.py"), "--conf", CONF],
@@ -232,13 +241,65 @@ def test_sigterm_ends_job_that_does_not_react(tmp_path: Path, body: str) -> None
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "ready\n"
-        process.terminate()
+        process.send_signal(number)
         try:
             code = process.wait(15)
         finally:
             process.kill()
-        assert code == 0
-        assert process.stderr.readline().startswith("dblake probe: still busy")
+        assert code == (130 if number == signal.SIGINT else 0)
+        assert process.stderr.readline().startswith(message)
+
+
+LOGGED = """
+    import logging, os, signal, time
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        logging.exception("while sending a command")  # as py4j does
+        raise
+"""
+
+
+def test_interrupted_call_of_library_leaves_no_trace(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(body=LOGGED), "--conf", CONF)
+    assert (done.returncode, done.stderr) == (130, "dblake probe: interrupted\n")
+
+
+SWALLOWED = """
+    import time, jobs.cli.stop
+    jobs.cli.stop._UNWIND_SECONDS = 0.5
+    class Closing:
+        def __del__(self):
+            print("ready", flush=True)
+            time.sleep(2)
+    Closing()  # what a signal raises in a destructor is reported and goes no further
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signal_in_destructor_ends_job_silently(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "probe.py").write_text(JOB.format(body=SWALLOWED), encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "probe.py"), "--conf", CONF],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        try:
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, err.replace("dblake probe: interrupted\n", "")) == (code, "")
+
+
+def test_log_of_other_library_begins_at_warning(tmp_path: Path) -> None:
+    body = "import logging; x = logging.getLogger('x'); x.setLevel('INFO'); x.info('chatter'); x.warning('careful')"
+    done = run(tmp_path, JOB.format(body=body), "--conf", CONF)
+    assert "chatter" not in done.stderr
+    assert "careful" in done.stderr
 
 
 def test_json_log_lines_are_objects(tmp_path: Path) -> None:
@@ -250,6 +311,14 @@ def test_json_log_lines_are_objects(tmp_path: Path) -> None:
     assert [line.pop("at")[:2] for line in lines] == ["20", "20"]
     assert lines == [
         {"level": "INFO", "logger": "dblake.x", "message": "one 1"},
-        {"level": "ERROR", "logger": "dblake", "message": "two. Next: three", "job": "probe"},
+        {"level": "ERROR", "logger": "dblake", "message": "two", "job": "probe", "next": "three", "code": 75},
     ]
     assert done.returncode == 75
+
+
+def test_json_log_has_usage_error_as_object(tmp_path: Path) -> None:
+    done = run(tmp_path, JOB.format(body="pass"), "--nonsense", DBLAKE_LOG="json")
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (line["message"], line["next"], line["code"], done.returncode) == (
+        "No such option '--nonsense'", "see ./spark-submit.sh probe --help", 64, 64,
+    )

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from dblake.capture.file_progress import FileProgress
+from dblake.capture.table_life import LifeState, TableLife, save_life
 from dblake.lake.layout import Paths
 from dblake.sql.engine import DuckdbEngine
 from jobs.cli.sql_output import print_result
@@ -75,6 +77,17 @@ def test_result_is_printed_in_every_form(conf: Path, capsys: pytest.CaptureFixtu
     assert printed("SELECT * FROM orders WHERE false", "json") == "[]\n"
     print_result(engine.query("SELECT i FROM range(1001) r(i)"), None)
     assert "only the first 1000 rows are shown" in capsys.readouterr().err
+
+
+def test_query_over_incomplete_table_has_one_note(conf: Path) -> None:
+    store = FileProgress(conf.parent / "progress" / "shop")
+    lives = {"public.orders": LifeState.INCOMPLETE, "public.wide": LifeState.FOLLOWED}
+    for table, state in lives.items():
+        save_life(store, TableLife(table, state, "", "", "no primary key"))
+    done = submit(conf, stdin="SELECT count(*) FROM wide; SELECT count(*) FROM orders_live; SELECT 1 FROM orders;")
+    assert done.returncode == 0
+    assert done.stderr == "note: table public.orders lacks rows: incomplete: no primary key\n"
+    save_life(store, TableLife("public.orders", LifeState.FOLLOWED, "", ""))
 
 
 def test_file_with_failed_statement_ends_with_its_code(conf: Path) -> None:

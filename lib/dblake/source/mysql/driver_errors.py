@@ -28,11 +28,13 @@ from dblake.source.mysql.settings import MysqlSettings
 
 LACKS_PRIVILEGE = (ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR)
 _MAY_NOT_CREATE_USER = 1410
+_LOGIN = (ER.ACCESS_DENIED_ERROR, 1698, 1862, 3118, 4151)
 _RUN_PREFLIGHT = "run preflight, which prints the GRANT"
 _LOCKED = ("the user's account is locked", "unlock it")
 _PERMANENT = {
     ER.ACCESS_DENIED_ERROR: ("wrong password, or there is no such user for this host",
-                             "correct source.user and source.password, or run preflight --init"),
+                             "correct source.user and source.password, or run preflight --init, which also names "
+                             "users without a name that hide others"),
     ER.DBACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.TABLEACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.COLUMNACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
@@ -90,10 +92,10 @@ def translate_errors(settings: MysqlSettings) -> Iterator[None]:
         if number in _PERMANENT:
             cause, next_step = _PERMANENT[number]
             raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
-        raise _connection_failed(settings, f"{type(error).__name__}{f' {number}' if number else ''}") from error
+        raise _connection_failed(settings, error, f"{type(error).__name__}{f' {number}' if number else ''}") from error
     except OSError as error:
         _raise_unreachable(settings, error)
-        raise _connection_failed(settings, type(error).__name__) from error
+        raise _connection_failed(settings, error, type(error).__name__) from error
 
 
 @contextmanager
@@ -135,11 +137,10 @@ def translate_init_errors(settings: MysqlSettings, admin: str) -> Iterator[None]
         ) from error
 
 
-def describe_unreachable(error: SourceError) -> str:
-    """Return why the server cannot be reached, with the settings that name it, else the error's own cause."""
-    text = f"{error.what} {error.__cause__!r}"
-    causes = (f"{cause} (source.host, source.port)" for part, cause in _UNREACHABLE if part in text)
-    return next(causes, error.what)
+def concerns_login(error: SourceError) -> bool:
+    """Return True if the server does not accept the user or its password."""
+    cause = error.__cause__
+    return isinstance(cause, pymysql.Error) and _number(cause) in _LOGIN
 
 
 def log_error(settings: MysqlSettings, ended: DumpEnded, token: str) -> SourceError:
@@ -193,8 +194,10 @@ def _raise_unreachable(settings: MysqlSettings, error: BaseException | None) -> 
         raise PrerequisitesNotMet(f"source {settings.name}: {reason[0]}", next_step=reason[1]) from error
 
 
-def _connection_failed(settings: MysqlSettings, reason: str) -> SourceError:
+def _connection_failed(settings: MysqlSettings, error: BaseException, kind: str) -> SourceError:
+    reasons = (cause for part, cause in _UNREACHABLE if part in repr(error))
+    reason = next(reasons, f"the connection failed: {kind}")
     return SourceError(
-        f"source {settings.name}: the connection to {settings.product} failed: {reason}",
+        f"source {settings.name}: {settings.product} at {settings.host}:{settings.port}: {reason}",
         next_step="check that the server is up and reachable at source.host and source.port, then run again",
     )

@@ -7,7 +7,7 @@ transaction; after a failure, a second run continues with what is still missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pymysql
@@ -18,7 +18,7 @@ from dblake.source.mysql import statements
 from dblake.source.mysql.catalog_facts import CatalogFacts
 from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.driver_errors import translate_errors, translate_init_errors
+from dblake.source.mysql.driver_errors import concerns_login, translate_errors, translate_init_errors
 from dblake.source.mysql.preflight import findings
 from dblake.source.mysql.preflight_role import can_mark
 from dblake.source.mysql.settings import MysqlSettings
@@ -33,7 +33,7 @@ def plan_init(settings: MysqlSettings, admin: str, admin_password: str) -> InitP
     """Return what ``run_init`` would do, as a script with a placeholder for the role's password."""
     conn = _connect(settings, admin, admin_password)
     try:
-        return _plan(_read_facts(conn, settings), settings)
+        return _plan(_read_facts(conn, settings), settings, _anonymous_hosts(conn))
     finally:
         conn.close()
 
@@ -46,17 +46,31 @@ def run_init(settings: MysqlSettings, admin: str, admin_password: str) -> InitPl
         with translate_init_errors(settings, admin), conn.cursor() as cur:
             for step in _steps(facts, settings, settings.password):
                 cur.execute(step)
-        return _plan(facts, settings)
+        return _plan(facts, settings, _anonymous_hosts(conn))
     finally:
         conn.close()
 
 
-def _plan(facts: CatalogFacts, settings: MysqlSettings) -> InitPlan:
+def _anonymous_hosts(conn: pymysql.Connection) -> list[str]:
+    """Return the hosts of users without a name, which the server prefers to a named user of any host."""
+    with conn.cursor() as cur:
+        try:
+            cur.execute("SELECT Host FROM mysql.user WHERE User = '' ORDER BY Host")
+        except pymysql.Error:
+            return []
+        return [str(row[0]) for row in cur.fetchall()]
+
+
+def _plan(facts: CatalogFacts, settings: MysqlSettings, anonymous_hosts: Sequence[str]) -> InitPlan:
     detailed = [c for c in findings(facts, settings) if c.detail]
     warnings = [c for c in detailed if c.check in _WARNED_OF or not (c.ok or c.check in _DONE_HERE)]
     return InitPlan(
         tuple(f"{step};" for step in _steps(facts, settings, statements.PASSWORD_PLACEHOLDER)),
-        tuple(f"{c.detail}. Next: {' '.join(c.fix.split())}" if c.fix else c.detail for c in warnings),
+        (
+            *(f"{c.detail}. Next: {' '.join(c.fix.split())}" if c.fix else c.detail for c in warnings),
+            *(f"the server's user without a name takes every login from {host}, with its own password. "
+              f"Next: DROP USER ''@'{host}'" for host in anonymous_hosts),
+        ),
     )
 
 
@@ -64,8 +78,9 @@ def _connect(settings: MysqlSettings, admin: str, admin_password: str) -> pymysq
     try:
         return connect(replace(settings, user=admin, password=admin_password), purpose="init")
     except PrerequisitesNotMet as error:
+        login = "correct --admin-user and --admin-password-env"
         raise PrerequisitesNotMet(
-            f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source's host"
+            f"{error.what} (as {admin})", next_step=login if concerns_login(error) else error.next_step
         ) from error
 
 

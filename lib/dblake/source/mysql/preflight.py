@@ -17,7 +17,7 @@ from dblake.core.source import Check
 from dblake.source.mysql.catalog_facts import CatalogFacts
 from dblake.source.mysql.catalog_queries import read_facts
 from dblake.source.mysql.connection import connect
-from dblake.source.mysql.driver_errors import describe_unreachable, translate_errors
+from dblake.source.mysql.driver_errors import translate_errors
 from dblake.source.mysql.finding import finding
 from dblake.source.mysql.preflight_log import check_log
 from dblake.source.mysql.preflight_role import check_role, check_watermarks
@@ -31,7 +31,7 @@ def preflight(settings: MysqlSettings) -> list[Check]:
     try:
         conn = connect(settings, purpose="preflight")
     except SourceError as error:
-        return [Check("connect", False, describe_unreachable(error), error.next_step)]
+        return [Check("connect", False, error.what, error.next_step)]
     try:
         return checks(conn, settings)
     finally:

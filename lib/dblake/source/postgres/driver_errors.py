@@ -16,11 +16,13 @@ from dblake.source.postgres.settings import PostgresSettings
 
 _PLUGIN_REFUSED = "as an output plugin"
 _CONNECT_PRIVILEGE = "CONNECT privilege"
+_LOGIN = ("password authentication failed", "no password supplied", "role \"")
 
 _TRANSIENT = ("Temporary failure in name resolution", "too many connections for", "not currently accepting connections")
 """Errors that pass without intervention, although their text also contains one of ``_PERMANENT``."""
 _PERMANENT = (
-    ("password authentication failed", "wrong password", "correct source.password"),
+    ("password authentication failed", "wrong password, or no such role",
+     "correct source.password or source.user, or run preflight --init, which creates the role"),
     ("no password supplied", "the server requires a password", "set source.password"),
     ("pg_hba.conf", "the server's pg_hba.conf rejects this connection", "add a line for this user and host to it"),
     ("could not translate host name", "unknown host", "correct source.host"),
@@ -78,8 +80,10 @@ def translate_errors(settings: PostgresSettings) -> Iterator[None]:
             if part in text and not is_transient:
                 raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
         code = f" (SQLSTATE {error.pgcode})" if error.pgcode else ""
+        reasons = (cause for part, cause in _UNREACHABLE if part in text)
+        reason = next(reasons, f"the connection failed: {type(error).__name__}{code}")
         raise SourceError(
-            f"source {settings.name}: the connection to PostgreSQL failed: {type(error).__name__}{code}",
+            f"source {settings.name}: PostgreSQL at {settings.host}:{settings.port}: {reason}",
             next_step="check that the server is up and reachable at source.host and source.port, then run again",
         ) from error
 
@@ -136,8 +140,6 @@ def lacks_connect_privilege(error: SourceError) -> bool:
     return _CONNECT_PRIVILEGE in str(error.__cause__)
 
 
-def describe_unreachable(error: SourceError) -> str:
-    """Return why the server cannot be reached, with the settings that name it, else the error's own cause."""
-    text = str(error.__cause__)
-    causes = (f"{cause} (source.host, source.port)" for part, cause in _UNREACHABLE if part in text)
-    return next(causes, error.what)
+def concerns_login(error: SourceError) -> bool:
+    """Return True if the server does not accept the role or its password."""
+    return any(part in str(error.__cause__) for part in _LOGIN)

@@ -18,12 +18,15 @@ from dblake.core.source import InitPlan
 from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect
-from dblake.source.postgres.driver_errors import translate_errors, translate_init_errors
+from dblake.source.postgres.driver_errors import concerns_login, translate_errors, translate_init_errors
 from dblake.source.postgres.init_steps import build_slot_steps, build_steps
 from dblake.source.postgres.preflight import findings, is_usable
 from dblake.source.postgres.settings import PostgresSettings
 
+_SERVER_CHECKS = ("server_version", "standby", "wal_level", "replication_slots", "wal_senders")
+"""What --init needs of the server and cannot change."""
 _MANUAL_CHECKS = (
+    *_SERVER_CHECKS,
     "replica_identity", "primary_key", "generated_columns", "unlogged_tables", "publication_filters", "row_security",
 )
 
@@ -43,12 +46,14 @@ def plan_init(settings: PostgresSettings, admin: str, admin_password: str) -> In
 def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> InitPlan:
     """Prepare the database and return what was done.
 
-    Raises PositionLost if the slot is lost; PrerequisitesNotMet if the slot or the watermark table is not dblake's, or
-    if the administrator cannot connect or lacks a privilege.
+    Raises PositionLost if the slot is lost; PrerequisitesNotMet if the slot or the watermark table is not dblake's, if
+    the server lacks what only its configuration can provide, or if the administrator cannot connect or lacks a
+    privilege.
     """
     conn = _connect(settings, admin, admin_password)
     try:
         facts = _read_facts(conn, settings)
+        _require_server(conn, facts, settings)
         plan = _build_plan(conn, facts, settings)
         # Hashed here, so that the server's log cannot show the password.
         password = sql.Literal(encrypt_password(settings.password, settings.user, conn, "scram-sha-256"))
@@ -62,6 +67,17 @@ def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> Ini
         return plan
     finally:
         conn.close()
+
+
+def _require_server(conn: connection, facts: CatalogFacts, settings: PostgresSettings) -> None:
+    """Raise PrerequisitesNotMet, before anything is changed, if a slot could not be created."""
+    with conn.cursor() as cur:
+        unmet = [f.check(cur) for f in findings(facts, settings) if f.name in _SERVER_CHECKS and not f.ok]
+    if unmet:
+        raise PrerequisitesNotMet(
+            f"source {settings.name}: {'; '.join(check.detail for check in unmet)}; --init has changed nothing",
+            next_step=f"{'; '.join(check.fix for check in unmet)}; then run it again",
+        )
 
 
 def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSettings) -> InitPlan:
@@ -84,8 +100,9 @@ def _connect(settings: PostgresSettings, admin: str, admin_password: str) -> con
             cur.execute("SET lock_timeout = '5min'")
         return conn
     except PrerequisitesNotMet as error:
+        login = "correct --admin-user and --admin-password-env"
         raise PrerequisitesNotMet(
-            f"{error.what} (as {admin})", next_step="correct --admin-user and --admin-password-env, or source.host"
+            f"{error.what} (as {admin})", next_step=login if concerns_login(error) else error.next_step
         ) from error
 
 

@@ -22,7 +22,7 @@ from dblake.source.postgres.capture_objects import WATERMARK_ROWS, Publication, 
 from dblake.source.postgres.catalog_facts import CatalogFacts, Server
 from dblake.source.postgres.catalog_queries import probe_output_plugin, read_facts
 from dblake.source.postgres.connection import connect
-from dblake.source.postgres.driver_errors import describe_unreachable, lacks_connect_privilege, translate_errors
+from dblake.source.postgres.driver_errors import lacks_connect_privilege, translate_errors
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.preflight_tables import table_findings
 from dblake.source.postgres.settings import PostgresSettings
@@ -39,7 +39,7 @@ def preflight(settings: PostgresSettings) -> list[Check]:
         if lacks_connect_privilege(error):
             return [Check("connect", False, f"role {settings.user} may not connect to the database",
                           statements.grant_connect_text(settings))]
-        return [Check("connect", False, describe_unreachable(error), error.next_step)]
+        return [Check("connect", False, error.what, error.next_step)]
     try:
         return run_checks(conn, settings)
     finally:

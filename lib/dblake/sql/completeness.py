@@ -1,0 +1,76 @@
+"""Warns of queries over tables of which rows are missing: tables that are suspended, incomplete or not dumped yet.
+
+Place: around an engine of the command line. Each table is named once a session. A name is searched in the statement's
+text, so a column of the same name may cause a needless note, and no use of a table by its name goes without one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from dblake.core.names import split_qualified
+from dblake.sql.names import sql_name
+from dblake.sql.result import Result
+
+
+class Engine(Protocol):
+    """What the prompt needs of an engine; ``jobs.cli.sql_prompt`` documents it."""
+
+    def query(self, statement: str) -> Result: ...
+
+    def warnings(self) -> Sequence[str]: ...
+
+    def interrupt(self) -> None: ...
+
+    def progress(self) -> float | None: ...
+
+    def words(self) -> Iterable[str]: ...
+
+    def describe_tables(self) -> str: ...
+
+
+class WarningEngine:
+    """An engine whose warnings name incomplete tables; ``missing`` returns why rows of each are missing, by table."""
+
+    def __init__(self, engine: Engine, missing: Callable[[], Mapping[str, str]]) -> None:
+        self._engine, self._missing = engine, missing
+        self._known: Mapping[str, str] | None = None
+        self._named: set[str] = set()
+        self._statement = ""
+
+    def query(self, statement: str) -> Result:
+        """Return the statement's result."""
+        self._statement = statement
+        return self._engine.query(statement)
+
+    def warnings(self) -> Sequence[str]:
+        """Return the engine's warnings, and the tables of the newest statement of which rows are missing."""
+        if self._known is None:
+            self._known = self._missing()
+        found = [table for table in self._known if table not in self._named and _uses(self._statement, table)]
+        self._named.update(found)
+        return [*self._engine.warnings(), *(f"table {table} lacks rows: {self._known[table]}" for table in found)]
+
+    def interrupt(self) -> None:
+        """Stop the running query."""
+        self._engine.interrupt()
+
+    def progress(self) -> float | None:
+        """Return the share of the running query that is done."""
+        return self._engine.progress()
+
+    def words(self) -> Iterable[str]:
+        """Return the names of tables and columns."""
+        return self._engine.words()
+
+    def describe_tables(self) -> str:
+        """Return in one line which tables there are."""
+        return self._engine.describe_tables()
+
+
+def _uses(statement: str, table: str) -> bool:
+    names = {split_qualified(table)[1], sql_name(table).rpartition(".")[2]}
+    return any(re.search(rf"(?<!\w){re.escape(name)}(_live|_history)?(?!\w)", statement, re.IGNORECASE)
+               for name in names)
