@@ -95,7 +95,7 @@ def test_state_without_newer_events_is_up_to_date(conf: Path) -> None:
     paths = land(conf, 3, ago=300)
     landing = Landing(paths.landing, "shop")
     beat = {"batch": 4, "lease_epoch": 1, "incarnation": 1, "lsn": 400, "seq": 0, "kind": "heartbeat",
-            "committed_at": NOW, "last_in_txn": True}
+            "committed_at": datetime.now(UTC), "last_in_txn": True}
     reached = Reached(4, 1, ServerIdentity("server", "log"), ResumePoint(1, "0/0"))
     landing.commit(pa.Table.from_pylist([beat], schema=LANDING), reached)
     set_reconciled(paths, 3)
