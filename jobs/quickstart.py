@@ -57,7 +57,7 @@ def quickstart(conf: Path, scale: int, rate: int) -> int:
     if not all(comparison.is_equal for comparison in comparisons):
         console.print("State differs from the source: this is a bug.")
         return ExitCode.BUG
-    console.print("[bold]7. SQL over state and history[/bold]")
+    console.print("[bold]8. SQL over state and history[/bold]")
     for statement in _QUERIES:
         console.print(f"   [dim]{statement}[/dim]", highlight=False)
         print_result(SparkResult(run.query(statement)), None)
