@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.effort import EFFORT
 from tests.support.operations.rounds import canonical_text, find_difference, run_rounds
 
 SHORT = ("schema", "table", "rename", "publication")
@@ -56,4 +57,4 @@ def test_tables_stay_equal_or_named_under_operations() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_tables_stay_equal_or_named_in_many_rounds(kind: str) -> None:
-    run(kind, 20)
+    run(kind, 12 * EFFORT)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOME = Path(__file__).parents[2]
-_COUNT = int(os.environ.get("DBLAKE_MOMENTS", "10"))
+_COUNT = 10
 _LEFT_SECONDS = 10.0
 """How long a process may outlive the job that started it."""
 _TRACES = ("Traceback", "\tat ", "Exception in thread", "Exception ignored")
