@@ -165,7 +165,7 @@ def test_capture_side_leaks_no_canary(bench: Bench) -> None:
     bench.run("capture", "--until-caught-up")
 
     # Invalid keys, changes of every kind, a schema change.
-    bench.run("dump", "start", "--table", TABLE, "--keys", f'["{ROW}"]')
+    bench.run("dump", "start", "--table", TABLE, "--keys", f'["{ROW}"]', code=64)
     bench.run("status", "--prometheus", str(bench.lake / "progress/figures.prom"))
     bench.sql(
         f"UPDATE {TABLE} SET email = '{MASKED}-2', note = '{ROW}-2' WHERE id = 1",

@@ -54,6 +54,8 @@ class SavedFingerprint:
     published: str = ""
     former: tuple[str, ...] = ()
     """Names of columns that it once had: state keeps their last values."""
+    key: tuple[str, ...] = ()
+    """The primary key; empty in a document of a version that did not save it."""
 
     @classmethod
     def from_catalog(cls, current: TableFingerprint, saved: SavedFingerprint | None = None) -> SavedFingerprint:
@@ -62,7 +64,7 @@ class SavedFingerprint:
         former = {*saved.former, *saved.columns} - current.columns.keys() if saved else ()
         return cls(
             schema.table, schema.schema_id, dict(current.columns), tuple(sorted(current.bodies)), current.file,
-            current.published, tuple(sorted(former)),
+            current.published, tuple(sorted(former)), tuple(schema.primary_key),
         )
 
     @classmethod
@@ -70,8 +72,8 @@ class SavedFingerprint:
         """Return the fingerprint of a document. Raises ConfigError if another version wrote it."""
         with document_errors(path, "delete the document and dump its table again"):
             columns = {name: ColumnFingerprint(**column) for name, column in document["columns"].items()}
-            former = tuple(document.get("former", ()))
-            return cls(**document | {"columns": columns, "bodies": tuple(document["bodies"]), "former": former})
+            names = {name: tuple(document.get(name, ())) for name in ("former", "key")}
+            return cls(**document | names | {"columns": columns, "bodies": tuple(document["bodies"])})
 
 
 class StaleTableDetector:
@@ -155,7 +157,10 @@ class StaleTableDetector:
             saved = self._saved.get(table)
             why = self._renamed_reason(current) if saved is None else stale_reason(saved, current)
             if self._auto and (table in uncovered or why) and self._can_be_dumped(current):
-                removes_none = table not in uncovered and saved is not None and rows_reason(saved, current) is None
+                removes_none = (
+                    table not in uncovered and saved is not None
+                    and rows_reason(saved, current) is None and not _changes_keys(saved, current)
+                )
                 dump_id = self._queue_dump(table, is_limited=removes_none)
                 self._report(table, uncovered.get(table) or why or "", dump_id)
                 is_queued = True
@@ -235,6 +240,15 @@ def rows_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | Non
     if saved.published and current.published and saved.published != current.published:
         return "its publication changed, so that changes may be missing in the log"
     return None
+
+
+def _changes_keys(saved: SavedFingerprint, current: TableFingerprint) -> bool:
+    """Return True if rows may have other keys than before, so that a dump deletes all those of before."""
+    key = tuple(current.schema.primary_key)
+    if saved.key and saved.key != key:
+        return True
+    replaced = [(saved.columns[name], current.columns[name]) for name in key if name in saved.columns]
+    return any((former.number, former.type) != (column.number, column.type) for former, column in replaced)
 
 
 def _columns_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:

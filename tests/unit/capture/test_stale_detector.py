@@ -146,6 +146,24 @@ def test_dump_for_changed_columns_may_delete_few_rows(database: MemoryDatabase, 
     assert [task.request.max_removed for task in pending_tasks(store)] == [0.1, None]
 
 
+@pytest.mark.parametrize("columns", [
+    (Column("id", "integer", False), Column("v", "text", False, 1)),
+    (Column("id", "bigint", False, 1), Column("v", "text")),
+    (Column("id", "integer", False, 1), Column("v", "text", False, 2)),
+])
+def test_dump_after_key_change_may_delete_all_rows(
+    database: MemoryDatabase, store: FileProgress, columns: tuple[Column, ...]
+) -> None:
+    """Each row gets another key, and state has one for each of the former ones."""
+    def detector() -> StaleTableDetector:
+        return StaleTableDetector(MemorySource(database), store, auto=True, max_removed=0.1)
+
+    detector().scan_catalog()
+    database.alter_table(TableSchema("public.t", columns), {})
+    assert detector().scan_catalog()
+    assert [task.request.max_removed for task in pending_tasks(store)] == [None]
+
+
 def test_repeated_schema_in_log_queues_no_dump(database: MemoryDatabase, store: FileProgress) -> None:
     detector = start(database, store)
     assert not detector.on_log_rows(log_row(SCHEMA, T.schema_id))
