@@ -211,6 +211,7 @@ def test_interrupted_redecode_finishes_before_another_range(
     assert events(paths) == EXPECTED_EVENTS
 
 
+@pytest.mark.slow
 def test_state_killed_before_recording_rebuild_records_it_later(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +348,7 @@ def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_p
     }
 
 
+@pytest.mark.slow
 def test_reconcile_job_prints_differences(paths: Paths, tmp_path: Path) -> None:
     conf = tmp_path / "shop.yaml"
     conf.write_text(
