@@ -140,6 +140,7 @@ def test_quickstart_stopped_at_any_moment_ends_cleanly(tmp_path: Path, number: s
     require_clean([stop_at(delay, number, command) for delay in picked(seconds, "quickstart", number)])
 
 
+@pytest.mark.slow
 def test_job_stopped_while_it_starts_ends_cleanly(tmp_path: Path) -> None:
     """Before the job handles signals: in the script, in Python's own start, in the imports."""
     conf = tmp_path / "shop.yaml"
