@@ -200,10 +200,10 @@ run_lint() {
     return "$code"
 }
 
-# The suites' processes, the last with all other folders: much of their time is waiting, so seven run at once.
+# The suites' processes, the last with all other folders: much of their time is waiting, so six run at once.
 test_parts=(
-    "tests/spark/reconcile" "tests/spark/state tests/spark/sql tests/spark/verification"
-    "tests/spark/maintenance tests/spark/quality"
+    "tests/spark/reconcile tests/spark/state"
+    "tests/spark/maintenance tests/spark/quality tests/spark/sql tests/spark/verification"
     "tests/unit" "tests/e2e tests/faults" "tests/property tests/integration/mysql tests/integration/postgres"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
