@@ -563,7 +563,7 @@ def test_wal_level_replica_is_unmet(small: EmbeddedPostgres) -> None:
 
 def test_init_without_wal_level_changes_nothing(small: EmbeddedPostgres) -> None:
     small.restart(wal_level="replica")
-    settings = replace(own_settings(small), user="nobody_yet", slot="none", publication="none")
+    settings = replace(own_settings(small), user="missing_role", slot="none", publication="none")
     try:
         with pytest.raises(PrerequisitesNotMet, match="wal_level is replica; --init has changed nothing") as refused:
             run_init(settings, small.user, small.password)
@@ -571,7 +571,7 @@ def test_init_without_wal_level_changes_nothing(small: EmbeddedPostgres) -> None
         assert [warning for warning in plan_init(settings, small.user, small.password).warnings
                 if warning.startswith("wal_level is replica. Next: ALTER SYSTEM")]
         with closing(small.connect()) as conn, conn.cursor() as cur:
-            cur.execute("SELECT count(*) FROM pg_roles WHERE rolname = 'nobody_yet'")
+            cur.execute("SELECT count(*) FROM pg_roles WHERE rolname = 'missing_role'")
             assert cur.fetchone() == (0,)
     finally:
         small.restart(wal_level="logical")
