@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from dblake.lake.tables import find_table, maps_columns, open_table, table_bytes
+from dblake.lake.tables import find_table, maps_columns, table_bytes
 
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
@@ -31,12 +31,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def read_little(path: str, version: int, max_bytes: int) -> pa.Table | None:
-    """Return the rows of a table's version; None if its files are larger, map columns, or cannot be read here.
+def read_little(table: DeltaTable, max_bytes: int) -> pa.Table | None:
+    """Return the rows of an open table; None if its files are larger, map columns, or cannot be read here.
 
     Each column has one chunk, and no views of strings, which Spark does not take.
     """
-    table = open_table(path, version)
     if maps_columns(table) or table_bytes(table) > max_bytes:
         return None
     try:

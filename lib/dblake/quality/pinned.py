@@ -7,8 +7,10 @@ needs a second of work to open a Delta table, more than a little table's suites 
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -22,14 +24,18 @@ _LITTLE_BYTES = 4 << 20
 class PinnedTable:
     """A table at one version, and the newest landing batch it holds. Its rows are read on first use."""
 
-    def __init__(self, spark: SparkSession, path: str, version: int, batch: int, schema: StructType) -> None:
+    def __init__(
+        self, spark: SparkSession, path: str, version: int, batch: int, schema: StructType,
+        read: Callable[[], pa.Table | None],
+    ) -> None:
+        """``read`` returns the rows of a little table."""
         self.version, self.batch = version, batch
-        self._spark, self._path, self._schema = spark, path, schema
+        self._spark, self._path, self._schema, self._read = spark, path, schema, read
 
     @cached_property
     def rows(self) -> DataFrame:
         """Return the table as of its version."""
-        rows = read_little(self._path, self.version, _LITTLE_BYTES)
+        rows = self._read()
         if rows is not None:
             return self._spark.createDataFrame(rows, self._schema)
         return self._spark.read.format("delta").option("versionAsOf", self.version).load(self._path)
@@ -42,4 +48,5 @@ def pin_table(spark: SparkSession, path: str, application: str) -> PinnedTable |
     if table is None or batch is None:
         return None
     # Delta's schema is Spark's, as JSON.
-    return PinnedTable(spark, path, table.version(), batch, StructType.fromJson(json.loads(table.schema().to_json())))
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    return PinnedTable(spark, path, table.version(), batch, schema, partial(read_little, table, _LITTLE_BYTES))
