@@ -18,13 +18,13 @@ from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.spark.session import spark_session
 
 _ROWS = 1_000_000
-_SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB"}
-_DRIVER = "org.postgresql:postgresql:42.7.8"
+SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB"}
+DRIVER = "org.postgresql:postgresql:42.7.8"
 
 
 def measure_first_load(folder: Path, rounds: int) -> list[Measured]:
     """Measure the first load of a million rows; a first run of the peer, which fetches its driver, does not count."""
-    with EmbeddedPostgres(folder / "postgres", settings=_SERVER) as server:
+    with EmbeddedPostgres(folder / "postgres", settings=SERVER) as server:
         bench = Bench(server, folder)
         bench.fill(_ROWS)
         bench.create_slot("start")
@@ -49,7 +49,7 @@ def _load(bench: Bench, slot: str, warehouse: str) -> None:
 
 def _copy(url: str, to: str) -> None:
     """Copy the table through JDBC, in one partition."""
-    spark = spark_session("copy", **{"spark.jars.packages": _DRIVER})
+    spark = spark_session("copy", **{"spark.jars.packages": DRIVER})
     reader = spark.read.format("jdbc").option("driver", "org.postgresql.Driver").option("fetchsize", 10_000)
     rows = reader.option("url", url).option("dbtable", TABLE).option("user", "dblake").option("password", PASSWORD)
     rows.load().write.format("delta").save(to)

@@ -29,6 +29,7 @@ import dblake
 from benchmarks import machine
 from benchmarks.capture_job import HOME, PASSWORD, start_capture
 from benchmarks.database import TABLE, Bench
+from benchmarks.first_load import DRIVER, SERVER
 from benchmarks.spark_half import Cost, cost_of, median_cpu, median_seconds, run_with_children
 from dblake.capture.dump_queue import queue_verification
 from dblake.capture.progress import open_progress
@@ -38,8 +39,6 @@ from dblake.spark.session import spark_session
 from dblake.sql.lake import Lake
 from dblake.verification.ledger import read_rounds
 
-_SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB"}
-_DRIVER = "org.postgresql:postgresql:42.7.8"
 _PARTITIONS = 4
 _SAMPLE_SECONDS = 0.01
 _LIVE_SECONDS, _START_SECONDS = 30.0, 60.0
@@ -89,7 +88,7 @@ def main() -> None:
         return
     for name, fact in machine.facts("dblake", "as checked out", "psycopg2-binary").items():
         print(f"{name}: {fact}")
-    with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "server", settings=_SERVER) as server:
+    with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "server", settings=SERVER) as server:
         bench = Bench(server, Path(folder))
         bench.fill(options.rows)
         bench.create_slot("start")
@@ -151,7 +150,7 @@ def _run_jobs(folder: Path, *jobs: str) -> None:
 
 def compare_in_spark(url: str, state: str) -> None:
     """Join both copies by their keys and compare all columns. Raises RuntimeError if they differ."""
-    spark = spark_session("compare", **{"spark.jars.packages": _DRIVER})
+    spark = spark_session("compare", **{"spark.jars.packages": DRIVER})
     reader = spark.read.format("jdbc").options(
         driver="org.postgresql.Driver", fetchsize="10000", url=url, dbtable=TABLE, user="dblake", password=PASSWORD,
         partitionColumn="aid", numPartitions=str(_PARTITIONS), lowerBound="1", upperBound="1000000",

@@ -25,7 +25,7 @@ from jobs.cli.frame import job_options, run_job
 from jobs.cli.sql_prompt import Prompt, run_file, run_statement
 
 if TYPE_CHECKING:
-    from jobs.cli.sql_prompt import Engine
+    from dblake.sql.result import Engine
 
 
 @click.command("sql")

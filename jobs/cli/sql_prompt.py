@@ -12,15 +12,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import click
 
 from dblake.core.errors import DblakeError, UsageError
-from dblake.sql.result import Result
+from dblake.sql.result import Engine
 from jobs.cli.sql_output import print_result
 from jobs.cli.sql_statements import is_blank, split_statements
 
@@ -44,28 +44,6 @@ EXPLAIN SELECT …;    show how a query is executed
 Ctrl-C               cancel the query that runs, or discard what is typed
 Tab completes names; the arrow keys recall earlier statements.
 Views: t_live has changes that t lacks yet, t_history every version of every row; dblake.events has all changes."""
-
-
-class Engine(Protocol):
-    """What the prompt needs of an engine."""
-
-    def query(self, statement: str) -> Result:
-        """Return the statement's result. Raises UsageError or StateError."""
-
-    def warnings(self) -> Sequence[str]:
-        """Return what a reader of the newest result should know."""
-
-    def interrupt(self) -> None:
-        """Stop the running query, from another thread."""
-
-    def progress(self) -> float | None:
-        """Return the share of the running query that is done; None if it is unknown."""
-
-    def words(self) -> Iterable[str]:
-        """Return the names of tables and columns, for completion."""
-
-    def describe_tables(self) -> str:
-        """Return in one line which tables there are, as of when."""
 
 
 def run_statement(engine: Engine, statement: str, form: str | None) -> None:

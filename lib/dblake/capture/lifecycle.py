@@ -24,14 +24,13 @@ from dblake.capture.progress import ProgressStore
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import delete_stale_table, read_stale_tables
-from dblake.capture.table_life import LifeState, TableLife, read_lives, save_life
+from dblake.capture.table_life import KEYLESS, LifeState, TableLife, read_lives, save_life
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import UnfitTable
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
 _UNSEEN = "table_privileges: the capture role does not see it, and the log does not show that it was dropped"
-_KEYLESS = "no primary key: rows from before it was followed are missing"
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +179,7 @@ class Lifecycle:
         """Return why a table requires a dump; without one it is incomplete."""
         table = life.table
         if not schema.primary_key:
-            self._enter(life, LifeState.INCOMPLETE, _KEYLESS)
+            self._enter(life, LifeState.INCOMPLETE, KEYLESS)
         elif self._new_tables == "dump" or (life.is_complete and self._detector.is_automatic):
             # State has all its rows from before: it is a table that changed, not a new one.
             return why
@@ -198,7 +197,7 @@ class Lifecycle:
         """
         waiting = [
             life for life in self._lives.values()
-            if life.state is LifeState.PENDING or (life.state is LifeState.INCOMPLETE and life.reason != _KEYLESS)
+            if life.state is LifeState.PENDING or (life.state is LifeState.INCOMPLETE and life.reason != KEYLESS)
         ]
         if not waiting:
             return False

@@ -247,8 +247,11 @@ def _changes_keys(saved: SavedFingerprint, current: TableFingerprint) -> bool:
     key = tuple(current.schema.primary_key)
     if saved.key and saved.key != key:
         return True
-    replaced = [(saved.columns[name], current.columns[name]) for name in key if name in saved.columns]
-    return any((former.number, former.type) != (column.number, column.type) for former, column in replaced)
+    return any(_is_replaced(saved.columns[name], current.columns[name]) for name in key if name in saved.columns)
+
+
+def _is_replaced(former: ColumnFingerprint, column: ColumnFingerprint) -> bool:
+    return (former.number, former.type) != (column.number, column.type)
 
 
 def _columns_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
@@ -262,7 +265,7 @@ def _columns_reason(saved: SavedFingerprint, current: TableFingerprint) -> str |
             is_null = column.blank and column.number not in numbers and current.file and current.file == saved.file
             if not is_null:
                 return f"column {name} was added"
-        elif (former.number, former.type) != (column.number, column.type):
+        elif _is_replaced(former, column):
             return f"column {name} was replaced or has another type"
         elif any(column.labels.get(number, label) != label for number, label in former.labels.items()):
             return f"a label of column {name} was renamed"

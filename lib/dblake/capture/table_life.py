@@ -15,6 +15,8 @@ from dblake.capture.progress import ProgressStore
 from dblake.core.names import folder
 
 _LIVES = "lives"
+KEYLESS = "no primary key: rows from before it was followed are missing"
+"""Why a table is incomplete that no dump can complete."""
 
 
 class LifeState(StrEnum):

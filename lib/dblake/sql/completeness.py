@@ -8,27 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from dblake.core.names import split_qualified
 from dblake.sql.names import sql_name
-from dblake.sql.result import Result
-
-
-class Engine(Protocol):
-    """What the prompt needs of an engine; ``jobs.cli.sql_prompt`` documents it."""
-
-    def query(self, statement: str) -> Result: ...
-
-    def warnings(self) -> Sequence[str]: ...
-
-    def interrupt(self) -> None: ...
-
-    def progress(self) -> float | None: ...
-
-    def words(self) -> Iterable[str]: ...
-
-    def describe_tables(self) -> str: ...
+from dblake.sql.result import Engine, Result
 
 
 class WarningEngine:

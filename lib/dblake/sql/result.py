@@ -1,4 +1,4 @@
-"""The result of a query in any engine: columns, and rows as text or as JSON, read in order as they come.
+"""An engine as the command line uses it, and the result of a query: columns, and rows as text or as JSON, as they come.
 
 Place: between the engines and what prints. Guarantee: no value passes through a Python type that cannot hold it; the
 engine converts each to text.
@@ -7,7 +7,7 @@ engine converts each to text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,3 +43,25 @@ class TextResult:
         """Yield each row as a JSON object."""
         for row in self.rows:
             yield json.dumps(dict(zip(self.columns, row, strict=True)), ensure_ascii=False)
+
+
+class Engine(Protocol):
+    """What the command line needs of an engine."""
+
+    def query(self, statement: str) -> Result:
+        """Return the statement's result. Raises UsageError or StateError."""
+
+    def warnings(self) -> Sequence[str]:
+        """Return what a reader of the newest result should know."""
+
+    def interrupt(self) -> None:
+        """Stop the running query, from another thread."""
+
+    def progress(self) -> float | None:
+        """Return the share of the running query that is done; None if it is unknown."""
+
+    def words(self) -> Iterable[str]:
+        """Return the names of tables and columns, for completion."""
+
+    def describe_tables(self) -> str:
+        """Return in one line which tables there are, as of when."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dblake.capture.stale_tables import StaleTable
-from dblake.capture.table_life import LifeState, TableLife
+from dblake.capture.table_life import KEYLESS, LifeState, TableLife
 from dblake.lake.layout import Paths
 from dblake.lake.query import query_rows
 from dblake.status.problem import problem
@@ -42,30 +42,36 @@ def removal_problems(paths: Paths) -> list[dict[str, Any]]:
 
 def life_problems(lives: Mapping[str, TableLife]) -> list[dict[str, Any]]:
     """Return a problem for each table that is suspended, or of which rows are missing."""
-    next_steps = {
-        LifeState.SUSPENDED: "run preflight, which prints the statement that corrects it",
-        LifeState.INCOMPLETE: "give it a primary key, or dump start --table '{}'",
-    }
     return [
-        problem(life.state.value, table, life.reason, next_steps[life.state].format(table))
-        for table, life in sorted(lives.items()) if life.state in next_steps
+        problem(life.state.value, table, life.reason, _next_step(life))
+        for table, life in sorted(lives.items()) if life.state in (LifeState.SUSPENDED, LifeState.INCOMPLETE)
     ]
+
+
+def _next_step(life: TableLife) -> str:
+    if life.state is LifeState.SUSPENDED:
+        return "run preflight, which prints the statement that corrects it"
+    return "give it a primary key" if life.reason == KEYLESS else f"dump start --table '{life.table}'"
 
 
 def stale_table_problems(
     stale: list[StaleTable], dumps: list[dict[str, Any]], lives: Mapping[str, TableLife]
 ) -> list[dict[str, Any]]:
-    """Return a problem for each table whose rows are missing or changed without row events, until its dump is done."""
+    """Return a problem for each table whose rows are missing or changed without row events, until its dump is done.
+
+    A table that is suspended or removed has none: it is dumped when it returns.
+    """
     states = {(dump["id"], dump["table"]): dump["state"] for dump in dumps}
     problems = []
     for entry in stale:
         state = states.get((entry.dump_id or "", entry.table))
-        if state == "done":
+        life = lives.get(entry.table)
+        if state == "done" or (life and life.state in (LifeState.SUSPENDED, LifeState.REMOVED)):
             continue
         is_queued = state in ("queued", "running")
         next_step = (f"run capture until dump {entry.dump_id} is done" if is_queued
                      else f"dump start --table '{entry.table}'")
-        is_pending = entry.table in lives and lives[entry.table].state is LifeState.PENDING
+        is_pending = life is not None and life.state is LifeState.PENDING
         detail = entry.why if is_pending else f"its rows changed without row events: {entry.why}"
         problems.append(problem("pending" if is_pending else "rewritten", entry.table, detail, next_step))
     return problems

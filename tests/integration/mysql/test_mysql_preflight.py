@@ -191,6 +191,11 @@ KNOWN = [
      "followed from the log but never dumped, as they have no primary key: shop.log; never dumped, as their keys have"
      " FLOAT columns, whose values no query can match: shop.f; sorted for each chunk, as their keys consist of column"
      " prefixes: shop.p"),
+    ("sync_binlog", ["SET GLOBAL sync_binlog = 0"],
+     "sync_binlog is 0: a crash of the server's machine may lose log that has landed, which is a gap then"),
+    ("innodb_flush_log_at_trx_commit", ["SET GLOBAL innodb_flush_log_at_trx_commit = 2"],
+     "innodb_flush_log_at_trx_commit is 2: a crash of the server may lose rows whose log remains, so that state has"
+     " them until the next dump"),
     ("binlog_retention", ["SET GLOBAL binlog_expire_logs_seconds = 43200"],
      "the server expires log after 12 hours: a capture stopped for longer finds a gap"),
 ]

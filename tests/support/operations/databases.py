@@ -92,31 +92,48 @@ class OperatedDatabase(CapturedDatabase, Protocol):
     def has_snapshot(self) -> bool: ...
 
 
-class _Storage:
-    """The snapshot of a server's data folder."""
+class _Stoppable(Protocol):
+    def start(self) -> None: ...
 
-    def __init__(self, data: Path) -> None:
-        self._data, self._copy = data, data.with_name(f"{data.name}-snapshot")
+    def stop(self, *, crash: bool = False) -> None: ...
+
+
+class _OwnServer:
+    """A server that stops, and goes back to a copy of its data folder."""
+
+    def __init__(self, server: _Stoppable, data: Path) -> None:
+        self._process, self._data, self._copy = server, data, data.with_name(f"{data.name}-snapshot")
+        server.start()
+
+    def stop(self, *, crash: bool = False) -> None:
+        self._process.stop(crash=crash)
+
+    def start(self) -> None:
+        self._process.start()
 
     @property
     def has_snapshot(self) -> bool:
         return self._copy.exists()
 
-    def save(self) -> None:
+    def copy_data(self) -> None:
+        self.stop()
         shutil.rmtree(self._copy, ignore_errors=True)
-        _copy(self._data, self._copy)
+        _copy_folder(self._data, self._copy)
+        self.start()
 
-    def restore(self) -> None:
+    def revert(self) -> None:
+        self.stop(crash=True)
         shutil.rmtree(self._data)
-        _copy(self._copy, self._data)
+        _copy_folder(self._copy, self._data)
+        self.start()
 
 
-def _copy(folder: Path, to: Path) -> None:
+def _copy_folder(folder: Path, to: Path) -> None:
     """Copy a folder with the owners of its files."""
     subprocess.run(["cp", "-a", folder, to], check=True)
 
 
-class PostgresOperated:
+class PostgresOperated(_OwnServer):
     """A database of an own PostgreSQL server."""
 
     kind = "postgres"
@@ -124,8 +141,7 @@ class PostgresOperated:
 
     def __init__(self, folder: Path) -> None:
         self._server = EmbeddedPostgres(folder / "server", settings={"fsync": "off"})
-        self._storage = _Storage(folder / "server")
-        self._server.start()
+        super().__init__(self._server, folder / "server")
         self._backend = PostgresBackend(Database(self._server, "postgres"))
 
     def connect(self) -> Any:
@@ -190,31 +206,11 @@ class PostgresOperated:
         assert self._backend.settings is not None
         return self._backend.settings.user
 
-    def stop(self, *, crash: bool = False) -> None:
-        self._server.stop(crash=crash)
-
-    def start(self) -> None:
-        self._server.start()
-
-    @property
-    def has_snapshot(self) -> bool:
-        return self._storage.has_snapshot
-
-    def copy_data(self) -> None:
-        self.stop()
-        self._storage.save()
-        self.start()
-
-    def revert(self) -> None:
-        self.stop(crash=True)
-        self._storage.restore()
-        self.start()
-
     def _query(self, query: Any, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._backend.database.rows(query, parameters)
 
 
-class MysqlOperated:
+class MysqlOperated(_OwnServer):
     """A database of an own MariaDB server."""
 
     kind = "mariadb"
@@ -227,8 +223,7 @@ class MysqlOperated:
             # Otherwise a server that is killed loses transactions that are in its log.
             "--innodb-flush-log-at-trx-commit=1",
         )
-        self._storage = _Storage(folder / "server")
-        self.server.start()
+        super().__init__(self.server, folder / "server")
         self.server.run(f"CREATE DATABASE {SCHEMA}")
         self._backend = MysqlBackend(self.server)
 
@@ -285,26 +280,6 @@ class MysqlOperated:
     def role(self) -> str:
         return str(self.server.rows("SELECT concat(quote(user), '@', quote(host)) FROM mysql.user WHERE user = 'cap'")
                    [0][0])
-
-    def stop(self, *, crash: bool = False) -> None:
-        self.server.stop(crash=crash)
-
-    def start(self) -> None:
-        self.server.start()
-
-    @property
-    def has_snapshot(self) -> bool:
-        return self._storage.has_snapshot
-
-    def copy_data(self) -> None:
-        self.stop()
-        self._storage.save()
-        self.start()
-
-    def revert(self) -> None:
-        self.stop(crash=True)
-        self._storage.restore()
-        self.start()
 
 
 def operated_database(kind: str, folder: Path) -> OperatedDatabase:

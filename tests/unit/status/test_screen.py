@@ -43,7 +43,7 @@ def document(**changes: Any) -> dict[str, Any]:
 
 def three_tables() -> list[str]:
     late = problem("incomplete", "public.audit_log", "no primary key: rows from before it was followed are missing",
-                   "give it a primary key, or dump start --table 'public.audit_log'")
+                   "give it a primary key")
     return build_screen(document(
         captured={
             "public.audit_log": life("incomplete", "no primary key", rows=204, changed_at=ago(minutes=3)),

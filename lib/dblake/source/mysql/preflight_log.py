@@ -16,6 +16,11 @@ from dblake.source.mysql.log_retention import retention_seconds
 from dblake.source.mysql.settings import MysqlSettings
 
 _SHORT_RETENTION_SECONDS = 7 * 86_400
+_LOST_IN_CRASH = {
+    "sync_binlog": "a crash of the server's machine may lose log that has landed, which is a gap then",
+    "innodb_flush_log_at_trx_commit":
+        "a crash of the server may lose rows whose log remains, so that state has them until the next dump",
+}
 
 
 def check_log(server: Server, settings: MysqlSettings) -> Iterator[Check]:
@@ -50,6 +55,12 @@ def check_log(server: Server, settings: MysqlSettings) -> Iterator[Check]:
             "binlog_row_value_options",
             f"it is {partial}: of changed JSON only differences are logged" if partial else "",
             statements.set_variable(settings, "binlog_row_value_options", "''"),
+        )
+    for variable, loss in _LOST_IN_CRASH.items():
+        value = server.variables.get(variable, "1")
+        yield finding(
+            variable, f"{variable} is {value}: {loss}" if value != "1" else "",
+            statements.set_variable(settings, variable, "1"), is_note=True,
         )
     yield finding("binlog_retention", _describe_retention(server), is_note=True)
 
