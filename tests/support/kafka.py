@@ -1,20 +1,14 @@
 """A Kafka broker for tests: one real broker in KRaft mode per session, topics of any name created on first use.
 
-``kafka`` is the broker. A test that restarts its broker starts its own ``KafkaServer``. The jars come from Maven
-Central by Ivy, which is among pyspark's jars, into ``${XDG_CACHE_HOME:-~/.cache}/dblake/servers/kafka-VERSION``, once;
-``python -m tests.support.kafka`` fetches them. Raises ``debian.Unavailable`` if they cannot be fetched.
+``kafka`` is the broker. A test that restarts its broker starts its own ``KafkaServer``. ``ivy`` fetches the jars, once,
+as ``python -m tests.support.kafka`` does. Raises ``debian.Unavailable`` if they cannot be fetched.
 """
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
-import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -28,22 +22,14 @@ from confluent_kafka import Consumer, Message
 
 from dblake.source.postgres.ports import free_port
 from tests.support.debian import Unavailable
+from tests.support.ivy import fetched_jars
 from tests.support.java import find_java
 from tests.support.report import note_version
 
 VERSION = "4.1.0"
-_IVY = f"""\
-<ivy-module version="2.0">
-  <info organisation="dblake" module="kafka-for-tests"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="default"/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default"/>
-  </dependencies>
-</ivy-module>
-"""
+_PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 _START_SECONDS = 90
 _STOP_SECONDS = 30
-_FETCH_SECONDS = 600
 
 
 class KafkaServer:
@@ -167,37 +153,7 @@ def _java_command() -> list[str]:
 
 def jars() -> Path:
     """Return the folder of Kafka's jars; fetch them first if they are missing."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dblake/servers"
-    folder = cache / f"kafka-{VERSION}"
-    if folder.is_dir():
-        return folder
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / "kafka.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
-                _fetch(folder)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable(f"Kafka cannot be fetched: {type(error).__name__}. Next: check that Maven Central is "
-                          "reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
-    return folder
-
-
-def _fetch(folder: Path) -> None:
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark and pyspark.submodule_search_locations
-    ivy = next(Path(pyspark.submodule_search_locations[0]).glob("jars/ivy-*.jar"), None)
-    if ivy is None:
-        raise Unavailable("Kafka cannot be fetched: pyspark has no Ivy. Next: install requirements-dev.lock")
-    print(f"dblake: fetching Kafka into {folder}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="kafka.new.") as new:
-        (Path(new) / "ivy.xml").write_text(_IVY, encoding="utf-8")
-        subprocess.run(
-            [find_java(), "-jar", str(ivy), "-ivy", f"{new}/ivy.xml", "-cache", f"{new}/cache", "-types", "jar",
-             "bundle", "-confs", "default", "-retrieve", f"{new}/jars/[artifact]-[revision].[ext]"],
-            check=True, capture_output=True, timeout=_FETCH_SECONDS, cwd=new,
-        )
-        shutil.move(f"{new}/jars", folder)
+    return fetched_jars(f"kafka-{VERSION}", _PACKAGES)
 
 
 @pytest.fixture(scope="session")
