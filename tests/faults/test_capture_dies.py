@@ -1,7 +1,7 @@
 """Capture as a process that is killed, at every failpoint and at random moments, and one that is stopped.
 
 Applications write all the time. Each row counts its own changes, so a change that is lost or repeated shows as a wrong
-step. ``DBLAKE_FAULT_SECONDS`` lengthens the random part, ``DBLAKE_SEED`` repeats one. PostgreSQL runs all tests,
+step. ``DBLAKE_EFFORT`` lengthens the random part, ``DBLAKE_SEED`` repeats one. PostgreSQL runs all tests,
 MariaDB and MySQL those of what differs there: a log that is not retained for capture, and events of many rows.
 
 The short suite kills at ``landing.committed`` on PostgreSQL and at ``dump.low_written`` on MariaDB.

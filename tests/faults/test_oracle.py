@@ -1,6 +1,6 @@
 """The stress oracle in its short form, and tests that the oracle detects every kind of wrong step.
 
-The long form is ``./spark-submit.sh stress``. ``DBLAKE_FAULT_SECONDS`` lengthens this one, ``DBLAKE_SEED`` repeats one.
+The long form is ``./spark-submit.sh stress``. ``DBLAKE_EFFORT`` lengthens this one, ``DBLAKE_SEED`` repeats one.
 """
 
 from __future__ import annotations

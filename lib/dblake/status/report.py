@@ -32,6 +32,7 @@ from dblake.status.stage_problems import (
     empty_stage_problems,
     lag_problems,
     log_problems,
+    redecode_problems,
     state_problems,
 )
 from dblake.status.table_problems import dump_problems, life_problems, removal_problems, stale_table_problems
@@ -81,7 +82,7 @@ def build_status(
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
             *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity), *dump_problems(dumps),
             *stale_table_problems(read_stale_tables(store), dumps, lives), *life_problems(lives),
-            *removal_problems(paths),
+            *removal_problems(paths), *redecode_problems(paths),
             *state_problems(frontier.behind),
             *check_problems(check),
             *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),

@@ -1,4 +1,4 @@
-"""Problems of the stages: log that is lost, stages that lag or are empty, failed checks.
+"""Problems of the stages: log that is lost, stages that lag or are empty, half-replaced events, failed checks.
 
 Place: part of ``report``, from the figures of ``lag``. Guarantee: each problem names the command that clears it.
 """
@@ -12,6 +12,7 @@ from dblake.capture.activity import Activity
 from dblake.core.source import LogRetention
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table, open_table
+from dblake.redecode.ledger import newest_compared_run, newest_finished_run, read_run
 from dblake.status.lag import Stage
 from dblake.status.problem import problem
 
@@ -49,6 +50,16 @@ def empty_stage_problems(stages: dict[str, Stage], paths: Paths) -> list[dict[st
 
 def _has_files(path: str) -> bool:
     return has_table(path) and len(open_table(path).file_uris()) > 0
+
+
+def redecode_problems(paths: Paths) -> list[dict[str, Any]]:
+    """Return a problem while a redecode replaces events, or if it was interrupted in between."""
+    number = newest_compared_run(paths)
+    if number == newest_finished_run(paths):
+        return []
+    run = read_run(paths, number)
+    return [problem("redecode", None, f"events from batch {run.first} on are being replaced, or that was interrupted",
+                    f"unless it runs, reconcile --from {run.first}")]
 
 
 def lag_problems(stages: dict[str, Stage], seconds: float, activity: Activity | None = None) -> list[dict[str, Any]]:

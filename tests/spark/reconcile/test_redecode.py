@@ -33,6 +33,7 @@ from dblake.redecode.preconditions import require_landing
 from dblake.redecode.run import compare_redecoded, redecode
 from dblake.sql.query import query
 from dblake.state.run import run_state
+from dblake.status.stage_problems import redecode_problems
 from jobs.reconcile import reconcile as job
 from tests.model.dblog import ChunkRow, High, Low
 from tests.support.histories import interleave_landings, play, random_steps
@@ -206,7 +207,11 @@ def test_interrupted_redecode_finishes_before_another_range(
     with monkeypatch.context() as patched, pytest.raises(Died):
         patched.setattr(dblake.redecode.run, "failpoint", die_at("redecode.windows_swapped"))
         redecode(spark, paths, 3)
+    assert [(one["code"], one["next"]) for one in redecode_problems(paths)] == [
+        ("redecode", "unless it runs, reconcile --from 3")
+    ]
     unfinished, requested = redecode(spark, paths, 5)
+    assert redecode_problems(paths) == []
     assert (unfinished.first, unfinished.tables, requested.first, requested.tables) == (3, ["public.t"], 5, [])
     assert events(paths) == EXPECTED_EVENTS
 
