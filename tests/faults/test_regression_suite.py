@@ -1,15 +1,21 @@
-"""PostgreSQL's regression suite runs while capture follows: it never ends, and every table with a key is right."""
+"""A server's own test suite runs while capture follows: it never ends, and every table with a key is right."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.effort import EFFORT
+from tests.support.mysql import MysqlServer
+from tests.support.mysql_suite import KEPT, SuiteDatabase
 from tests.support.operations.system import LiveSystem
 from tests.support.postgres import debian_server
 from tests.support.regress import RegressionDatabase
@@ -23,31 +29,49 @@ NAMED = ("suspended", "incomplete", "state_behind")
 def test_capture_follows_regression_suite_of_postgres(tmp_path: Path) -> None:
     with debian_server(tmp_path / "server", None) as server:
         database = RegressionDatabase(server)
-        system = LiveSystem(database, tmp_path, patterns=["*.*"])
-        system.start_capture()
-        over = threading.Event()
+        follow_suite(LiveSystem(database, tmp_path, patterns=["*.*"]),
+                     lambda: f"{database.run_suite(tmp_path / 'output')} tests")
 
-        def run_suite() -> None:
-            print(database.run_suite(tmp_path / "output"), "tests")
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_capture_follows_test_suite_of_mariadb(tmp_path: Path) -> None:
+    with MysqlServer("mariadb", tmp_path / "server", "--sql-mode=") as server:
+        database, count = SuiteDatabase(server), 60 * EFFORT
+        seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
+        print(f"DBLAKE_SEED={seed}")
+        follow_suite(LiveSystem(database, tmp_path, patterns=["test.*", f"{KEPT}.*"]),
+                     lambda: f"{count} tests left {database.run_suite(tmp_path / 'output', count, seed)} tables")
+
+
+def follow_suite(system: LiveSystem, run: Callable[[], str]) -> None:
+    """Capture while a suite runs, then verify all tables."""
+    system.start_capture()
+    over = threading.Event()
+
+    def run_suite() -> None:
+        try:
+            print(run())
+        finally:
             over.set()
 
-        suite = threading.Thread(target=run_suite)
-        suite.start()
-        ends = dict[int, int]()
-        try:
-            while not over.wait(1.0):
-                system.wait(0.2)
-                if ends := system.take_ends():
-                    print(ends, system.capture_errors())
-                    break
-        finally:
-            suite.join()
-        assert ends == {}, system.capture_errors()
-        verify_tables(system, database)
-        assert system.stop_capture() == ""
+    suite = threading.Thread(target=run_suite)
+    suite.start()
+    ends = dict[int, int]()
+    try:
+        while not over.wait(1.0):
+            system.wait(0.2)
+            if ends := system.take_ends():
+                print(ends, system.capture_errors())
+                break
+    finally:
+        suite.join()
+    assert ends == {}, system.capture_errors()
+    verify_tables(system)
+    assert system.stop_capture() == ""
 
 
-def verify_tables(system: LiveSystem, database: RegressionDatabase) -> None:
+def verify_tables(system: LiveSystem) -> None:
     """Let state catch up, compare every table with a key by ``verify``, and print what is named."""
     for _ in range(60):
         system.wait(1.0)

@@ -51,6 +51,8 @@ class Tree:
 
 TREES = {
     "mariadb": Tree("MariaDB", "bookworm", ("mariadb-server-core",), ("usr/sbin/mariadbd",)),
+    "mariadb-suite": Tree("MariaDB's test suite", "bookworm", ("mariadb-test", "mariadb-test-data"),
+                          ("usr/bin/mariadb-test",)),
     # Stable releases of Debian have no MySQL.
     "mysql": Tree("MySQL", "sid", ("mysql-server-core",), ("usr/sbin/mysqld", "usr/bin/mysqlbinlog")),
     # initdb executes postgres, so every program of the folder gets a wrapper.
@@ -63,6 +65,8 @@ TREES = {
     )),
 }
 
+#: Trees that are fetched when a test uses them.
+_ON_DEMAND = {"mariadb-suite"}
 #: Dependencies to fetch: libraries only, since a test server needs no other programs …
 _NEEDED = re.compile(r"^(lib|zlib)")
 #: … except these. LLVM is large and only compiles long queries.
@@ -296,7 +300,8 @@ def main() -> int:
 
     Return 0 on success and where this machine cannot fetch packages (their tests are skipped); 75 if fetching failed.
     """
-    missing = sorted((name for name in TREES if not _path(name).is_dir()), key=lambda name: TREES[name].release)
+    wanted = TREES.keys() - _ON_DEMAND
+    missing = sorted((name for name in wanted if not _path(name).is_dir()), key=lambda name: TREES[name].release)
     if missing and (reason := find_obstacle()):
         _log(f"tests of {', '.join(TREES[name].title for name in missing)} will be skipped: {reason}")
         return 0

@@ -18,6 +18,7 @@ import pytest
 from dblake.source.mysql.ddl import Statement, StatementKind, classify
 from dblake.source.mysql.events import Query
 from tests.support.ddl_clauses import CLAUSES, PARTITION_CLAUSES
+from tests.support.effort import EFFORT
 from tests.support.mysql import MysqlServer
 
 TABLES = (
@@ -99,8 +100,8 @@ def may_change(statement: Statement, table: str) -> bool:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("flavour", "pairs"),
-    [("mariadb", 0), pytest.param("mariadb", 1500, marks=pytest.mark.slow),
-     pytest.param("mysql", 1500, marks=pytest.mark.slow)],
+    [("mariadb", 0), pytest.param("mariadb", 300 * EFFORT, marks=pytest.mark.slow),
+     pytest.param("mysql", 300 * EFFORT, marks=pytest.mark.slow)],
 )
 def test_classification_covers_what_statements_change(
     flavour: str, pairs: int, request: pytest.FixtureRequest

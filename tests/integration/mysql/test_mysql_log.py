@@ -291,6 +291,16 @@ def test_table_statements_become_rows(log: Log) -> None:
     assert not any(b"secret" in row["payload"] for row in rows)
 
 
+def test_statements_of_sessions_in_binary_become_rows(log: Log) -> None:
+    """A restore by mydumper sets ``SET NAMES binary``."""
+    with closing(log.server.connect("shop")) as connection, connection.cursor() as cursor:
+        cursor.execute("SET NAMES binary")
+        connection.encoding = "utf-8"
+        cursor.execute("CREATE TABLE `café` (id int PRIMARY KEY)")
+        cursor.execute("TRUNCATE TABLE a")
+    assert kinds(log.to_end()) == [("ddl", 'shop."café"', True), ("truncate", "shop.a", True)]
+
+
 def test_create_select_is_statement_and_rows(log: Log) -> None:
     log.server.run("INSERT INTO shop.a VALUES (1, 'x'), (2, 'y')", "CREATE TABLE shop.copy AS SELECT * FROM shop.a")
     rows = log.to_end()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,11 @@ import pymysql
 import pytest
 
 from dblake.core.errors import PrerequisitesNotMet, SourceError
+from dblake.core.names import TableFilter
 from dblake.core.source import Check, ChunkRequest, InitPlan
+from dblake.source.mysql import catalog
 from dblake.source.mysql.connection import connect
+from dblake.source.mysql.foreign_keys import read_cascades
 from dblake.source.mysql.grants import Grants
 from dblake.source.mysql.init import plan_init, run_init
 from dblake.source.mysql.preflight import preflight
@@ -222,6 +226,17 @@ def test_preflight_names_unlogged_foreign_keys(settings: MysqlSettings, mysql_se
     # MySQL carries them out where it writes the log since 9.6.
     assert found(settings, "foreign_keys").detail == {"mariadb": silent, "mysql": ""}[mysql_server.flavour]
     assert found(settings, "foreign_keys").ok
+
+
+@pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
+def test_cascades_of_dropped_table_are_none(mysql_server: MysqlServer) -> None:
+    """A table is dropped after the catalog has listed it: the catalog check of a running capture continues."""
+    mysql_server.run("CREATE DATABASE IF NOT EXISTS shop", "CREATE TABLE shop.gone (id int PRIMARY KEY)")
+    with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
+        listed = catalog.captured_tables(cursor, TableFilter(["shop.gone"]), "dblake")
+        mysql_server.run("DROP TABLE shop.gone")
+        assert [table.table_name for table in listed] == ["gone"]
+        assert read_cascades(cursor, listed) == {}
 
 
 @pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)

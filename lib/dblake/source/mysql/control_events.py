@@ -8,7 +8,6 @@ Decision 8 lists the events that the library decodes, with the reasons.
 
 from __future__ import annotations
 
-import codecs
 from typing import Any, NamedTuple
 
 from pymysql.charset import charset_by_id
@@ -18,6 +17,7 @@ from pymysqlreplication.event import FormatDescriptionEvent, QueryEvent, RotateE
 from pymysqlreplication.exceptions import MalformedBinLogEvent, StatusVariableMismatch
 from pymysqlreplication.packet import BinLogPacketWrapper
 
+from dblake.formats.mysql_charsets import CHARSETS, Charset
 from dblake.source.mysql.events import BODY, QUERY_COMPRESSED, Query, statement_bytes
 from dblake.source.mysql.gtid_events import xa_name
 from dblake.source.mysql.packed_events import uncompressed_query
@@ -88,9 +88,12 @@ def read_query(event: bytes) -> Query:
     if event[4] == QUERY_COMPRESSED:
         event = uncompressed_query(event)
     read = _decode(event, _Query)
-    codec = _codec(getattr(read, "character_set_client", None))
+    charset = _charset(getattr(read, "character_set_client", None))
+    # Where a quote or a backslash is no part of another character, other bytes that are not text can be replaced.
+    is_split_safely = charset is None or charset.max_bytes == 1 or charset.codec == "utf-8"
     try:
-        text = statement_bytes(event).decode(codec) if codec else None
+        codec = charset.codec if charset else "ascii"
+        text = statement_bytes(event).decode(codec, "replace" if is_split_safely else "strict")
     except UnicodeDecodeError:
         text = None
     return Query(text, read.schema.decode("utf-8", "replace"), getattr(read, "sql_mode", 0))
@@ -109,14 +112,14 @@ def _decode(event: bytes, kind: type) -> Any:
         raise ValueError(f"not a valid {kind.__name__}") from error
 
 
-def _codec(collation: int | None) -> str | None:
-    """Return Python's codec for a collation's character set, None if it has none; utf-8 is the server's default."""
-    if collation is None:
-        return "utf-8"
+def _charset(collation: int | None) -> Charset | None:
+    """Return a collation's character set, None if dblake does not decode it; utf8mb4 is the server's default.
+
+    ``binary`` is of bytes that the server takes as they are, so as utf-8: mydumper's sessions are such.
+    """
     try:
-        return codecs.lookup(str(charset_by_id(collation).encoding)).name
+        name = charset_by_id(collation).name if collation is not None else "utf8mb4"
     except KeyError:
         # PyMySQL lists the collations of older versions; all newer ones are of utf8mb4.
-        return "utf-8"
-    except LookupError:
-        return None
+        name = "utf8mb4"
+    return CHARSETS.get(name)

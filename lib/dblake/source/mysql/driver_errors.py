@@ -115,6 +115,10 @@ def table_errors(table: str) -> Iterator[None]:
             ) from error
         if number in _OF_SERVER or number < _FIRST_OF_SERVER or CR.CR_ERROR_FIRST <= number < _FIRST_LATER:
             raise
+        if number == ER.NO_SUCH_TABLE:
+            raise TableUnreadable(
+                f"table {table}: it was dropped or renamed", next_step="dump it when it is there again"
+            ) from error
         cause, next_step = _PERMANENT.get(number, ("the server cannot read it", "see the server's error log"))
         raise TableUnreadable(f"table {table}: {cause} (error {number})", next_step=next_step) from error
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
-import pymysql
 from pymysql.cursors import Cursor
 
+from dblake.core.errors import TableLocked, TableUnreadable
 from dblake.source.mysql.catalog import CatalogTable
 from dblake.source.mysql.catalog_facts import Server
 from dblake.source.mysql.connection import ServerVersion, version_of
-from dblake.source.mysql.driver_errors import lacks_privilege
+from dblake.source.mysql.driver_errors import table_errors
 from dblake.source.mysql.sql_literals import identifier
 
 _CASCADES = """
@@ -40,14 +41,11 @@ def read_cascades(cur: Cursor, tables: Sequence[CatalogTable]) -> dict[tuple[str
         return cascades
     # MariaDB shows its list only to users who may change the table.
     for table in tables:
-        try:
+        # The table may be dropped since it was listed, damaged, or locked.
+        with suppress(TableUnreadable, TableLocked), table_errors(table.schema.table):
             cur.execute(f"SHOW CREATE TABLE {identifier(table.schema_name, table.table_name)}")
-        except pymysql.Error as error:
-            if not lacks_privilege(error):
-                raise
-            continue
-        if names := _CASCADE.findall(cur.fetchone()[1]):
-            cascades[table.schema_name, table.table_name] = tuple(name.replace("``", "`") for name in names)
+            if names := _CASCADE.findall(cur.fetchone()[1]):
+                cascades[table.schema_name, table.table_name] = tuple(name.replace("``", "`") for name in names)
     return cascades
 
 

@@ -70,6 +70,19 @@ def test_query_skips_unknown_status_variables(status: bytes) -> None:
     assert control_events.read_query(query_event(status)) == Query("DROP TABLE t", "shop", 1 << 20)
 
 
+@pytest.mark.parametrize(("collation", "written", "expected"), [
+    (63, "ALTER TABLE t COMMENT 'é'".encode(), "ALTER TABLE t COMMENT 'é'"),
+    (63, b"ALTER TABLE t COMMENT '\xe9'", "ALTER TABLE t COMMENT '�'"),
+    (8, b"ALTER TABLE t COMMENT '\xe9\x81'", "ALTER TABLE t COMMENT 'é�'"),
+    (3, b"ALTER TABLE t COMMENT '\xe9'", "ALTER TABLE t COMMENT '�'"),
+    (13, b"ALTER TABLE t COMMENT '\x95\x5c'", "ALTER TABLE t COMMENT '表'"),
+    (13, b"ALTER TABLE t COMMENT '\x80\x5c'", None),
+], ids=["binary", "binary, not utf-8", "latin1", "dec8", "sjis", "not sjis"])
+def test_query_text_is_read_in_charset_of_session(collation: int, written: bytes, expected: str | None) -> None:
+    status = b"\x04" + struct.pack("<HHH", collation, collation, collation)
+    assert control_events.read_query(query_event(status, written)).text == expected
+
+
 @pytest.mark.parametrize("size", [0, 5, 12, 13])
 def test_event_cut_short_raises_value_error(size: int) -> None:
     for raw, read in (
