@@ -14,6 +14,7 @@ from dblake.core.schema import Column, TableSchema
 from dblake.landing.control import ChunkEnd
 from tests.conformance.script import Script, event_lines
 from tests.support.backends import Backend, PostgresBackend
+from tests.support.effort import EFFORT
 from tests.support.lake import CaptureLake
 
 T = "public.t"
@@ -325,7 +326,7 @@ OWN_TYPES = (
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [2] if EFFORT == 1 else [1, 2])
 def test_keys_of_every_type_page_and_match_log(backend: PostgresBackend, lake: CaptureLake, size: int) -> None:
     schemas = [
         TableSchema(f"public.k{number}", (Column("k", type_, False, 1), Column("v", "text")))

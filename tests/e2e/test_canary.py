@@ -185,6 +185,7 @@ def test_capture_side_leaks_no_canary(bench: Bench) -> None:
         bench.require_no_leak()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_spark_side_leaks_no_canary(
     postgres_bench: Bench, request: pytest.FixtureRequest

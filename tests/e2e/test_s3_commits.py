@@ -65,7 +65,7 @@ def commit_by_delta_rs(table: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     "commits",
-    [(15, 25), pytest.param((60 * EFFORT, 140 * EFFORT), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
+    [(6, 10), pytest.param((60 * EFFORT, 140 * EFFORT), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
 )
 def test_contested_commits_of_spark_and_delta_rs(
     spark: SparkSession, table: Location, commits: tuple[int, int]

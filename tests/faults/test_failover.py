@@ -360,6 +360,7 @@ def test_leader_exits_when_all_nodes_are_lost_and_next_resumes(
     cluster.verify()
 
 
+@pytest.mark.slow
 def test_capture_without_zookeeper_leaves_slot_to_its_reader(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     with cluster_at(postgres, f"file:{tmp_path}/progress", tmp_path) as cluster, cluster.load(seed=7):
         first = cluster.capture()

@@ -48,6 +48,7 @@ def run(kind: str, rounds: int, only: tuple[str, ...] = ()) -> None:
     assert len(done) == rounds
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_tables_stay_equal_or_named_under_operations() -> None:
     run("postgres", 2, SHORT)

@@ -6,6 +6,7 @@ import random
 import threading
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from dblake.consume.filters import Selection
@@ -40,6 +41,7 @@ def _change(server: MysqlServer, chosen: random.Random, times: int) -> None:
         )))
 
 
+@pytest.mark.slow
 def test_migrated_shop_answers_reads_as_its_source(
     mariadb: MysqlServer, on_postgres: Place, tmp_path: Path, spark: SparkSession
 ) -> None:

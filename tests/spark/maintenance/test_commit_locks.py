@@ -129,10 +129,10 @@ def count_open(inode: int) -> int:
 
 #: One table per job in the short suite.
 CASES = [
-    ("reconcile", "events"), ("state", "state"), ("check", "check_results"), ("redecode", "events"),
+    ("reconcile", "events"), ("state", "state"), ("check", "check_results"),
     *(pytest.param(job, table, marks=pytest.mark.slow) for job, table in (
         ("reconcile", "schemas"), ("reconcile", "windows"), ("state", "frontier"),
-        ("redecode", "redecoded"), ("redecode", "schemas"), ("redecode", "windows"),
+        ("redecode", "events"), ("redecode", "redecoded"), ("redecode", "schemas"), ("redecode", "windows"),
     )),
 ]
 MAINTAINED = {

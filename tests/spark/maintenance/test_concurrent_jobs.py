@@ -66,7 +66,7 @@ def files(path: str) -> int:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("batches", [40, pytest.param(200 * EFFORT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batches", [15, pytest.param(200 * EFFORT, marks=pytest.mark.slow)])
 def test_maintain_beside_all_jobs_loses_nothing(spark: SparkSession, tmp_path: Path, batches: int) -> None:
     database, lake = MemoryDatabase(), CaptureLake(tmp_path)
     database.create_table(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"))))

@@ -280,6 +280,7 @@ def test_reconcile_commit_prepared_before_swap_is_rejected(
     assert events(paths) == EXPECTED_EVENTS
 
 
+@pytest.mark.slow
 def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tmp_path: Path) -> None:
     paths = Paths(str(tmp_path), "shop")
     landed = [put(1, 10, "1", "a"), put(2, 20, "2", "b"), put(2, 21, "7", "x", table=U.table)]
@@ -339,9 +340,9 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
                 require_landing(spark, paths, first, 5)
 
 
-@pytest.mark.parametrize("count", [pytest.param(10, id="short"), pytest.param(40, id="long", marks=pytest.mark.slow)])
-def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path, count: int) -> None:
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(count)]
+@pytest.mark.slow
+def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)

@@ -283,6 +283,7 @@ def test_landing_compacted_while_stopped_is_reconciled(spark: SparkSession, tmp_
     assert events(spark, paths) == EXPECTED
 
 
+@pytest.mark.slow
 def test_compacted_landing_of_histories_gives_same_events(spark: SparkSession, tmp_path: Path) -> None:
     """One file holds all batches: no batch may be reconciled twice, and windows reach back into the file."""
     worlds = [play(random_steps(seed), f"h{seed}") for seed in range(10)]
