@@ -2,12 +2,13 @@
 
 Called by ``transactions`` for events that come once per file, per DDL statement or per XA transaction: the classes
 take 10 to 20 microseconds an event, so what comes with every transaction is read in ``events`` instead. Bytes that a
-class cannot read raise ValueError. Statements keep the session's character set, which the class does not apply.
-Decision 8 lists the events that the library decodes, with the reasons.
+class cannot read raise ValueError. A statement is read in its session's character set, which the class does not apply;
+characters that Python's codec lacks are replaced. Decision 8 lists the events that the library decodes, and why.
 """
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, NamedTuple
 
 from pymysql.charset import charset_by_id
@@ -26,6 +27,9 @@ _POST_HEADER_BYTES = 13
 """Before the status variables of a Query event."""
 _VERSION = (8, 0, 0)
 """Any version whose layouts are those of today."""
+_PAIR = "dblake.pair"
+"""Decodes character sets of several bytes, whatever the codec lacks of them."""
+_LEADS, _FIRST_TRAIL = (0x81, 0xFE), b"@"
 
 
 class FormatDescription(NamedTuple):
@@ -89,13 +93,8 @@ def read_query(event: bytes) -> Query:
         event = uncompressed_query(event)
     read = _decode(event, _Query)
     charset = _charset(getattr(read, "character_set_client", None))
-    # Where a quote or a backslash is no part of another character, other bytes that are not text can be replaced.
-    is_split_safely = charset is None or charset.max_bytes == 1 or charset.codec == "utf-8"
-    try:
-        codec = charset.codec if charset else "ascii"
-        text = statement_bytes(event).decode(codec, "replace" if is_split_safely else "strict")
-    except UnicodeDecodeError:
-        text = None
+    has_pairs = charset is not None and charset.max_bytes > 1 and charset.codec != "utf-8"
+    text = statement_bytes(event).decode(charset.codec if charset else "ascii", _PAIR if has_pairs else "replace")
     return Query(text, read.schema.decode("utf-8", "replace"), getattr(read, "sql_mode", 0))
 
 
@@ -110,6 +109,18 @@ def _decode(event: bytes, kind: type) -> Any:
         return kind(wrapper, len(event) - BODY, {}, _Control(), mysql_version=_VERSION, use_checksum=False)
     except (AssertionError, MalformedBinLogEvent) as error:
         raise ValueError(f"not a valid {kind.__name__}") from error
+
+
+def _replace_pair(error: UnicodeError) -> tuple[str, int]:
+    """Replace two bytes that are one character to the server: the second may look like a quote or a backslash."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    lead, trail = error.object[error.start], error.object[error.start + 1 : error.start + 2]
+    is_pair = _LEADS[0] <= lead <= _LEADS[1] and trail >= _FIRST_TRAIL
+    return "\N{REPLACEMENT CHARACTER}", error.start + (2 if is_pair else 1)
+
+
+codecs.register_error(_PAIR, _replace_pair)
 
 
 def _charset(collation: int | None) -> Charset | None:

@@ -54,6 +54,7 @@ class Statement:
     dropped_schema: str = ""
 
 
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _HARMLESS = frozenset({
     "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "CHECK", "INSTALL", "UNINSTALL", "SAVEPOINT",
     "RELEASE", "CACHE", "CHANGE", "PURGE", "RESET", "SHOW", "USE", "KILL",
@@ -87,9 +88,11 @@ _BEFORE_NAME = frozenset({"IF", "NOT", "EXISTS", "INTO", "IGNORE", "LOW_PRIORITY
 
 def classify(query: Query) -> Statement:
     """Return the classification of a statement of the log."""
-    if query.text is None:
-        return Statement(StatementKind.UNKNOWN)
-    return _classify(Words(query.text, query.default_schema, escapes=not query.sql_mode & _NO_BACKSLASH_ESCAPES))
+    words = Words(query.text, query.default_schema, escapes=not query.sql_mode & _NO_BACKSLASH_ESCAPES)
+    statement = _classify(words)
+    # A name with a character that is not known may be any table's.
+    names = (*statement.tables, *statement.rewrites, *statement.gone, statement.dropped_schema)
+    return Statement(StatementKind.UNKNOWN) if any(_UNKNOWN in part for name in names for part in name) else statement
 
 
 def _classify(words: Words) -> Statement:

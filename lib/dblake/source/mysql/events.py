@@ -54,9 +54,12 @@ QUERY_HEADER = struct.Struct("<IIBHH")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement of the log with the session settings that decide its reading. ``text`` is None if not decodable."""
+    """A statement of the log with the session settings that decide its reading.
 
-    text: str | None
+    Characters of ``text`` that are not known are replaced.
+    """
+
+    text: str
     default_schema: str
     sql_mode: int = 0
 

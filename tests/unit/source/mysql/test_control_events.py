@@ -76,9 +76,10 @@ def test_query_skips_unknown_status_variables(status: bytes) -> None:
     (8, b"ALTER TABLE t COMMENT '\xe9\x81'", "ALTER TABLE t COMMENT 'é�'"),
     (3, b"ALTER TABLE t COMMENT '\xe9'", "ALTER TABLE t COMMENT '�'"),
     (13, b"ALTER TABLE t COMMENT '\x95\x5c'", "ALTER TABLE t COMMENT '表'"),
-    (13, b"ALTER TABLE t COMMENT '\x80\x5c'", None),
-], ids=["binary", "binary, not utf-8", "latin1", "dec8", "sjis", "not sjis"])
-def test_query_text_is_read_in_charset_of_session(collation: int, written: bytes, expected: str | None) -> None:
+    (1, b"CREATE TABLE t (a ENUM('\xc8@', '\xc8\x5c'))", "CREATE TABLE t (a ENUM('�', '�'))"),
+    (1, b"ALTER TABLE t COMMENT '\x80'", "ALTER TABLE t COMMENT '�'"),
+], ids=["binary", "binary, not utf-8", "latin1", "dec8", "sjis", "big5 of the server alone", "not big5"])
+def test_query_text_is_read_in_charset_of_session(collation: int, written: bytes, expected: str) -> None:
     status = b"\x04" + struct.pack("<HHH", collation, collation, collation)
     assert control_events.read_query(query_event(status, written)).text == expected
 

@@ -115,8 +115,11 @@ def test_statement_classified_by_its_words(text: str, statement: Statement) -> N
     assert classify(Query(text, "def")) == statement
 
 
-def test_undecodable_statement_is_unknown() -> None:
-    assert classify(Query(None, "def")) == Statement(StatementKind.UNKNOWN)
+@pytest.mark.parametrize("text", [
+    "CREATE TABLE `�` (id int)", "RENAME TABLE t TO `a�`", "DROP DATABASE `�`", "TRUNCATE TABLE `�`.t",
+])
+def test_statement_on_name_of_unknown_text_is_unknown(text: str) -> None:
+    assert classify(Query(text, "def")) == Statement(StatementKind.UNKNOWN)
 
 
 def test_backslash_escapes_follow_sql_mode() -> None:
