@@ -90,6 +90,10 @@ class Bench:
         self.execute(_CHANGE)
         self.execute(_GROW)
         self.rows = rows
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Include all tables in capture."""
         run_init(self.settings, self.server.user, self.server.password)
 
     def change(self, changes: int) -> None:
@@ -115,7 +119,7 @@ class Bench:
         for name in names:
             self.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
             self.execute(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')")
-        run_init(self.settings, self.server.user, self.server.password)
+        self.initialize()
         return names
 
     def log_end(self) -> str:
