@@ -458,6 +458,24 @@ def test_partial_json_rejected_by_name(mysql: MysqlServer) -> None:
     log.close()
 
 
+def test_dropped_table_with_old_times_is_rejected(mariadb: MysqlServer) -> None:
+    """The log does not show the fractional digits of MariaDB 5.3's format; only the catalog does."""
+    mariadb.empty()
+    prepared(mariadb)
+    with closing(Log(mariadb)) as log:
+        mariadb.run(
+            "SET GLOBAL mysql56_temporal_format = OFF", "CREATE TABLE shop.kept (id int PRIMARY KEY, t time)",
+            "CREATE TABLE shop.gone (id int PRIMARY KEY, t time(6))", "SET GLOBAL mysql56_temporal_format = ON",
+            "INSERT INTO shop.kept VALUES (1, '10:20:30')", "INSERT INTO shop.gone VALUES (1, '10:20:30.5')",
+        )
+        mariadb.run("DROP TABLE shop.gone")
+        log.to_end()
+        (rejected,) = [piece.rejected for piece in log.pieces if piece.rejected]
+        assert list(rejected) == ["shop.gone"]
+        assert "column t: its fractional digits are unknown" in rejected["shop.gone"]
+        assert [row["table"] for row in log.rows if row["kind"] == "row"] == ["shop.kept"]
+
+
 @pytest.mark.parity
 def test_watermarks_returned_beside_rows(log: Log) -> None:
     log.server.run(

@@ -14,7 +14,7 @@ from dblake.core.errors import Unsupported
 from dblake.core.names import qualified
 from dblake.core.schema import Column, TableSchema
 from dblake.formats.mysql_charsets import Charset, charset_named
-from dblake.formats.mysql_types import FIXED
+from dblake.formats.mysql_types import FIXED, parse
 from dblake.source.mysql import catalog
 from dblake.source.mysql.column_types import log_encoding, type_from_log
 from dblake.source.mysql.connection import connect, version_of
@@ -134,10 +134,16 @@ class Relations:
         labels = None
         if column.labels is not None:
             labels = [_decode_label(raw, charset_named(charset or "binary")) for raw in column.labels]
-        return type_from_log(
+        type_ = type_from_log(
             column.code, column.meta, unsigned=column.unsigned, charset=charset, labels=labels,
             dimensions=column.dimensions,
         )
+        if parse(type_).old and in_catalog != type_:
+            raise Unsupported(
+                "its fractional digits are unknown: the log does not show those of MariaDB 5.3's format, nor does the"
+                " catalog now", next_step="ALTER TABLE … FORCE with mysql56_temporal_format=ON",
+            )
+        return type_
 
     def _catalog_types(self, described: TableMap) -> dict[str, str]:
         """Return the types of the table's columns as it is now; it may have changed since, or be gone."""
