@@ -20,12 +20,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, chain
 
-from dblake.config import AirflowConfig, load_airflow
+from dblake.config import Scheduled, load_airflow
 from pipelines.airflow.operators import JobOperator, RunOperator
-from pipelines.airflow.tasks import RUN, command_line, scheduled_jobs
+from pipelines.airflow.tasks import RUN, command_line, delivery, scheduled_jobs
 
 # Any past date: catchup is off, the next run does the work of missed ones.
 _START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,12 +42,13 @@ def dags_from(*files: str | Path, default_args: Mapping[str, Any] | None = None)
     dags = []
     for file in map(Path, files):
         conf = file.absolute()
-        source, settings = load_airflow(conf)
+        scheduled = load_airflow(conf)
+        source, settings = scheduled.source.name, scheduled.airflow
         arguments = {
             "retries": settings.retries, "retry_delay": timedelta(seconds=settings.retry_seconds),
             **(default_args or {}),
         }
-        dags += [_build_pipeline(conf, source, settings, arguments), _build_dump(conf, source, arguments)]
+        dags += [_build_pipeline(conf, scheduled, arguments), _build_dump(conf, source, arguments)]
         if settings.verify_schedule:
             dags.append(_build_verify(conf, source, settings.verify_schedule, arguments))
     return {dag.dag_id: dag for dag in dags}
@@ -56,7 +58,8 @@ def _dag_id(source: str) -> str:
     return f"dblake_{source}"
 
 
-def _build_pipeline(conf: Path, source: str, settings: AirflowConfig, arguments: dict[str, Any]) -> DAG:
+def _build_pipeline(conf: Path, scheduled: Scheduled, arguments: dict[str, Any]) -> DAG:
+    source, settings = scheduled.source.name, scheduled.airflow
     with DAG(
         _dag_id(source), schedule=settings.schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
         default_args=arguments, tags=["dblake"], description=f"Source {source}: log to state tables",
@@ -69,6 +72,14 @@ def _build_pipeline(conf: Path, source: str, settings: AirflowConfig, arguments:
             else:
                 tasks.append(JobOperator(task_id=job, bash_command=command))
         chain(*tasks)
+        if scheduled.outputs and settings.outputs == "bounded":
+            # Outputs run whatever became of the run before, and of each other; the last task carries every failure.
+            done = EmptyOperator(task_id="done")
+            chain(tasks[-1], done)
+            for name in scheduled.outputs:
+                command = command_line(conf, *delivery(name))
+                output = JobOperator(task_id=f"subscribe_{name}", bash_command=command, trigger_rule="all_done")
+                chain(tasks[-1], output, done)
     return dag
 
 

@@ -17,8 +17,9 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from dblake.core.outcome import Outcome, classify
 from pipelines.airflow.assets import any_table, table_asset
-from pipelines.airflow.tasks import SCRIPT, Outcome, changed_tables, classify
+from pipelines.airflow.tasks import SCRIPT, changed_tables
 
 _STATUS_SECONDS = 900
 """For ``status``, which may have to make its environment first."""

@@ -38,10 +38,11 @@ shell = dags["dblake_shop_dump"].get_template_env()
 print(json.dumps({
     "dags": {name: [str(getattr(dag.timetable, "expression", None)), dag.catchup, dag.max_active_runs]
              for name, dag in dags.items()},
-    "lines": [task.bash_command for task in dags["dblake_shop"].topological_sort()],
+    "lines": [getattr(task, "bash_command", task.task_id) for task in dags["dblake_shop"].topological_sort()],
     "task": [start.retries, start.retry_delay.total_seconds(), start.env, start.owner],
     "dump": [start.render_template(start.bash_command, {"params": params}, shell)
              for params in ({"tables": [], "keys": ""}, selection)],
+    "after": {task.task_id: [sorted(task.upstream_task_ids), task.trigger_rule] for task in dags["dblake_shop"].tasks},
     "imported": sorted({"pyspark", "deltalake", "pyarrow", "psycopg2", "pymysql", "kazoo"} & set(sys.modules)),
 }))
 """
@@ -115,6 +116,7 @@ def test_dags_match_configuration(venv: Path, tmp_path: Path) -> None:
             f"{script} capture --until-caught-up --conf {conf}",
             f"{script} run --conf {conf}",
         ],
+        "after": {"capture": [[], "all_success"], "run": [["capture"], "all_success"]},
         "task": [3, 60.0, {"X": "1"}, "ann"],
         "dump": [
             f"{script} dump start --conf {conf} --all",
@@ -122,6 +124,21 @@ def test_dags_match_configuration(venv: Path, tmp_path: Path) -> None:
         ],
         "imported": [],
     }
+
+
+def test_dag_outputs_are_independent_tasks(venv: Path, tmp_path: Path) -> None:
+    """Outputs run after a failed run as well, and the last task fails for any failure before it."""
+    (tmp_path / "shop.yaml").write_text(_CONF + "outputs: {archive: {type: jsonl, path: ./out}, bus: {type: wrong}}\n")
+    found = run_in_airflow(venv, tmp_path, _DAGS, str(tmp_path / "shop.yaml"))
+    assert found["after"] == {
+        "capture": [[], "all_success"], "run": [["capture"], "all_success"],
+        "subscribe_archive": [["run"], "all_done"], "subscribe_bus": [["run"], "all_done"],
+        "done": [["run", "subscribe_archive", "subscribe_bus"], "all_success"],
+    }
+    command = f"{HOME}/spark-submit.sh subscribe --output bus --until-caught-up --conf {tmp_path}/shop.yaml"
+    assert command in found["lines"]
+    (tmp_path / "shop.yaml").write_text(_CONF + "outputs: {archive: {}}\nairflow: {outputs: supervised}\n")
+    assert run_in_airflow(venv, tmp_path, _DAGS, str(tmp_path / "shop.yaml"))["after"].keys() == {"capture", "run"}
 
 
 def test_job_operator_retries_75_and_kills(venv: Path, tmp_path: Path) -> None:
@@ -161,7 +178,7 @@ def test_trial_meets_all_expectations(venv: Path, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
     done = submit("airflow", "--folder", str(folder), seconds=1400)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("✓") == 7
+    assert done.stdout.count("✓") == 8
     assert "✗" not in done.stdout
     orders, customers = (rows(folder, table) for table in ("orders", "customers"))
     assert (len(orders), len(customers)) == (1000, 190)
@@ -171,7 +188,7 @@ def test_trial_meets_all_expectations(venv: Path, tmp_path: Path) -> None:
         " WHERE dag_id IN ('dblake_broken', 'dblake_shop_dump') AND state != 'upstream_failed'",
     )
     assert tries == {
-        ("dblake_broken", "capture", "failed", 1),
+        ("dblake_broken", "capture", "failed", 1), ("dblake_broken", "subscribe_archive", "failed", 1),
         ("dblake_shop_dump", "start", "success", 1), ("dblake_shop_dump", "run", "success", 1),
     }
 

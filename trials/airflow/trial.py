@@ -8,6 +8,7 @@ programs and REST API.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -53,6 +54,7 @@ source:
   tls: disable
   tables: ["public.*"]
 airflow: {{schedule: null, retry_seconds: 1}}
+outputs: {{archive: {{type: jsonl, path: "./archive/{{table}}.jsonl"}}}}
 """
 _FAULT = "state: {paralel: 2}\n"
 
@@ -162,7 +164,7 @@ class Trial:
             reader = airflow.wait_for_run("reader", _SHORT_SECONDS)
         snapshot = self._snapshot()
         expectations = [
-            _expect_success(run, tasks), _expect_retries(tasks), self._expect_equal(database),
+            _expect_success(run, tasks), _expect_retries(tasks), self._expect_equal(database), self._expect_delivered(),
             _expect_triggered(reader), _expect_no_retry(broken),
         ]
         self._announce("4. Repeat the interval with dag.test()")
@@ -210,6 +212,21 @@ class Trial:
             differ += [table] if actual != expected else []
         return Expectation("State equals the source", not differ,
                            f"different: {', '.join(differ)}" if differ else f"{len(_TABLES)} tables, {rows:,} rows")
+
+    def _expect_delivered(self) -> Expectation:
+        differ = []
+        for table in _TABLES:
+            file, rows = self.folder / "archive" / f"{table}.jsonl", dict[int, dict[str, Any] | None]()
+            for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+                entry = json.loads(line)
+                if "control" not in entry:
+                    rows[entry["key"]["id"]] = entry["after"]
+            delivered = sorted(tuple(row.values()) for row in rows.values() if row is not None)
+            names = "id, item" if table == "public.orders" else "id, name"
+            state = _rows(self._paths.state(*table.split(".")), names, "WHERE NOT _deleted ORDER BY id")
+            differ += [table] if delivered != state else []
+        return Expectation("The output has delivered the same rows", not differ,
+                           f"different: {', '.join(differ)}" if differ else f"{len(_TABLES)} tables")
 
     def _expect_no_leak(self, folder: Path) -> Expectation:
         password = self._password.encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dblake.config.airflow import AirflowConfig
 from dblake.config.capture import CaptureConfig, DumpConfig
-from dblake.config.load import load_airflow, load_config
+from dblake.config.load import Scheduled, load_airflow, load_config
 from dblake.config.models import Config
 from dblake.config.outputs import CustomOutput, OutputConfig
 from dblake.config.references import PasswordReference
@@ -16,5 +16,5 @@ from dblake.config.stages import MaintainConfig
 
 __all__ = [
     "AirflowConfig", "CaptureConfig", "Config", "CustomOutput", "DumpConfig", "MaintainConfig", "OutputConfig",
-    "PasswordReference", "load_airflow", "load_config",
+    "PasswordReference", "Scheduled", "load_airflow", "load_config",
 ]

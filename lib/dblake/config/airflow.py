@@ -24,6 +24,11 @@ class AirflowConfig(Section):
     capture: Literal["bounded", "supervised"] = Field(
         "bounded", description="bounded: each run captures until caught up; supervised: capture runs outside Airflow."
     )
+    outputs: Literal["bounded", "supervised"] = Field(
+        "bounded",
+        description="bounded: each run delivers to every output until caught up; supervised: `subscribe` runs outside "
+                    "Airflow.",
+    )
     verify_schedule: str | None = Field(
         None, pattern=SCHEDULE,
         description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",

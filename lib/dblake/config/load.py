@@ -7,16 +7,17 @@ key of every fault, and no secret. Whether dblake supports a server's version is
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from dblake.config.airflow import AirflowConfig
 from dblake.config.faults import describe_value
 from dblake.config.file import ConfigFile
 from dblake.config.models import Config
-from dblake.config.outputs import OUTPUT_TYPES
+from dblake.config.outputs import OUTPUT_NAME, OUTPUT_TYPES
 from dblake.config.source import SOURCE_NAME
 from dblake.core.errors import ConfigError
 
@@ -27,11 +28,19 @@ class _NamedSource(BaseModel):
     name: str = Field(pattern=SOURCE_NAME)
 
 
-class _Scheduled(BaseModel):
-    """The keys that a DAG is built from."""
+class Scheduled(BaseModel):
+    """The keys that DAGs are built from, and the names of the outputs; all others are left for the jobs to validate."""
 
     source: _NamedSource
     airflow: AirflowConfig = AirflowConfig()
+    outputs: tuple[str, ...] = ()
+
+    @field_validator("outputs", mode="before")
+    @classmethod
+    def _select_names(cls, given: Any) -> tuple[str, ...]:
+        """Leave out what cannot be an output: every job of the run rejects the file for it."""
+        names = given if isinstance(given, dict) else ()
+        return tuple(name for name in names if isinstance(name, str) and re.fullmatch(OUTPUT_NAME, name))
 
 
 def load_config(path: Path) -> Config:
@@ -42,10 +51,9 @@ def load_config(path: Path) -> Config:
     return _validate(Config, ConfigFile.read(path))
 
 
-def load_airflow(path: Path) -> tuple[str, AirflowConfig]:
-    """Return a source's name and its schedule; all other keys are left for the jobs to validate."""
-    scheduled = _validate(_Scheduled, ConfigFile.read(path))
-    return scheduled.source.name, scheduled.airflow
+def load_airflow(path: Path) -> Scheduled:
+    """Load what DAGs are built from. Raises ConfigError only for faults of these keys."""
+    return _validate(Scheduled, ConfigFile.read(path))
 
 
 def _validate(model: type[_Model], file: ConfigFile) -> _Model:

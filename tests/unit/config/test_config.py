@@ -262,13 +262,29 @@ def test_unreadable_secret_file_rejected(tmp_path: Path) -> None:
 )
 def test_airflow_schedule_accepted(tmp_path: Path, schedule: str | None) -> None:
     file = write(tmp_path, COMPLETE + f"airflow: {json.dumps({'schedule': schedule})}\n")
-    assert load_airflow(file) == ("shop-eu", AirflowConfig(schedule=schedule))
+    scheduled = load_airflow(file)
+    assert (scheduled.source.name, scheduled.airflow) == ("shop-eu", AirflowConfig(schedule=schedule))
 
 
 def test_load_airflow_ignores_other_faults(tmp_path: Path) -> None:
     """The DAG's run then reports the fault; a missing DAG would report nothing."""
     file = write(tmp_path, "progress: nowhere\nstat: {}\nsource: {name: shop, type: oracle}\nairflow: {retries: 1}\n")
-    assert load_airflow(file) == ("shop", AirflowConfig(retries=1))
+    scheduled = load_airflow(file)
+    assert (scheduled.source.name, scheduled.airflow) == ("shop", AirflowConfig(retries=1))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        ("{archive: {type: jsonl, path: ./out}, bus: {type: kafka}}", ("archive", "bus")),
+        ("{archive: wrong, Bus: {}, 7: {}, '': {}, 'a; b': {}}", ("archive",)),
+        ("[archive]", ()),
+        ("null", ()),
+    ],
+)
+def test_load_airflow_lists_outputs(tmp_path: Path, outputs: str, expected: tuple[str, ...]) -> None:
+    """Whatever else is wrong with them: the run reports that."""
+    assert load_airflow(write(tmp_path, COMPLETE + f"outputs: {outputs}\n")).outputs == expected
 
 
 def test_load_airflow_faulty_section_rejected(tmp_path: Path) -> None:

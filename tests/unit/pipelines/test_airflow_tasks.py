@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dblake.config import AirflowConfig
-from pipelines.airflow.tasks import SCRIPT, Outcome, changed_tables, classify, command_line, scheduled_jobs
+from dblake.core.outcome import Outcome, classify
+from pipelines.airflow.tasks import SCRIPT, changed_tables, command_line, scheduled_jobs
 
 
 @pytest.mark.parametrize(
