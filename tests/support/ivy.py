@@ -19,8 +19,12 @@ from tests.support.debian import Unavailable
 from tests.support.java import find_java
 
 _DEPENDENCY = '    <dependency org="{}" name="{}" rev="{}" conf="default"/>'
+_ONE_JAR = """\
+    <dependency org="{0}" name="{1}" rev="{2}" conf="default" transitive="false">
+      <artifact name="{1}" type="jar" ext="jar" m:classifier="{3}"/>
+    </dependency>"""
 _MODULE = """\
-<ivy-module version="2.0">
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="dblake" module="{}"/>
   <dependencies>
 {}
@@ -31,7 +35,10 @@ _FETCH_SECONDS = 600
 
 
 def fetched_jars(name: str, packages: Sequence[str]) -> Path:
-    """Return the folder ``name`` of the cache, with the packages ``organisation:module:version`` and what they need."""
+    """Return the folder ``name`` of the cache, with the packages ``organisation:module:version`` and what they need.
+
+    Of ``organisation:module:version:classifier`` it has only that jar.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dblake/servers"
     folder = cache / name
     if folder.is_dir():
@@ -55,7 +62,8 @@ def _fetch(folder: Path, packages: Sequence[str]) -> None:
     if ivy is None:
         raise Unavailable(f"{folder.name} cannot be fetched: pyspark has no Ivy. Next: install requirements-dev.lock")
     print(f"dblake: fetching {folder.name} into {folder.parent}", file=sys.stderr, flush=True)
-    needed = "\n".join(_DEPENDENCY.format(*package.split(":")) for package in packages)
+    parts = [package.split(":") for package in packages]
+    needed = "\n".join((_DEPENDENCY if len(one) == 3 else _ONE_JAR).format(*one) for one in parts)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.new.") as new:
         (Path(new) / "ivy.xml").write_text(_MODULE.format(folder.name, needed), encoding="utf-8")
         subprocess.run(

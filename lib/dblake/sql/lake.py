@@ -7,12 +7,15 @@ point's, or the newest transaction that has landed. No JVM is started unless a S
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
+from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
+from dblake.lake.schemas import read_schemas
 from dblake.read.reading import LakeReading, TableReading, open_reading
 from dblake.sql.engine import DuckdbEngine
 from dblake.sql.names import TableNames
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from dblake.consume.partition import Partition
     from dblake.consume.subscription import Subscription
 
 
@@ -132,6 +136,49 @@ class LakeTable:
         from dblake.sql.spark_reading import reading_frame
 
         return reading_frame(session, self._table)
+
+    def to_stream(
+        self, session: SparkSession, *, start: str = "bootstrap", columns: Sequence[str] | None = None,
+        partition: Partition | None = None, max_events: int = 50_000,
+    ) -> DataFrame:
+        """Return the table's events as a streaming data frame: a subscription to it, in Spark.
+
+        It has the columns of the newest schema, or ``columns`` of them and the key, and those of
+        ``dblake.sql.event_columns.EVENT_COLUMNS``. ``start`` and ``partition`` are a subscription's. A micro-batch has
+        whole transactions, about ``max_events`` events. docs/consumers.md describes what it guarantees. Raises
+        UsageError for an unknown column.
+        """
+        from dblake.sql.event_batches import StreamRequest
+        from dblake.sql.event_stream import event_stream
+
+        request = StreamRequest(self._paths, self._stream_schema(columns), start, partition, max_events)
+        return event_stream(session, request)
+
+    def auto_cdc(self) -> dict[str, Any]:
+        """Return the arguments of Spark's ``create_auto_cdc_flow`` for ``to_stream``, but ``target`` and ``source``.
+
+        Raises UsageError for a table without a primary key.
+        """
+        from dblake.sql.event_stream import auto_cdc
+
+        schema = self._stream_schema(None)
+        if not schema.primary_key:
+            raise UsageError(
+                f"table {self.name} has no primary key, which AUTO CDC needs", next_step="append its stream instead"
+            )
+        return auto_cdc(schema)
+
+    def _stream_schema(self, columns: Sequence[str] | None) -> TableSchema:
+        """Return the newest schema, reduced to columns; rows of older schemas may lack any of them."""
+        schema = read_schemas(self._paths)[self.name][-1].schema
+        unknown = sorted(set(columns or ()) - set(schema.names))
+        if unknown:
+            raise UsageError(f"table {self.name} has no column {unknown[0]}",
+                             next_step=f"choose from {', '.join(schema.names)}")
+        return TableSchema(schema.table, tuple(
+            replace(column, nullable=True) for column in schema.columns
+            if columns is None or column.name in columns or column.key
+        ))
 
     @cached_property
     def _table(self) -> TableReading:

@@ -111,4 +111,4 @@ def test_exactly_once_example_stores_checkpoint(shop: Shop) -> None:
 
 
 def test_examples_are_all_known() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 8
