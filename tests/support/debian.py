@@ -47,9 +47,13 @@ class Tree:
     packages: tuple[str, ...]
     programs: tuple[str, ...] = ()
     """Paths or glob patterns, relative to the tree."""
+    loader_beside: bool = False
+    """The program looks for its files beside the executable that the system started, which is the loader."""
 
 
 TREES = {
+    "chromium": Tree("Chromium", "bookworm", ("chromium-headless-shell", "chromium-common", "fonts-dejavu-core"),
+                     ("usr/lib/chromium/chromium-headless-shell",), loader_beside=True),
     "mariadb": Tree("MariaDB", "bookworm", ("mariadb-server-core",), ("usr/sbin/mariadbd",)),
     "mariadb-suite": Tree("MariaDB's test suite", "bookworm", ("mariadb-test", "mariadb-test-data"),
                           ("usr/bin/mariadb-test",)),
@@ -66,7 +70,7 @@ TREES = {
 }
 
 #: Trees that are fetched when a test uses them.
-_ON_DEMAND = {"mariadb-suite"}
+_ON_DEMAND = {"chromium", "mariadb-suite"}
 #: Dependencies to fetch: libraries only, since a test server needs no other programs …
 _NEEDED = re.compile(r"^(lib|zlib)")
 #: … except these. LLVM is large and only compiles long queries.
@@ -102,6 +106,8 @@ _WRAPPER = """\
 tree=${{0%/{program}}}
 exec "$tree/{loader}" --library-path "{libraries}" --argv0 "$0" "$tree/{program}.elf" "$@"
 """
+#: Folders of libraries that others find by an absolute path.
+_INNER_FOLDERS = ("pulseaudio",)
 _failures: dict[str, str] = {}
 
 
@@ -159,7 +165,8 @@ def find_obstacle() -> str | None:
 
 def _path(name: str) -> Path:
     server = TREES[name]
-    digest = hashlib.sha256(repr((_FORMAT, astuple(server))).encode()).hexdigest()[:8]
+    packages = astuple(server)[:4]
+    digest = hashlib.sha256(repr((_FORMAT, packages)).encode()).hexdigest()[:8]
     return _cache() / f"{name}-{server.release}-{digest}"
 
 
@@ -210,7 +217,7 @@ def _fetch(release: str, names: list[str]) -> None:
             _run("apt-get", *options, "download", *_closure(options, TREES[name]), cwd=archives)
             for archive in archives.iterdir():
                 _run("dpkg", "-x", str(archive), str(root))
-            _wrap(root, TREES[name].programs)
+            _wrap(root, TREES[name])
             order = {package: number for number, package in enumerate(TREES[name].packages)}
             files = sorted((a.name for a in archives.iterdir()), key=lambda a: (order.get(a.split("_")[0], 99), a))
             (root / "packages.txt").write_text("".join(f"{file}\n" for file in files))
@@ -267,14 +274,17 @@ def _closure(options: list[str], server: Tree) -> list[str]:
     return sorted(libraries | set(server.packages))
 
 
-def _wrap(root: Path, programs: tuple[str, ...]) -> None:
+def _wrap(root: Path, server: Tree) -> None:
     """Replace each ELF program with a script that starts it with the tree's loader and libraries."""
-    for path in [path for pattern in programs for path in root.glob(pattern)]:
+    for path in [path for pattern in server.programs for path in root.glob(pattern)]:
         if path.is_symlink() or path.read_bytes()[:4] != b"\x7fELF":
             continue
         # Some releases have /lib, some only /usr/lib.
         loader = next(iter([*root.glob("lib/*/ld-linux-*.so.*"), *root.glob("usr/lib/*/ld-linux-*.so.*")]))
         folders = [f"{folder}/{loader.parent.name}" for folder in ("lib", "usr/lib")]
+        folders += [f"{folder}/{inner}" for folder in folders for inner in _INNER_FOLDERS]
+        if server.loader_beside:
+            loader = Path(shutil.copy(loader, path.parent))
         path.rename(path.with_name(f"{path.name}.elf"))
         path.write_text(_WRAPPER.format(
             program=path.relative_to(root), loader=loader.relative_to(root),
@@ -300,7 +310,7 @@ def main() -> int:
 
     Return 0 on success and where this machine cannot fetch packages (their tests are skipped); 75 if fetching failed.
     """
-    wanted = TREES.keys() - _ON_DEMAND
+    wanted = [name for name in TREES if name not in _ON_DEMAND]
     missing = sorted((name for name in wanted if not _path(name).is_dir()), key=lambda name: TREES[name].release)
     if missing and (reason := find_obstacle()):
         _log(f"tests of {', '.join(TREES[name].title for name in missing)} will be skipped: {reason}")

@@ -29,6 +29,7 @@ COMPARING = tuple(
     f"dblake.verification.{m}" for m in ("arrays", "compare", "landed", "ledger", "run", "state_rows", "touched")
 )
 CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
+WRITING = ("dblake.reconcile", "dblake.redecode", "dblake.maintenance", "dblake.quality", "dblake.cycle")
 SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
@@ -62,6 +63,9 @@ NEVER = [
     # `dblake.sql.lake` is the front of all readings, subscriptions among them.
     ((*SHARED, *LEFT, *sorted({*RIGHT} - {"dblake.sql", *CONSUMERS})), CONSUMERS),
     (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
+    # The page shows what `status` and the tables hold; of capture it knows the states of a dump.
+    (("dblake.report",), (*JVM, *DRIVERS, *(set(LEFT) - {"dblake.capture"}), *CONSUMERS, *CONFIG, *WRITING)),
+    ((*SHARED, *LEFT, *RIGHT, *CONSUMERS, *VERIFYING, "dblake.status"), ("dblake.report",)),
     # Of a verification only its requests know of capture; the comparison reads tables.
     (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
     (COMPARING, ("dblake.capture",)),
@@ -85,6 +89,7 @@ DELTA_READERS = (
     "dblake.reconcile.known_keys",
     "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
+    "dblake.report.lag", "dblake.report.operations", "dblake.report.scan",
     "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
     "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
     "dblake.status.lag", "dblake.status.stage_problems",
@@ -227,6 +232,9 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.maintenance.run", "dblake.status.lag", False),
         ("dblake.status.lag", "pyspark.sql", False),
         ("dblake.status.report", "dblake.config", False),
+        ("dblake.report.build", "pyspark.sql", False),
+        ("dblake.report.scan", "dblake.sql.scan", True),
+        ("dblake.status.report", "dblake.report.page", False),
         ("dblake.verification.run", "dblake.capture.dump_queue", False),
         ("dblake.verification.requests", "dblake.capture.dump_queue", True),
         ("dblake.verification.compare", "dblake.state.fold", True),

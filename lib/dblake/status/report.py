@@ -24,6 +24,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.schemas import read_schemas
 from dblake.quality.latest import read_newest_check
 from dblake.status.captured import describe_tables
+from dblake.status.dead_letters import count_dead_letters
 from dblake.status.dump_estimate import estimate_dump
 from dblake.status.lag import read_stages
 from dblake.status.problem import problem
@@ -78,6 +79,7 @@ def build_status(
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "verifications": verifications,
+        "dead_letters": count_dead_letters(paths),
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
             *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity), *dump_problems(dumps),

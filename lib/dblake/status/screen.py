@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from dblake.status.quantities import format_duration, format_size
+
 WIDTH = 80
 _LABEL, _NAME = 10, 32
 _SHOWN_TABLES = 12
 _WORK = {"landing": "to land", "events": "to reconcile", "state": "to fold"}
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def build_screen(document: Mapping[str, Any], now: datetime, *, all_tables: bool = False) -> list[str]:
@@ -26,6 +27,7 @@ def build_screen(document: Mapping[str, Any], now: datetime, *, all_tables: bool
     lines += _section("tables", _tables(document, now, all_tables=all_tables))
     lines += _section("dumps", _dumps(document))
     lines += _section("verified", _verifications(document, now))
+    lines += _section("dead letters", _dead_letters(document, now))
     problems = list(_problems(document))
     lines += _section(f"problems: {len(document['problems'])}", problems) if problems else ["", "no open problems"]
     return lines
@@ -72,11 +74,11 @@ def _describe_stage(name: str, stage: Mapping[str, Any]) -> str:
         return "empty"
     parts = []
     if stage["lag_seconds"] is not None:
-        parts.append(f"newest change {_duration(stage['lag_seconds'])} ago")
+        parts.append(f"newest change {format_duration(stage['lag_seconds'])} ago")
     if stage["lag_transactions"]:
         parts.append(f"{stage['lag_transactions']:,} transactions {_WORK[name]}")
     elif stage["lag_bytes"] and stage["lag_transactions"] is None:
-        parts.append(f"{_size(stage['lag_bytes'])} {_WORK[name]}")
+        parts.append(f"{format_size(stage['lag_bytes'])} {_WORK[name]}")
     elif stage["lag_transactions"] == 0:
         parts.append("up to date")
     return f"{stage['position']:<22} {', '.join(parts)}".rstrip()
@@ -85,11 +87,11 @@ def _describe_stage(name: str, stage: Mapping[str, Any]) -> str:
 def _describe_log(log: Mapping[str, Any]) -> str:
     parts = []
     if log["kept"] is not None:
-        parts.append(f"the database keeps {_size(log['kept'])}")
+        parts.append(f"the database keeps {format_size(log['kept'])}")
     if log["room"] is not None:
-        parts.append(f"{_size(log['room'])} more may be written before log that has not landed is lost")
+        parts.append(f"{format_size(log['room'])} more may be written before log that has not landed is lost")
     if log["seconds"] is not None:
-        parts.append(f"kept for {_duration(log['seconds'])}")
+        parts.append(f"kept for {format_duration(log['seconds'])}")
     return "; ".join(parts) or "how much the database keeps is unknown"
 
 
@@ -132,7 +134,7 @@ def _dumps(document: Mapping[str, Any]) -> Iterator[str]:
         if dump["rows_per_second"] is not None:
             parts.append(f"{dump['rows_per_second']:,.0f} a second")
         if dump["seconds_left"] is not None:
-            parts.append(f"{_duration(dump['seconds_left'])} left")
+            parts.append(f"{format_duration(dump['seconds_left'])} left")
         yield f"    {', '.join(parts)}"
     more = len(unfinished) - _SHOWN_TABLES
     if more > 0:
@@ -151,6 +153,11 @@ def _verifications(document: Mapping[str, Any], now: datetime) -> Iterator[str]:
         yield f"    {_ago(entry['verified_at'], now)}: {entry['coverage']:.1%}{sample} of the rows{different}"
     if len(entries) > _SHOWN_TABLES:
         yield f"  and {len(entries) - _SHOWN_TABLES:,} more tables"
+
+
+def _dead_letters(document: Mapping[str, Any], now: datetime) -> Iterator[str]:
+    for entry in document["dead_letters"]:
+        yield f"  {entry['output']}: {entry['count']:,}, the newest {_ago(entry['newest_at'], now)}"
 
 
 def _problems(document: Mapping[str, Any]) -> Iterator[str]:
@@ -173,21 +180,7 @@ def _ago(text: str, now: datetime) -> str:
 
 
 def _age(text: str | None, now: datetime) -> str:
-    return "" if text is None else _duration(max((now - datetime.fromisoformat(text)).total_seconds(), 0.0))
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def _size(count: float) -> str:
-    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= size:
-            return f"{count / size:,.1f} {unit}"
-    return f"{count:,.0f} bytes"
+    return "" if text is None else format_duration(max((now - datetime.fromisoformat(text)).total_seconds(), 0.0))
 
 
 def _number(count: int | None) -> str:

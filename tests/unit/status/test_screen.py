@@ -37,7 +37,8 @@ def document(**changes: Any) -> dict[str, Any]:
         "stages": {"landing": stage("1/25690112", 0.8, None, 1843), "events": stage("1/25690112", 0.8, 0),
                    "state": stage("1/25680016", 41, 12)},
         "log": {"kept": 16 << 20, "room": 4 << 30, "seconds": None},
-        "captured": {}, "dumps": [], "throttle": {}, "check": None, "verifications": [], "problems": [],
+        "captured": {}, "dumps": [], "throttle": {}, "check": None, "verifications": [], "dead_letters": [],
+        "problems": [],
     } | changes
 
 
@@ -118,3 +119,9 @@ def test_screen_without_anything_is_short() -> None:
 def test_screen_names_throttle_in_force() -> None:
     (line,) = [line for line in build_screen(document(throttle={"share": 0.25}), NOW) if "throttle" in line]
     assert "dumps are limited to share 0.25" in line
+
+
+def test_screen_counts_dead_letters_by_output() -> None:
+    letters = [{"output": "search", "count": 1204, "newest_at": ago(minutes=5)}]
+    lines = build_screen(document(dead_letters=letters), NOW)
+    assert lines[lines.index("dead letters") + 1] == "  search: 1,204, the newest 5 min ago"

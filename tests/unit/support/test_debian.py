@@ -77,7 +77,7 @@ def test_wrap_program_runs_with_tree_loader(tmp_path: Path) -> None:
         shutil.copy(library, libraries / library.name)
     shutil.copy(program, root / "bin/cat")
     (root / "bin/script").write_text("#!/bin/sh\n")
-    debian._wrap(root, ("bin/*",))
+    debian._wrap(root, debian.Tree("cat", "any", (), ("bin/*",)))
     assert {path.name for path in (root / "bin").iterdir()} == {"cat", "cat.elf", "script"}
     root = root.rename(tmp_path / "moved")
     maps = subprocess.run([root / "bin/cat", "/proc/self/maps"], check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,71 @@
+"""The history of lag: how old the oldest change was when it reached landing, and state, per bucket of time.
+
+Place: between landing, the frontier and the page. A batch of landing has the time at which it landed, a row of the
+frontier the time at which state held a batch; both are compared with the commit time of the oldest change that they
+brought. Events have no time of their own: their lag is between the two. Guarantee: no payload is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dblake.lake.layout import Paths
+from dblake.lake.query import instant, query_arrow
+from dblake.lake.tables import find_table
+from dblake.landing.columns import LANDING, ROW, TRUNCATE
+from dblake.report.period import Period
+from dblake.report.scan import open_connection, rows_since
+
+_SCHEMA = pa.schema([LANDING.field(name) for name in ("batch", "kind", "committed_at", "landed_at")])
+_FRONTIER = pa.schema([("batch", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+_STAGES = {"landing": "max(landed_at - oldest)", "state": 'max("at" - oldest_change)'}
+
+
+@dataclass(frozen=True)
+class LagHistory:
+    """The greatest lag in seconds per shown bucket, by stage; NaN where nothing reached the stage."""
+
+    stages: dict[str, np.ndarray]
+
+
+def read_lag_history(paths: Paths, period: Period) -> LagHistory:
+    """Return the lag of landing and state in each shown bucket."""
+    stages = {name: np.full(period.shown, np.nan) for name in _STAGES}
+    landing = find_table(paths.landing)
+    if landing is None:
+        return LagHistory(stages)
+    with open_connection() as connection:
+        rows = rows_since(connection, landing, paths.landing, _SCHEMA, "landed_at", period.start)
+        changes = ", ".join(f"'{kind}'" for kind in (ROW, TRUNCATE))
+        connection.execute(
+            "CREATE TEMP TABLE landed AS SELECT batch, max(landed_at) AS landed_at, min(committed_at) AS oldest, "
+            f"min(committed_at) FILTER (kind IN ({changes})) AS oldest_change FROM {rows} "
+            "WHERE landed_at >= $1 AND committed_at IS NOT NULL GROUP BY batch",
+            [period.start],
+        )
+        connection.register("reached", _read_steps(paths, period))
+        steps = {
+            "landing": ("landed", "landed_at"),
+            "state": ("landed ASOF JOIN reached ON landed.batch <= reached.batch", '"at"'),
+        }
+        for name, (source, time) in steps.items():
+            bucket, lag = period.sql(time, period.start), _STAGES[name]
+            found = connection.sql(
+                f"SELECT bucket, epoch(lag) AS seconds FROM (SELECT {bucket} AS bucket, {lag} AS lag FROM {source} "
+                f"GROUP BY bucket) WHERE lag IS NOT NULL AND bucket >= 0 AND bucket < {period.shown}"
+            ).to_arrow_table()
+            stages[name][found["bucket"].to_numpy()] = np.maximum(found["seconds"].to_numpy(), 0)
+    return LagHistory(stages)
+
+
+def _read_steps(paths: Paths, period: Period) -> pa.Table:
+    """Return the batches that state has reached, each with the time when it first had."""
+    table = find_table(paths.frontier)
+    if table is None:
+        return _FRONTIER.empty_table()
+    return query_arrow(
+        table, f"SELECT batch, min(at) AS at FROM t WHERE at >= {instant(period.start)} GROUP BY batch"
+    ).cast(_FRONTIER)
