@@ -18,22 +18,25 @@ from rich.table import Table
 from rich.text import Text
 
 from dblake.capture.dump_task import Control, DumpState
+from dblake.capture.dump_wait import wait_for_dump
 from dblake.capture.throttle import Throttle
 from dblake.config import Config
 from dblake.core.errors import UsageError
 from dblake.core.progress import stage
+from dblake.imports.spec import FORMATS, ImportFiles
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 from pipelines.dump import (
     Entry,
     estimate_rows,
+    open_store,
     read_dumps,
     reset_throttle,
     set_throttle,
     start_all,
+    start_import,
     start_tables,
     steer,
-    wait_for,
 )
 
 
@@ -75,12 +78,50 @@ def start(
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
     if wait:
-        try:
-            with _progress(None if keys else estimate_rows(config, queued)) as show:
-                wait_for(config, queued.id, show)
-        except KeyboardInterrupt:
-            click.echo(f"dump {queued.id} stays queued; dump cancel {queued.id} cancels it", err=True)
-            raise
+        _wait(config, queued.id, None if keys else estimate_rows(config, queued))
+
+
+@dump.command("import")
+@job_options
+@click.option("--table", required=True, metavar="T", help="schema.table.")
+@click.option("--at", required=True, metavar="POSITION",
+              help="Where the files were taken, as the server writes it: an LSN (0/16B3748), or FILE:OFFSET of the "
+                   "binlog (mysql-bin.000042:1547).")
+@click.option("--snapshot", metavar="TEXT", help="PostgreSQL: pg_current_snapshot() of the transaction that exported.")
+@click.option("--format", "format_", required=True, type=click.Choice(FORMATS),
+              help="pg_dump: plain text with COPY, or COPY's text; mysqldump: the .txt of --tab; csv: with a header.")
+@click.option("--columns", metavar="A,B,…", help="Columns of files without names; default: the table's, in its order.")
+@click.option("--null", default="", metavar="TEXT", help="csv: how NULL is written, unquoted.  [default: nothing]")
+@click.option("--replace", is_flag=True, help="Import also if the table has its rows already, as of the position.")
+@click.option("--remove", is_flag=True,
+              help="Delete all earlier rows that the files lack; without it at most the share dump.max_removed.")
+@click.option("--wait", is_flag=True, help="Wait until the import is finished.")
+@click.option("--json", "as_json", is_flag=True, help="Print {id, tables, skipped}.")
+@click.argument("files", nargs=-1, required=True)
+def import_files(
+    config: Config, table: str, at: str, snapshot: str | None, format_: str, columns: str | None, null: str,
+    replace: bool, remove: bool, wait: bool, as_json: bool, files: tuple[str, ...],
+) -> None:
+    """Queue the initial load of a table from FILES that hold all its rows as of a position; print its id.
+
+    Capture reads the files, paths or s3:// URLs, in place of the table. What was written after the position stays.
+    """
+    names = tuple(columns.split(",")) if columns else None
+    queued, rows = start_import(
+        config, table, ImportFiles(format_, files, at, snapshot, names, null), replaces=replace, removes=remove
+    )
+    click.echo(json.dumps(asdict(queued)) if as_json else queued.id)
+    if wait:
+        _wait(config, queued.id, rows)
+
+
+def _wait(config: Config, dump_id: str, rows: int | None) -> None:
+    try:
+        with _progress(rows) as show:
+            wait_for_dump(open_store(config), dump_id, show)
+    except KeyboardInterrupt:
+        click.echo(f"dump {dump_id} stays queued; dump cancel {dump_id} cancels it", err=True)
+        raise
 
 
 def _add_steering(control: Control, help_text: str) -> None:

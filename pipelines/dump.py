@@ -5,31 +5,27 @@ Capture carries the requests out. Only ``start`` connects to the database, to re
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dblake.capture import dump_queue
-from dblake.capture.activity import read_activity
 from dblake.capture.dump_keys import parse_keys, require_typed
-from dblake.capture.dump_task import Control, DumpState, Key
+from dblake.capture.dump_task import Control, Key
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.selection import canonical_name, resolve_tables
 from dblake.capture.stale_tables import set_dump
 from dblake.capture.throttle import Throttle, read_throttle
 from dblake.capture.throttle import set_throttle as save_throttle
 from dblake.config import Config
-from dblake.core.errors import ConfigError, PrerequisitesNotMet, Unsupported, UsageError
+from dblake.core.errors import ConfigError, Unsupported, UsageError
 from dblake.core.schema import TableSchema
+from dblake.imports.spec import ImportFiles
+from dblake.lake.layout import Paths
 from dblake.mask.rules import key_is_masked, rules_of
 
-_POLL_SECONDS = 0.5
 _KEYS_PRIORITY = 10
 """Given keys are few rows that a user waits for."""
-
-logger = logging.getLogger(__name__)
 
 Entry = dict[str, Any]
 """One table of one dump, as ``dump status --json`` prints it."""
@@ -83,6 +79,22 @@ def start_tables(
     if priority is None:
         priority = _KEYS_PRIORITY if requested else 0
     return Queued(_queue(config, names, requested, priority, removes=removes), names)
+
+
+def start_import(
+    config: Config, table: str, files: ImportFiles, *, replaces: bool = False, removes: bool = False
+) -> tuple[Queued, int | None]:
+    """Queue the import of a table's rows from files; return also their number, if the files record it."""
+    # Imported here as below: it loads Arrow.
+    from dblake.capture.import_request import ImportQueue
+
+    captured, paths = read_captured(config), Paths(config.warehouse, config.source.name)
+    (name,) = resolve_tables(captured, [table])
+    limit = None if removes else config.dump.max_removed
+    queue = ImportQueue(config.source.type, paths.landing, open_store(config), limit, config.maintain.landing_days)
+    is_masked = bool(rules_of(config.mask.tables, name))
+    dump_id, rows = queue.add(files, captured[name], is_masked=is_masked, replaces=replaces)
+    return Queued(dump_id, (name,)), rows
 
 
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
@@ -141,23 +153,6 @@ def estimate_rows(config: Config, queued: Queued) -> int | None:
     estimates = open_source(config).row_estimates(queued.tables)
     known = [rows for table in queued.tables if (rows := estimates.get(table)) is not None]
     return sum(known) if known and len(known) == len(queued.tables) else None
-
-
-def wait_for(config: Config, dump_id: str, show: Callable[[list[Entry]], None]) -> None:
-    """Poll a dump until all its tables are finished. Raises PrerequisitesNotMet if some were not dumped."""
-    store = open_store(config)
-    activity = read_activity(store)
-    if activity is None or not activity.is_running():
-        logger.warning("capture does not run, and dump %s waits for it. Next: run capture", dump_id)
-    while True:
-        entries = [entry for entry in dump_queue.dump_status(store) if entry["id"] == dump_id]
-        show(entries)
-        if all(DumpState(entry["state"]).is_final for entry in entries):
-            break
-        time.sleep(_POLL_SECONDS)
-    undone = [f"{entry['table']} {entry['state']}" for entry in entries if entry["state"] != DumpState.DONE]
-    if undone:
-        raise PrerequisitesNotMet(f"dump {dump_id}: {', '.join(undone)}", next_step="read the reason with dump status")
 
 
 def _queue(

@@ -23,6 +23,8 @@ from tests.support.postgres import Database
 HOME = Path(__file__).parents[2]
 ODD = 'public."we""ird; drop"'
 
+IMPORTED = ("--at", "0/1", "--snapshot", "1:1:", "--format", "pg_dump", "missing.sql")
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -118,6 +120,8 @@ def test_start_queues_given_keys(run: Run, store: FileProgress) -> None:
          "--keys: entry 1 has 2 values, the key has 1 columns"),
         (("pause", "20000101-000000-000-0000"), 78, "there is no dump 20000101-000000-000-0000"),
         (("cancel", "--table", "public.orders"), 78, "there is no dump of table public.orders"),
+        (("import", "--table", "public.log", *IMPORTED), 78, "table public.log has no primary key"),
+        (("import", "--table", "public.orders", *IMPORTED), 78, "capture has landed no log"),
         (("throttle",), 64, "no limit to set, or --off beside one"),
         (("throttle", "--off", "--delay", "1"), 64, "no limit to set, or --off beside one"),
         (("throttle", "--chunk-size", "0"), 64, "0 is not in the range"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dblake.capture.import_request import ImportQueue
 from dblake.config import load_config
 from dblake.core.errors import PrerequisitesNotMet, Unsupported
 from dblake.core.source import Source
@@ -16,6 +17,7 @@ from dblake.mask.rules import Rule, Rules
 from dblake.mask.source import MaskedSource
 from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
+from tests.support.exports import export
 from tests.support.lake import CaptureLake
 from tests.support.leaks import find_leaks
 from tests.support.postgres import Database
@@ -117,3 +119,20 @@ def test_dump_with_hashed_key_resumes_after_crash(backend: PostgresBackend, tmp_
     assert dump["state"] == "done"
     assert len(lake.state(T)) == 6
     assert find_leaks(tmp_path, SECRET) == []
+
+
+def test_imported_rows_are_masked_as_the_log(backend: PostgresBackend, tmp_path: Path) -> None:
+    """The files hold the clear values; neither they nor a part of them lands."""
+    lake, source = CaptureLake(tmp_path / "lake"), masked(backend)
+    lake.capture(source)
+    taken = export(backend, T, tmp_path / "rows")
+    backend.run("INSERT INTO people VALUES (7, 'SECRET 1')")
+    lake.capture(source)
+    queue = ImportQueue(taken.source_type, lake.paths.landing, lake.store)
+    (schema,) = [schema for schema in source.tables() if schema.table == T]
+    queue.add(taken.files, schema, is_masked=True, replaces=False)
+    lake.capture(source, chunk_size=4)
+    assert [dump["state"] for dump in lake.dumps()] == ["done"]
+    state = lake.state(T)
+    assert (len(state), state["1",]["email"]) == (7, state["7",]["email"])
+    assert find_leaks(tmp_path / "lake", SECRET) == []

@@ -19,7 +19,7 @@ MODULES = {
 }
 
 CONFIG = ("dblake.config",)
-LEFT = ("dblake.source", "dblake.mask", "dblake.capture", "dblake.landing.table")
+LEFT = ("dblake.source", "dblake.mask", "dblake.imports", "dblake.capture", "dblake.landing.table")
 RIGHT = (
     "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
     "dblake.maintenance", "dblake.quality", "dblake.spark", "dblake.cycle",
@@ -49,6 +49,9 @@ NEVER = [
     (("dblake.landing",), ("dblake.decode",)),
     (("dblake.decode",), ("dblake.lake", "dblake.landing.table")),
     (("dblake.source",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.decode")),
+    (("dblake.imports",), ("dblake.capture", "dblake.mask", "dblake.landing.table", "dblake.lake.tables", *CONFIG,
+                           *DRIVERS)),
+    (("dblake.source", "dblake.mask"), ("dblake.imports",)),
     # Between a source and capture: neither knows of it.
     (("dblake.source", "dblake.capture"), ("dblake.mask",)),
     (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),

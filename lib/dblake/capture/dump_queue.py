@@ -17,6 +17,7 @@ from typing import Any
 from dblake.capture.dump_task import Control, DumpProgress, DumpRequest, DumpState, DumpTask, Key, time_text
 from dblake.capture.progress import ProgressStore
 from dblake.core.names import folder
+from dblake.imports.spec import ImportSpec
 
 _REQUESTS, _PROGRESS = "dumps/requests", "dumps/progress"
 _KEPT = timedelta(days=30)
@@ -44,6 +45,13 @@ def queue_verification(
     ``sample`` is the share of each table's key ranges to read.
     """
     return _queue(store, tables, keys, verification_id, priority=priority, verify=True, sample=sample)
+
+
+def queue_import(
+    store: ProgressStore, table: str, imported: ImportSpec, *, max_removed: float | None = None
+) -> str:
+    """Queue a dump of a table whose rows are read from files; return its id. ``max_removed`` as for ``queue_dump``."""
+    return _queue(store, [table], None, None, imported=imported, max_removed=max_removed)
 
 
 def _queue(

@@ -29,6 +29,8 @@ from dblake.core.errors import TableUnreadable, Unsupported
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import ChunkReader, ChunkRequest
+from dblake.imports.reader import FileRows
+from dblake.imports.spec import ImportSpec
 
 _RANGES_PER_READER = 4
 """A table is split into so many more ranges than there are readers, so that all readers finish at about one time."""
@@ -112,7 +114,7 @@ class DumpReader:
         self._connection = None
 
     def _split_points(self, part: RangeReader, limit: int) -> list[Key]:
-        if part.task.keys is not None or (self._settings.readers == 1 and not part.task.is_sampled):
+        if not part.task.is_divisible or (self._settings.readers == 1 and not part.task.is_sampled):
             return []
         parts, rows = self._settings.readers * _RANGES_PER_READER, limit * _MIN_CHUNKS_PER_RANGE
         if part.task.is_sampled:
@@ -141,7 +143,10 @@ class DumpReader:
         number = self._context.schedule.next_number(part)
         chunk = _open_chunk(part, number)
         after, upto = (part.after, part.upto) if keys is None else (None, None)
-        request = ChunkRequest(part.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys)
+        request = ChunkRequest(
+            part.task.table, self._number, chunk.chunk_id, limit, after=after, upto=upto, keys=keys,
+            rows=_files_of(part, chunk.imported).chunk(after, limit) if chunk.imported else None,
+        )
         delivery = _Delivery(self._context.batches, chunk, reader)
         self._context.windows.open(chunk)
         try:
@@ -150,6 +155,7 @@ class DumpReader:
             self._latency = time.monotonic() - began
             failpoint("dump.low_written")
             read = chunk.read = reader.read(request, delivery)
+            _require_same_schema(chunk)
             failpoint("dump.chunk_read")
             reader.mark(self._number, chunk.high_value)
             failpoint("dump.high_written")
@@ -174,11 +180,27 @@ class DumpReader:
         return retrying(self._context.capture.settings.reconnect_seconds, self._context.closed)(once)
 
 
+def _files_of(part: RangeReader, imported: ImportSpec) -> FileRows:
+    part.files = part.files or FileRows(imported)
+    return part.files
+
+
+def _require_same_schema(chunk: OpenChunk) -> None:
+    """Raise Unsupported if the table of an import changed since it was queued: its files have another schema."""
+    if chunk.imported and chunk.read and chunk.read.schema.schema_id != chunk.imported.schema_id:
+        raise Unsupported(
+            f"table {chunk.table} changed its columns, types or key since the import was queued",
+            next_step="export the table again at a later position, and import that; or run dump start",
+        )
+
+
 def _open_chunk(part: RangeReader, number: int) -> OpenChunk:
     request = part.task.request
+    imported = None if part.closes else request.imported
     return OpenChunk(
         request.id, request.table, number, part.closes, request.keys if request.removes else None,
         verify=request.verify, sampled=part.task.is_sampled, max_removed=request.max_removed,
+        imported=imported, first_batch=imported.first_batch if imported else None,
     )
 
 
@@ -188,7 +210,8 @@ class _Delivery:
     def __init__(self, batches: BatchBuilder, chunk: OpenChunk, reader: ChunkReader) -> None:
         self._batches, self._chunk, self._reader = batches, chunk, reader
         self._rows = self.bytes = 0
-        self._patience = _MAX_STALL_SECONDS
+        # An import has no transaction that would last.
+        self._patience = float("inf") if chunk.imported else _MAX_STALL_SECONDS
 
     def __call__(self, payload: pa.BinaryArray, schema: TableSchema) -> None:
         """Add undecoded rows of one schema."""

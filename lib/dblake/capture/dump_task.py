@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from dblake.capture.documents import Document, document_errors
+from dblake.imports.spec import ImportSpec
 from dblake.landing.control import DumpStart
 
 Key = tuple[str, ...]
@@ -58,7 +59,7 @@ class DumpRequest:
     A higher ``priority`` is read first, and preempts a table that is being read between two chunks. With ``verify`` the
     rows land to be compared, not as data, and only about the share ``sample`` of the table's key ranges is read. With
     ``removes`` those of the ``keys`` that no longer exist are deleted. ``max_removed`` is the share of the table's rows
-    that the end of a whole table's dump may delete; None is all.
+    that the end of a whole table's dump may delete; None is all. With ``imported`` the rows come from files instead.
     """
 
     id: str
@@ -72,10 +73,11 @@ class DumpRequest:
     sample: float = 1.0
     removes: bool = False
     max_removed: float | None = None
+    imported: ImportSpec | None = None
 
     def to_document(self) -> Document:
         """Return the request as a progress document; options that are not set are left out."""
-        defaults = {"verify": False, "sample": 1.0, "removes": False, "max_removed": None}
+        defaults = {"verify": False, "sample": 1.0, "removes": False, "max_removed": None, "imported": None}
         return {name: value for name, value in asdict(self).items() if defaults.get(name, ...) != value}
 
     @classmethod
@@ -84,7 +86,11 @@ class DumpRequest:
         with document_errors(path, _NEXT_STEP):
             request = cls(**document)
             keys = None if request.keys is None else tuple(tuple(key) for key in request.keys)
-            return replace(request, keys=keys, control=Control(request.control))
+            imported = document.get("imported")
+            return replace(
+                request, keys=keys, control=Control(request.control),
+                imported=None if imported is None else ImportSpec.from_document(imported),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,11 @@ class DumpTask:
     def has_last_chunk(self) -> bool:
         """True if an empty chunk follows all others: what was not returned until then does not exist."""
         return self.keys is None or self.request.verify or self.request.removes
+
+    @property
+    def is_divisible(self) -> bool:
+        """True if the rows can be read in several key ranges."""
+        return self.keys is None and self.request.imported is None
 
     @property
     def is_sampled(self) -> bool:

@@ -22,7 +22,6 @@ from dblake.capture.progress import ProgressStore
 from dblake.capture.table_dump import PendingChunk, RangeReader, TableDump
 from dblake.core.errors import TableLocked, TableUnreadable
 from dblake.core.failpoints import failpoint
-from dblake.landing.control import DumpStart
 
 _MAX_PENDING_CHUNKS = 64
 """Chunks read whose windows have not landed. The batch they wait to enter bounds their size."""
@@ -224,8 +223,8 @@ class Schedule:
         dump.discards = 0
         if part.closes:
             return
-        assert chunk.low is not None, "without a low watermark it is discarded"
-        began = DumpStart(chunk.low.incarnation, chunk.low.lsn, chunk.low.seq, chunk.read.snapshot)
+        began = chunk.start
+        assert began is not None, "without a low watermark it is discarded"
         dump.task = dump.task.add_chunk(
             part.number, chunk.read.rows, first.after, done=first.exhausted, began=began
         )

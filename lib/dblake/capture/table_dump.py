@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dblake.capture.dump_task import Control, DumpTask, Key
 from dblake.capture.open_chunk import OpenChunk
+from dblake.imports.reader import FileRows
 from dblake.landing.control import DumpStart
 
 
@@ -35,6 +36,7 @@ class RangeReader:
     For a table that has not started, the only range is the whole table, to be split first. After all rows have landed,
     ``closes`` is where the dump began: the range of one last chunk without rows. ``rewound`` while the chunk being read
     follows a chunk that was discarded. ``row_bytes`` is the average payload of a row in the last chunk, in bytes.
+    ``files`` are those of an import, once a chunk of them was read.
     """
 
     dump: TableDump
@@ -46,6 +48,7 @@ class RangeReader:
     is_reading: bool = False
     rewound: bool = False
     row_bytes: float | None = None
+    files: FileRows | None = None
     pending: deque[PendingChunk] = field(default_factory=deque)
 
     @property

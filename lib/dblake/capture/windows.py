@@ -16,7 +16,7 @@ import pyarrow as pa
 from dblake.capture.open_chunk import OpenChunk
 from dblake.core.source import HEARTBEAT_ROW, WatermarkSeen
 from dblake.landing.columns import CAPTURED, HEARTBEAT, HIGH, JSON, LOW, VERIFY_HIGH, VERIFY_LOW
-from dblake.landing.control import ChunkEnd
+from dblake.landing.control import LowMark
 
 
 class Windows:
@@ -61,7 +61,8 @@ class Windows:
         if low is not None:
             low.low = mark.position
             low.add_batch(batch)
-            return _row(mark, VERIFY_LOW if low.verify else LOW, low, None), None
+            start = LowMark(low.imported.first_batch).to_json() if low.imported else None
+            return _row(mark, VERIFY_LOW if low.verify else LOW, low, start), None
         if high is None:
             return None, None
         high.add_batch(batch)
@@ -69,10 +70,10 @@ class Windows:
         high.discarded = end.reason
         if high.verify and not high.discarded:
             end = replace(end, repeat=why_stale(high))
-        return _row(mark, VERIFY_HIGH if high.verify else HIGH, high, end), high
+        return _row(mark, VERIFY_HIGH if high.verify else HIGH, high, end.to_json()), high
 
 
-def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, end: ChunkEnd | None) -> pa.Table:
+def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, payload: bytes | None) -> pa.Table:
     row = {
         **asdict(mark.position),
         "kind": kind,
@@ -82,7 +83,7 @@ def _row(mark: WatermarkSeen, kind: str, chunk: OpenChunk | None, end: ChunkEnd 
         "committed_at": mark.committed_at,
         "last_in_txn": True,
         "chunk_id": chunk.chunk_id if chunk else None,
-        "format": JSON if end else None,
-        "payload": end.to_json() if end else None,
+        "format": JSON if payload else None,
+        "payload": payload,
     }
     return pa.Table.from_pylist([row], schema=CAPTURED)

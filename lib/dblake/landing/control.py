@@ -56,6 +56,25 @@ class Removal:
         return cls(DumpStart(**doc["began"]), tuple(tuple(key) for key in doc["keys"]))
 
 
+@dataclass(frozen=True, slots=True)
+class LowMark:
+    """The payload of an imported chunk's ``low`` row: the batch from which its window has log. Other chunks have none.
+
+    Its window begins where its files were taken, long before this row.
+    """
+
+    first_batch: int
+
+    def to_json(self) -> bytes:
+        """Return one canonical line."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> LowMark:
+        """Return the payload that ``to_json`` wrote."""
+        return cls(**json.loads(payload))
+
+
 def _age(snapshot: str) -> tuple[int, int]:
     parsed = Snapshot.parse(snapshot)
     return parsed.xmax, -len(parsed.xip)
@@ -74,6 +93,7 @@ class ChunkEnd:
 
     Of chunks read to verify the copy, the last one has ``began`` for given keys, too; ``repeat`` is why a chunk cannot
     be compared, and ``sampled`` is true if some of the table's key ranges are not read.
+    The rows of an ``imported`` chunk are those of files: its low watermark is the position of the files.
     """
 
     dump_id: str
@@ -91,6 +111,7 @@ class ChunkEnd:
     repeat: str | None = None
     sampled: bool = False
     max_removed: float | None = None
+    imported: bool = False
 
     def to_json(self) -> bytes:
         """Return one canonical line."""

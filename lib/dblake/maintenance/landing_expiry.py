@@ -11,6 +11,7 @@ from datetime import datetime
 from dblake.lake.layout import Paths
 from dblake.lake.query import instant, query_rows, quoted
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LANDED_AT, LEASE_EPOCH
+from dblake.landing.control import LowMark
 from dblake.reconcile.batch_summary import survey
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.windows import lows_without_high, parse_endings
@@ -38,7 +39,7 @@ def _first_open_batch(paths: Paths, reconciled: int) -> int:
     # Windows of earlier lease epochs have ended, or are orphans that never will.
     (newest,) = query_rows(paths.landing, f"SELECT max({LEASE_EPOCH}) AS epoch FROM t")
     open_lows = [row for row in lows_without_high(watermarks, ended) if row.lease_epoch == newest["epoch"]]
-    first_batches += [row.batch for row in open_lows]
+    first_batches += [LowMark.from_json(row.payload).first_batch if row.payload else row.batch for row in open_lows]
     if open_lows:
         ids = ", ".join(quoted(row.chunk_id) for row in open_lows)
         first = _first_batch(paths, f"{KIND} = '{CHUNK}' AND {CHUNK_ID} IN ({ids})")

@@ -192,7 +192,8 @@ class _MaskedReader:
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         table, sent_format = request.table, self._reader.format
-        is_encrypted = self._masks.encrypts_keys(table)
+        # Supplied rows are resumed by their place, which is no key.
+        is_encrypted = request.rows is None and self._masks.encrypts_keys(table)
 
         def decrypt(key: tuple[str, ...] | None) -> tuple[str, ...] | None:
             return self._masks.decrypt_key(table, key) if is_encrypted and key is not None else key

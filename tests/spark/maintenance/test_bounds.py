@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from dblake.lake.log import record_batch
 from dblake.lake.query import query_rows
 from dblake.lake.tables import create_table
 from dblake.landing.columns import LANDING
-from dblake.landing.control import ChunkEnd
+from dblake.landing.control import ChunkEnd, LowMark
 from dblake.landing.table import Landing, Reached
 from dblake.maintenance.run import Maintenance, MaintenanceResult
 from dblake.maintenance.run import maintain as maintain_all
@@ -57,12 +58,23 @@ def row(batch: int, key: str = "1") -> Change:
     return Change(batch, 1, Position(1, 100 * batch), 700 + batch, T.table, "c", (key,), {"id": key, "v": "x"})
 
 
+@dataclass(frozen=True)
+class ImportedLow(Low):
+    """The low watermark of an imported chunk, whose window has log from ``first_batch`` on."""
+
+    first_batch: int = 1
+
+
 def land(paths: Paths, *batches: tuple[int, Sequence[LandedRecord]]) -> None:
     """Land batches, each given with its age in days."""
     landing = Landing(paths.landing, "shop")
     for days, things in batches:
         batch, epoch = things[0].batch, things[0].lease_epoch
-        rows = [landing_row(thing, {T.table: T}) for thing in things]
+        rows = [
+            landing_row(thing, {T.table: T})
+            | ({"payload": LowMark(thing.first_batch).to_json()} if isinstance(thing, ImportedLow) else {})
+            for thing in things
+        ]
         rows += [schema_row(batch, epoch, T)] if landing.reached is None else []
         at = NOW - timedelta(days=days)
         table = pa.Table.from_pylist([row | {"landed_at": at} for row in rows], schema=LANDING)
@@ -76,6 +88,10 @@ def batches(paths: Paths) -> list[int]:
 
 def low(batch: int, chunk: str, epoch: int = 1) -> Low:
     return Low(batch, epoch, T.table, chunk, Position(1, 100 * batch + 1))
+
+
+def imported_low(batch: int, chunk: str, first: int) -> Low:
+    return ImportedLow(batch, 1, T.table, chunk, Position(1, 100 * batch + 1), first)
 
 
 def high(batch: int, chunk: str, first: int) -> High:
@@ -92,11 +108,12 @@ def high(batch: int, chunk: str, first: int) -> High:
         (5, [(9, [row(1)]), (4, [row(2)]), (3, [row(3)])], 3, [2, 3]),
         (5, [(9, [row(1)]), (9, [row(2)]), (9, [row(3)]), (9, [row(4)])], 2, [2, 3, 4]),
         (5, [(9, [row(1)]), (9, [row(2), low(2, "a")]), (9, [row(3)]), (9, [row(4)])], 4, [2, 3, 4]),
+        (5, [(9, [row(1)]), (9, [row(2)]), (9, [row(3), imported_low(3, "a", 2)]), (9, [row(4)])], 4, [2, 3, 4]),
         (5, [(9, [row(1)]), (9, [row(2), low(2, "a")]), (9, [row(3), high(3, "a", 2)]), (9, [row(4)])], 4, [4]),
         (5, [(9, [row(1)]), (9, [row(2), low(2, "a")]), (9, [row(3)]), (9, [row(4), high(4, "a", 2)])], 3, [2, 3, 4]),
     ],
-    ids=["unlimited", "old", "young", "not reconciled", "in an open window", "in a closed window",
-         "in a window reconcile has not closed"],
+    ids=["unlimited", "old", "young", "not reconciled", "in an open window", "in an import's window",
+         "in a closed window", "in a window reconcile has not closed"],
 )
 def test_landing_expires_up_to_slowest_reader_and_open_window(
     lake: Lake, days: int | None, landed: list[tuple[int, list[LandedRecord]]], reconciled_to: int, remaining: list[int]

@@ -11,14 +11,21 @@ from __future__ import annotations
 from typing import Protocol
 
 from dblake.core.source.catalog import Catalog, ColumnFingerprint, LogRetention, TableFingerprint
-from dblake.core.source.chunks import HEARTBEAT_ROW, ChunkRead, ChunkReader, ChunkRequest, ChunkSource
+from dblake.core.source.chunks import (
+    HEARTBEAT_ROW,
+    ChunkRead,
+    ChunkReader,
+    ChunkRequest,
+    ChunkSource,
+    SuppliedRows,
+)
 from dblake.core.source.log import LogPiece, LogSource, LogStream, ServerIdentity, WatermarkSeen
 from dblake.core.source.prerequisites import Check, InitPlan, Prerequisites, UnfitTable
 
 __all__ = [
     "HEARTBEAT_ROW", "Catalog", "Check", "ChunkRead", "ChunkReader", "ChunkRequest", "ChunkSource",
     "ColumnFingerprint", "InitPlan", "LogPiece", "LogRetention", "LogSource", "LogStream", "Prerequisites",
-    "ServerIdentity", "Source", "TableFingerprint", "UnfitTable", "WatermarkSeen",
+    "ServerIdentity", "Source", "SuppliedRows", "TableFingerprint", "UnfitTable", "WatermarkSeen",
 ]  # fmt: skip
 
 

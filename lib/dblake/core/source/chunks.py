@@ -10,6 +10,15 @@ import pyarrow as pa
 
 from dblake.core.schema import TableSchema
 
+SuppliedRows = Callable[
+    [TableSchema, str, Callable[[pa.BinaryArray, TableSchema], None]], tuple[int, tuple[str, ...] | None]
+]
+"""Delivers rows from elsewhere as if a table had been read.
+
+Gets the table's schema, the payloads' format and where to deliver; returns the number of rows, and the place behind the
+last one, None without rows.
+"""
+
 HEARTBEAT_ROW = 0
 """The row of the watermark table that heartbeats update, so that an idle log advances. Row n is chunk reader n's."""
 
@@ -28,6 +37,8 @@ class ChunkRequest:
     upto: tuple[str, ...] | None = None
     """Inclusive upper bound of the range."""
     keys: tuple[tuple[str, ...], ...] | None = None
+    rows: SuppliedRows | None = None
+    """Supplies the rows; the table itself is not read, and ``last_key`` is a place, not a key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class MemoryChunkReader:
         view = self._require_dumpable(request.table)
         if view.locked:
             raise SourceError(f"table {request.table} is locked by a transaction", next_step="run capture again")
+        if request.rows is not None:
+            return self._supply(view, request, deliver)
         rows = self._select(view, request)
         lines = [copy_line([row[name] for name in view.schema.names]) for _, row in rows]
         for start in range(0, len(lines), _ROWS_PER_DELIVERY):
@@ -61,6 +63,17 @@ class MemoryChunkReader:
             schema=view.schema,
             low_seen=view.watermarks.get(str(request.reader)) or "",
             snapshot=view.snapshot,
+            schema_changed=current is None or current.schema != view.schema,
+        )
+
+    def _supply(
+        self, view: TableView, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
+    ) -> ChunkRead:
+        assert request.rows is not None
+        rows, last = request.rows(view.schema, self.format, deliver)
+        current = self._database.see(request.table)
+        return ChunkRead(
+            rows=rows, last_key=last, schema=view.schema, low_seen=view.watermarks.get(str(request.reader)) or "",
             schema_changed=current is None or current.schema != view.schema,
         )
 

@@ -76,6 +76,8 @@ class MysqlChunkReader:
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with translate_errors(self._settings), table_errors(request.table), self._connection.cursor() as cur:
             table = self._table(cur, request.table)
+            if request.rows is not None:
+                return self._supply(cur, table, request, deliver)
             query = _select(table, _condition(table, request), request.limit)
             try:
                 cur.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
@@ -96,6 +98,21 @@ class MysqlChunkReader:
             last_key=last_key,
             schema=table.schema,
             low_seen=(low_seen and low_seen[0]) or "",
+            schema_changed=table_after is None or table_after.schema != table.schema,
+        )
+
+    def _supply(
+        self, cur: Cursor, table: catalog.CatalogTable, request: ChunkRequest,
+        deliver: Callable[[pa.BinaryArray, TableSchema], None],
+    ) -> ChunkRead:
+        """Deliver rows from elsewhere, outside any transaction."""
+        assert request.rows is not None
+        cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (request.reader,))
+        low_seen = cur.fetchone()
+        rows, last = request.rows(table.schema, self.format, deliver)
+        table_after = catalog.table_by_name(cur, table.schema_name, table.table_name)
+        return ChunkRead(
+            rows=rows, last_key=last, schema=table.schema, low_seen=(low_seen and low_seen[0]) or "",
             schema_changed=table_after is None or table_after.schema != table.schema,
         )
 

@@ -89,7 +89,8 @@ class PgChunkReader:
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         with translate_errors(self._settings), table_errors(request.table), self._connection.cursor() as cur:
             try:
-                table, chunk = self._read(cur, request, deliver)
+                read = self._read if request.rows is None else self._supply
+                table, chunk = read(cur, request, deliver)
                 # After the transaction, because its snapshot would return the old catalog. A table rewritten between
                 # snapshot and read appears empty to the snapshot, without an error.
                 current = catalog.table_by_oid(cur, table.oid, first="COMMIT; ")
@@ -102,6 +103,29 @@ class PgChunkReader:
     def _read(
         self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
     ) -> tuple[catalog.CatalogTable, ChunkRead]:
+        table, snapshot, low_seen = self._begin(cur, request)
+        with _CopySink(table.schema, deliver) as sink:
+            self._copy(cur, self._select(table, request), request, sink)
+        return table, ChunkRead(
+            rows=sink.rows,
+            last_key=_parse_key(sink.last, table.schema) if sink.last else None,
+            schema=table.schema,
+            low_seen=low_seen,
+            snapshot=snapshot,
+        )
+
+    def _supply(
+        self, cur: cursor, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
+    ) -> tuple[catalog.CatalogTable, ChunkRead]:
+        """Deliver rows from elsewhere. The transaction ends first: it must not last as long as landing takes."""
+        assert request.rows is not None
+        table, _, low_seen = self._begin(cur, request)
+        cur.execute("COMMIT")
+        rows, last = request.rows(table.schema, self.format, deliver)
+        return table, ChunkRead(rows=rows, last_key=last, schema=table.schema, low_seen=low_seen)
+
+    def _begin(self, cur: cursor, request: ChunkRequest) -> tuple[catalog.CatalogTable, str, str]:
+        """Begin the chunk's transaction; return the table, its snapshot and the watermark row in it."""
         # One round trip for all three: a dump reads many chunks.
         cur.execute(
             sql.SQL(
@@ -112,16 +136,7 @@ class PgChunkReader:
             (request.reader, *split_qualified(request.table)),
         )
         snapshot, low_seen, oid = cur.fetchone()
-        table = _require_dumpable(request.table, self._read_catalog(cur, oid))
-        with _CopySink(table.schema, deliver) as sink:
-            self._copy(cur, self._select(table, request), request, sink)
-        return table, ChunkRead(
-            rows=sink.rows,
-            last_key=_parse_key(sink.last, table.schema) if sink.last else None,
-            schema=table.schema,
-            low_seen=low_seen,
-            snapshot=snapshot,
-        )
+        return _require_dumpable(request.table, self._read_catalog(cur, oid)), snapshot, low_seen
 
     @staticmethod
     def _read_catalog(cur: cursor, oid: int | None) -> catalog.CatalogTable | None:
