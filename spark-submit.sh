@@ -11,7 +11,7 @@
 #   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
 #   ./spark-submit.sh lint                 check code style, types and language
-#   ./spark-submit.sh tests [--all]        check and test; --all adds slow tests; other arguments are pytest's
+#   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
 #   ./spark-submit.sh benchmark [options]  measure dblake beside peers on a temporary database; see --help
@@ -245,7 +245,7 @@ run_part() {
     PYTHONUNBUFFERED=1 "$python" -m pytest --by-area -m "$marker" -o cache_dir="$outputs/cache-$1" ${test_parts[$1]} "${@:2}"
 }
 
-# The short suite; with --all also the tests marked slow. Any other arguments are pytest's.
+# The short suite; with --all also the tests marked slow, with --slow those alone. Other arguments are pytest's.
 run_tests() {
     local code=0 began=$SECONDS
     need_packages requirements-dev.lock
@@ -254,14 +254,16 @@ run_tests() {
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
     "$python" -m tests.support.kafka || code=$?
-    if [[ $# -gt 0 && $* != --all ]]; then
+    if [[ $# -gt 0 && $* != --all && $* != --slow ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"
     fi
-    run_lint || code=$?
-    run_suite "short suite" "not slow" || code=$?
+    if [[ $* != --slow ]]; then
+        run_lint || code=$?
+        run_suite "short suite" "not slow" || code=$?
+    fi
+    [[ $# -eq 0 ]] || run_suite "slow suite" slow || code=$?
     if [[ $* == --all ]]; then
-        run_suite "slow suite" slow || code=$?
         log "all tests and checks: $((SECONDS - began)) s"
     fi
     exit "$code"

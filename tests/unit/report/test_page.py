@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -41,6 +42,12 @@ progress: file:./progress
 source: {name: shop, type: postgres, host: 127.0.0.1, port: 1, database: shop, user: dblake,
          password: "${env:NONE}", tables: ["public.*"]}
 """
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the test's time: the job and status read the real one."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", full_minute(datetime.now(UTC)))
 
 
 @pytest.fixture
