@@ -31,6 +31,8 @@ from dblake.state.fold import POSITION, is_older, position_parts
 
 PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
+_PORTIONS_AT_MOST = 2
+"""A portion that ends with a row group has at most so many times the bytes, or those of the largest row group."""
 _BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
 _UNBOUNDED = 2**62
 
@@ -184,11 +186,10 @@ class EventTable:
         first = after_batch + 1
         while first <= self.batch:
             last = self._portion_end(first)
-            parts = [
-                part for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)
-                for part in self._read_wanted(file, first, last, wanted)
-            ]
-            yield last, _ordered(parts)
+            files = [file for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)]
+            last = self._row_groups_end(files, first, last)
+            files = [file for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)]
+            yield last, _ordered([part for file in files for part in self._read_wanted(file, first, last, wanted)])
             first = last + 1
 
     def position_of_batch(self, upto: int) -> Position | None:
@@ -207,6 +208,28 @@ class EventTable:
             low, high = (middle, high) if self._estimate(first, middle) <= PORTION_BYTES else (low, middle - 1)
         return low
 
+    def _row_groups_end(self, files: Sequence[_File], first: int, last: int) -> int:
+        """Return the last batch of the row groups that some batches are in, so that no portion reads one again.
+
+        It is ``last`` where these batches have more bytes than a portion may: row groups that hold a part of each.
+        """
+        end, largest = last, PORTION_BYTES
+        for file in files:
+            footer = self._footer(file)
+            for group in range(footer.num_row_groups):
+                facts = footer.row_group(group)
+                low, high = group_bounds(facts, (BATCH,))
+                if low.get(BATCH, 0) <= last and high.get(BATCH, _UNBOUNDED) >= first:
+                    end = max(end, min(high.get(BATCH, _UNBOUNDED), self.batch))
+                    largest = max(largest, _group_bytes(facts, EVENT_COLUMNS.names))
+        return end if self._estimate(first, end) <= _PORTIONS_AT_MOST * largest else last
+
+    def _footer(self, file: _File) -> pq.FileMetaData:
+        if file.path not in self._footers:
+            with open_event_file(self._paths.events, file.path) as parquet:
+                self._footers[file.path] = parquet.metadata
+        return self._footers[file.path]
+
     def _estimate(self, first: int, last: int) -> float:
         """Return the bytes of files in some batches, as if each file's bytes were spread evenly over its batches."""
         size, least, most = self._spans
@@ -223,8 +246,8 @@ class EventTable:
         self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None
     ) -> Iterator[pa.Table]:
         """Yield the row groups of a file that may hold rows of some batches and of the selected tables."""
-        with open_event_file(self._paths.events, file.path, self._footers.get(file.path)) as parquet:
-            self._footers[file.path] = footer = parquet.metadata
+        footer = self._footer(file)
+        with open_event_file(self._paths.events, file.path, footer) as parquet:
             for group in range(footer.num_row_groups):
                 facts = footer.row_group(group)
                 low, high = group_bounds(facts, (BATCH, TABLE))

@@ -21,7 +21,6 @@ from tests.support.browser import open_page
 from tests.support.busy_lake import build_busy_lake, full_minute
 
 pytestmark = pytest.mark.slow  # the first use downloads the browser
-NOW = full_minute(datetime.now(UTC))
 
 #: What a reader notices. Colors are opaque, so a text's background is that of its nearest ancestor with one.
 MEASURE = """
@@ -61,7 +60,7 @@ return {
 
 def crowded(folder: Path) -> str:
     """Return the page of a thousand tables, with a drop, a spike, problems, dumps and names as long as can be."""
-    random = np.random.default_rng(1)
+    now, random = full_minute(datetime.now(UTC)), np.random.default_rng(1)
     counts = {f"public.t{number:04}": random.poisson(0.05, 600) for number in range(996)}
     counts |= {"public." + "orders_of_all_regions_" * 3: random.poisson(40, 600), "public.customers":
                random.poisson(25, 600), "\"Größe\".\"<b>ß</b>\"": random.poisson(5, 600)}
@@ -69,9 +68,9 @@ def crowded(folder: Path) -> str:
     counts["public.t0003"][500] = 5000
     counts["public.t0007"][:] = 0
     store = FileProgress(folder / "progress" / "shop")
-    build_busy_lake(folder / "warehouse", store, counts, NOW, verified=30)
+    build_busy_lake(folder / "warehouse", store, counts, now, verified=30)
     for table, reason in (("public.t0001", "no primary key"), ("public." + "x" * 63, "row_security: " + "y" * 90)):
-        save_life(store, TableLife(table, LifeState.SUSPENDED, NOW.isoformat(), "1/1", reason=reason))
+        save_life(store, TableLife(table, LifeState.SUSPENDED, now.isoformat(), "1/1", reason=reason))
     queue_dump(store, ["public.t0001", "public.t0002"])
     return page_of(folder)
 
