@@ -69,8 +69,8 @@ def reconcile_with_model(world: World) -> Outcome:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("seeds", "max_bytes"), [
-    pytest.param([*range(30), *PHANTOM_GUARD_SEEDS], "1g", id="short-one micro-batch"),
-    pytest.param([*range(6), *PHANTOM_GUARD_SEEDS], "1k", id="short-one landing batch at a time"),
+    pytest.param([*range(15), *PHANTOM_GUARD_SEEDS], "1g", id="short-one micro-batch"),
+    pytest.param([*range(3), *PHANTOM_GUARD_SEEDS], "1k", id="short-one landing batch at a time"),
     pytest.param(range(SEED, SEED + HISTORIES), "1g", id="long-one micro-batch", marks=pytest.mark.slow),
     pytest.param(range(SEED, SEED + HISTORIES), "1k", id="long-one landing batch at a time", marks=pytest.mark.slow),
 ])

@@ -129,6 +129,7 @@ def test_published_rule_without_snapshot_ends_wrong(dumped_across: Dumped) -> No
     assert expected_state(blind) == [{"id": "1", "v": "old"}, {"id": "2", "v": "old"}, {"id": "3", "v": "old"}]
 
 
+@pytest.mark.slow
 def test_spark_reconcile_agrees_with_model(dumped_across: Dumped, spark: SparkSession) -> None:
     paths: Paths = dumped_across.lake.paths
     reconcile_once(spark, paths)

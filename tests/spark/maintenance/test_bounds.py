@@ -315,6 +315,7 @@ def test_vacuum_removes_old_files_once_a_day(grown: Lake) -> None:
     assert not run_maintenance(grown)["landing"].vacuumed
 
 
+@pytest.mark.slow
 def test_vacuum_of_table_with_odd_names_removes_orphan(lake: Lake) -> None:
     odd = table_schema("public.odd", "id integer key", "a b,c: text")
     lake.schema(odd)

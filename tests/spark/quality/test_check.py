@@ -206,6 +206,7 @@ def failures(outcomes: Any) -> list[tuple[str | None, int | None]]:
     return [(o.column, o.unexpected) for o in outcomes if isinstance(o, Outcome) and not o.success]
 
 
+@pytest.mark.slow
 def test_check_after_maintenance_removed_events_passes(spark: SparkSession, copied: Warehouse) -> None:
     paths = copied()
     # As if all events were old.

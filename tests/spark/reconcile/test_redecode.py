@@ -230,6 +230,7 @@ def test_state_killed_before_recording_rebuild_records_it_later(
     assert state_at_frontier(spark, paths) == EXPECTED_STATE
 
 
+@pytest.mark.slow
 def test_redecode_repeats_batches_of_concurrent_reconcile(
     spark: SparkSession, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def test_engines_show_values_as_equal_texts(engines: tuple[DuckdbEngine, SparkEn
 
 
 @pytest.mark.parametrize("at", [
-    "1/32", "2024-01-01T00:34:00Z", *(pytest.param(at, marks=pytest.mark.slow) for at in ("1/22", "now")),
+    "1/32", *(pytest.param(at, marks=pytest.mark.slow) for at in ("1/22", "2024-01-01T00:34:00Z", "now")),
 ])
 def test_engines_answer_alike_at_point(spark: SparkSession, lake: PlainLake, at: str) -> None:
     ours, other = DuckdbEngine(lake.paths, at), SparkEngine(lake.paths, at, spark)
