@@ -130,7 +130,8 @@ class KafkaServer:
             "background.threads": "2", "log.cleaner.enable": "false", **self._settings,
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # An identifier that began with a hyphen would be an option to the tool.
+        cluster = urlsafe_b64encode(b"d" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         subprocess.run(
             [*_java_command(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
             check=True, capture_output=True, timeout=_START_SECONDS, cwd=self._folder,
