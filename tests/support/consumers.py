@@ -190,3 +190,13 @@ def describe(transactions: list[Transaction]) -> list[str]:
         else:
             found.append("; ".join(f"{e.table} {e.op} {json.dumps(dict(e.key or {}))}" for e in transaction.events))
     return found
+
+
+def folded_shop(folder: Path, transactions: int) -> Shop:
+    """Return a shop whose state holds dumps of its tables and so many transactions."""
+    shop = Shop(folder)
+    shop.move(transactions)
+    shop.land(*TABLES)
+    shop.reconcile()
+    shop.fold()
+    return shop

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import dblake
 from dblake.sql.lake import Lake, LakeTable
-from tests.support.consumers import LEFT, TABLES, Shop
+from tests.support.consumers import LEFT, Shop, folded_shop
 from tests.support.ivy import fetched_jars
 from tests.unit.consume.test_consumers_page import example
 from tests.unit.sql.test_lake import CONF
@@ -28,12 +28,7 @@ COLUMNS = ["id", "amount", "note"]
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    shop = Shop(tmp_path)
-    shop.move(4)
-    shop.land(*TABLES)
-    shop.reconcile()
-    shop.fold()
-    return shop
+    return folded_shop(tmp_path, 4)
 
 
 class Copy:

@@ -16,7 +16,7 @@ from dblake.events.files import EVENT_COLUMNS, write_event_file
 from dblake.lake.log import Application, commit_files, newest_batch, record_batch
 from dblake.lake.query import query_rows
 from tests.support.backends import Row
-from tests.support.consumers import LEFT, TABLES, Shop, describe
+from tests.support.consumers import LEFT, Shop, describe, folded_shop
 from tests.support.schemas import table_schema
 
 _COUNTS = ("same", "different", "only_old", "only_new")
@@ -40,12 +40,7 @@ TYPES = table_schema("public.types", "a integer key", "b text key", *(f"c{n} {v[
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    shop = Shop(tmp_path)
-    shop.move(4)
-    shop.land(*TABLES)
-    shop.reconcile()
-    shop.fold()
-    return shop
+    return folded_shop(tmp_path, 4)
 
 
 def read(shop: Shop, **settings: Any) -> list[Transaction]:

@@ -21,7 +21,7 @@ from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointOutOfRange, StateNotReady, UsageError
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.log import Application, record_batch
-from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe
+from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe, folded_shop
 from tests.support.effort import seeds
 
 
@@ -38,11 +38,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def make_shop(folder: Path) -> Shop:
-    shop = Shop(folder)
-    shop.move(15)
-    shop.land(*TABLES)
-    shop.reconcile()
-    shop.fold()
+    shop = folded_shop(folder, 15)
     shop.move(5)
     shop.land()
     shop.reconcile()
