@@ -6,6 +6,7 @@ that repeats in a column is one Python object.
 
 from __future__ import annotations
 
+from datetime import UTC
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,15 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
     return numbers
 
 
+def _instants(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column of times in UTC, in which values repeat; ``to_pylist`` looks up the zone for each value."""
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    local = encoded.dictionary.cast(pa.int64()).to_numpy().astype("datetime64[us]").tolist()
+    values = [*(at.replace(tzinfo=UTC) for at in local), None]
+    return [values[index] for index in pc.fill_null(encoded.indices, len(values) - 1).to_numpy().tolist()]
+
+
 def _lists(column: pa.ChunkedArray) -> list[Any]:
     is_empty = not pc.any(pc.greater(pc.list_value_length(column), 0)).as_py()
     return [None] * len(column) if is_empty else column.to_pylist()
@@ -40,7 +50,7 @@ def _texts(array: pa.Array) -> list[str | None]:
 #: The columns that are no images, each with its fastest way to Python objects; ``to_pylist`` makes a scalar of each.
 PLAIN_READERS = {
     "table": _repeated, "op": _repeated, "incarnation": _numbers, "lsn": _numbers, "seq": _numbers,
-    "schema_id": _repeated, "txid": _numbers, "committed_at": _repeated, "origin": _repeated, "undecoded": _lists,
+    "schema_id": _repeated, "txid": _numbers, "committed_at": _instants, "origin": _repeated, "undecoded": _lists,
 }
 
 
@@ -55,6 +65,10 @@ def image_dicts(column: pa.ChunkedArray) -> list[dict[str, str | None] | None]:
             keys, items = keys.slice(first, last - first), items.slice(first, last - first)
         # Of a sliced array, keys and items are either sliced with it or whole, depending on Arrow's version.
         names, values = _repeated(pa.chunked_array([keys])), _texts(items)
+        if (width := _common_width(names, offsets)) is not None:
+            columns = names[:width]
+            found += [dict(zip(columns, row, strict=True)) for row in zip(*[iter(values)] * width, strict=True)]
+            continue
         valid = chunk.is_valid().to_numpy(zero_copy_only=False).tolist()
         found += [
             dict(zip(names[start - first : end - first], values[start - first : end - first], strict=True))
@@ -62,3 +76,13 @@ def image_dicts(column: pa.ChunkedArray) -> list[dict[str, str | None] | None]:
             for (start, end), is_valid in zip(pairwise(offsets), valid, strict=True)
         ]
     return found
+
+
+def _common_width(names: list[str], offsets: list[int]) -> int | None:
+    """Return how many columns each map has if all have the same, in the same order; else None."""
+    count = len(offsets) - 1
+    if not names or len(names) % count:
+        return None
+    width = len(names) // count
+    is_even = offsets == list(range(offsets[0], offsets[0] + len(names) + 1, width))
+    return width if is_even and names == names[:width] * count else None

@@ -192,8 +192,9 @@ class SourceStream:
                 self._require_partition(schema)
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: schema_id}))
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
-        cursor = self._advance(replace(cursor, position=last.position, batch=max(batch - 1, cursor.batch),
-                                       reached=max(batch, cursor.reached)))
+        # Not by ``replace``, which takes as long as all else that is done for a transaction.
+        cursor = self._advance(Cursor(last.position, max(batch - 1, cursor.batch), cursor.run, cursor.schemas,
+                                      cursor.bootstrap, max(batch, cursor.reached)))
         yield Transaction(self.source, last.position, last.committed_at, events), cursor
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:

@@ -196,7 +196,8 @@ class Subscription:
             if step is not None:
                 heads[stream.source] = steps, step
         while heads:
-            name = min(heads, key=lambda source: heads[source][1][0].committed_at or _EARLIEST)
+            name = min(heads, key=lambda source: heads[source][1][0].committed_at or _EARLIEST) \
+                if len(heads) > 1 else next(iter(heads))
             steps, (transaction, cursor) = heads[name]
             self._delivered = {**self._delivered, name: cursor}
             transaction.make_checkpoint = self._writer(self._delivered)
