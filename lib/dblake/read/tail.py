@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from dblake.lake.tables import has_table
 from dblake.landing.columns import CHUNK_ID
 from dblake.read.event_log import EventLog, Wanted, before_transaction
 from dblake.read.phantoms import phantoms
+from dblake.read.small_files import merged_files
 from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined, survey
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, chunk_keys, in_window_keys
 from dblake.reconcile.landing_files import LandingFiles
@@ -71,7 +72,17 @@ def read_tail(
     if newest <= done:
         return None
     last = landing.portions(done + 1, newest, max_bytes)[0]
-    found = survey(landing.files(done + 1, last), done + 1, last)
+    with merged_files(landing.files(done + 1, last)) as files:
+        tail = _decode(landing, survey(files, done + 1, last), log, schemas, last, max_bytes)
+    return tail if last == newest else replace(tail, is_bounded=True)
+
+
+def _decode(
+    landing: LandingFiles, found: Survey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
+    max_bytes: int,
+) -> Tail:
+    """Decode the batches after those of ``log`` up to ``last``."""
+    done = log.batch if log else 0
     missing = sorted(set(range(done + 1, last + 1)) - found.epochs.keys())
     if missing:
         raise LandingGap(
@@ -91,7 +102,7 @@ def read_tail(
     versions = tuple(
         SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in found.schemas
     )
-    return Tail(events, versions, is_cut or last < newest)
+    return Tail(events, versions, is_cut)
 
 
 def _chunks(landing: LandingFiles, closing: Sequence[Ending], found: Survey, done: int) -> list[Part]:
