@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +80,7 @@ class Lifecycle:
             if self._lives[table].state is not LifeState.REMOVED:
                 self._enter(self._lives[table], LifeState.REMOVED, "not in the database, or not in source.tables")
                 delete_stale_table(self._store, table)
+        self._forget_passed(scan.tables | schemas.keys() | scan.unfit.keys() | self._unseen.keys())
         is_queued = self._complete()
         self._set_suspended()
         return bool(returning) or is_queued
@@ -189,6 +190,15 @@ class Lifecycle:
             self._enter(life, LifeState.INCOMPLETE, why)
             logger.warning("table %s is incomplete: %s. Next: dump start --table '%s'", table, why, table)
         return None
+
+    def _forget_passed(self, present: Set[str]) -> None:
+        """Delete the stale tables that no scan has seen: the log showed a name that was given for a moment.
+
+        If such a table exists after all, the next scan follows it as new.
+        """
+        for entry in read_stale_tables(self._store):
+            if entry.table not in present and entry.table not in self._lives:
+                delete_stale_table(self._store, entry.table)
 
     def _complete(self) -> bool:
         """Mark the tables as complete whose dump is done, and those as incomplete whose dump has failed.

@@ -82,8 +82,9 @@ def build_status(
         "dead_letters": count_dead_letters(paths),
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
-            *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity), *dump_problems(dumps),
-            *stale_table_problems(read_stale_tables(store), dumps, lives), *life_problems(lives),
+            *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity),
+            *dump_problems(dumps, lives), *stale_table_problems(read_stale_tables(store), dumps, lives),
+            *life_problems(lives),
             *removal_problems(paths), *redecode_problems(paths),
             *state_problems(frontier.behind),
             *check_problems(check),

@@ -16,13 +16,21 @@ from dblake.lake.query import query_rows
 from dblake.status.problem import problem
 
 
-def dump_problems(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a problem for each failed dump, unless a whole dump of its table that was queued later is done."""
+def dump_problems(dumps: list[dict[str, Any]], lives: Mapping[str, TableLife]) -> list[dict[str, Any]]:
+    """Return a problem for each failed dump, unless a whole dump of its table that was queued later is done.
+
+    A table that does not exist any more has none: it is dumped when it returns.
+    """
+    gone = {dump["table"] for dump in dumps if lives and _is_gone(lives.get(dump["table"]))}
     done = {dump["table"]: dump["id"] for dump in dumps if dump["state"] == "done" and dump["whole"]}
     return [
         problem("dump_failed", d["table"], d["error"] or "", f"fix the cause, then dump start --table '{d['table']}'")
-        for d in dumps if d["state"] == "failed" and d["id"] > done.get(d["table"], "")
+        for d in dumps if d["state"] == "failed" and d["id"] > done.get(d["table"], "") and d["table"] not in gone
     ]
+
+
+def _is_gone(life: TableLife | None) -> bool:
+    return life is None or life.state is LifeState.REMOVED
 
 
 def removal_problems(paths: Paths) -> list[dict[str, Any]]:

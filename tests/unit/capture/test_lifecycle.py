@@ -17,7 +17,7 @@ from dblake.capture.file_progress import FileProgress
 from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
-from dblake.capture.stale_tables import StaleTable, save_stale_table
+from dblake.capture.stale_tables import StaleTable, read_stale_tables, save_stale_table
 from dblake.capture.table_life import missing_rows, read_lives
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ColumnFingerprint, TableFingerprint, UnfitTable
@@ -199,6 +199,15 @@ def test_stale_table_returns_with_dump(store: FileProgress) -> None:
     capture.scan(KEYED, unfit={T: NO_DUMP})
     assert capture.scan(KEYED)
     assert (capture.state, len(pending_tasks(store))) == ("pending", 1)
+
+
+def test_name_given_for_a_moment_leaves_no_stale_table(store: FileProgress) -> None:
+    """The log shows a table of that name, and a rename back follows before any scan of the catalog."""
+    capture = followed(store)
+    save_stale_table(store, StaleTable("public.moment", "it was renamed", "1"))
+    capture.scan(KEYED)
+    assert read_stale_tables(store) == []
+    assert capture.state == "followed"
 
 
 def test_unsupported_table_has_not_vanished(store: FileProgress) -> None:

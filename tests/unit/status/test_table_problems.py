@@ -6,7 +6,7 @@ import pytest
 
 from dblake.capture.stale_tables import StaleTable
 from dblake.capture.table_life import KEYLESS, LifeState, TableLife
-from dblake.status.table_problems import life_problems, stale_table_problems
+from dblake.status.table_problems import dump_problems, life_problems, stale_table_problems
 
 T = "public.t"
 
@@ -35,3 +35,13 @@ def test_stale_table_names_dump_unless_it_returns(
 ])
 def test_incomplete_table_names_what_completes_it(reason: str, expected: str) -> None:
     assert [one["next"] for one in life_problems(life(LifeState.INCOMPLETE, reason))] == [expected]
+
+
+@pytest.mark.parametrize(("lives", "expected"), [
+    ({}, ["dump_failed"]), (life(LifeState.FOLLOWED), ["dump_failed"]), (life(LifeState.REMOVED, "dropped"), []),
+    ({"public.other": life(LifeState.FOLLOWED)[T]}, []),
+], ids=["earlier_version", "followed", "removed", "unknown"])
+def test_failed_dump_of_table_that_is_gone_is_no_problem(lives: dict[str, TableLife], expected: list[str]) -> None:
+    """No dump of it can be done, so a next step would only mislead."""
+    dump = {"id": "1", "table": T, "state": "failed", "whole": True, "error": f"table {T} does not exist"}
+    assert [one["code"] for one in dump_problems([dump], lives)] == expected
