@@ -163,6 +163,7 @@ def cluster_at(postgres: EmbeddedPostgres, url: str, folder: Path) -> Iterator[C
             backend.close()
 
 
+@pytest.mark.slow
 def test_leader_frozen_past_session_is_replaced_and_exits(cluster: Cluster) -> None:
     with cluster.load_and_dumps(seed=1):
         first = cluster.capture()

@@ -20,7 +20,7 @@ from tests.model.state_histories import COLUMNS, altered_table, in_batches, rand
 from tests.spark.state.conftest import Lake, table_schema
 from tests.support.effort import EFFORT
 
-KEYS = 30 * EFFORT
+KEYS = 15 * EFFORT
 BATCHES = 4
 
 

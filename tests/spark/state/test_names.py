@@ -121,7 +121,7 @@ def test_sql_reads_every_table_or_rejects_ambiguous_name(
     ]
 
 
-@pytest.mark.parametrize("suffix", ["", "_live", "_history"])
+@pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), "_live", "_history"])
 @pytest.mark.parametrize("table", wide_tables(()))
 def test_every_column_has_its_own_values(spark: SparkSession, paths: Paths, table: str, suffix: str) -> None:
     names = wide_tables(WIDE)[table]
