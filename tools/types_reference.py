@@ -80,6 +80,8 @@ With `source.plugin: wal2json` the text is the same, with these exceptions:
   and newer send every number exactly, as text. Arrays, domains and composites of these types are exact in both.
   `preflight` lists the columns.
 - Tables with generated columns and partitioned tables are rejected by name.
+- A table that is renamed and gets its name back between two catalog checks lacks the rows written under the other name:
+  dump it. pgoutput's log has the table's number, and capture dumps it.
 - Databases with an encoding other than UTF-8 or SQL_ASCII are rejected by `preflight`, since wal2json does not convert
   them.
 """

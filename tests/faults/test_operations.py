@@ -15,7 +15,7 @@ from tests.support.effort import EFFORT
 from tests.support.operations.rounds import canonical_text, find_difference, run_rounds
 
 SHORT = ("schema", "table", "rename", "publication")
-STATE: list[dict[str, Any]] = [{"id": 1, "n": 5, "_deleted": False}, {"id": 2, "n": None, "_deleted": False}]
+STATE: list[dict[str, Any]] = [{"id": 1, "n": 5, "_missing": []}, {"id": 2, "n": None, "_missing": []}]
 
 
 @pytest.mark.parametrize(("source", "found"), [
@@ -30,6 +30,14 @@ STATE: list[dict[str, Any]] = [{"id": 1, "n": 5, "_deleted": False}, {"id": 2, "
 def test_difference_of_tables_is_found(source: list[dict[str, str | None]], found: str) -> None:
     assert find_difference(source, STATE).startswith(found)
     assert bool(find_difference(source, STATE)) is bool(found)
+
+
+@pytest.mark.parametrize(("key", "found"), [("2", ""), ("3", "1 rows only in the source, 1 only in state")])
+def test_value_that_row_names_as_missing_is_no_difference(key: str, found: str) -> None:
+    state = [STATE[0], STATE[1] | {"_missing": ["n"]}]
+    difference = find_difference([{"id": "1", "n": "5"}, {"id": key, "n": "7"}], state)
+    assert difference.startswith(found)
+    assert bool(difference) is bool(found)
 
 
 @pytest.mark.parametrize(("one", "other"), [

@@ -38,6 +38,7 @@ from dblake.core.source import ColumnFingerprint, Source, TableFingerprint
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
 _FINGERPRINTS = "tables"
+_RENAMED = "it had another name for a time, or was recreated"
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class StaleTableDetector:
         documents = ((path, store.read(path)) for path in store.list(_FINGERPRINTS))
         saved = (SavedFingerprint.from_document(path, document) for path, document in documents if document)
         self._saved = {fingerprint.table: fingerprint for fingerprint in saved}
+        self._moved: set[str] = set()
+        """Bodies that the log has shown under another name than the saved one."""
         self._scanned_at = float("-inf")
 
     @property
@@ -134,12 +137,16 @@ class StaleTableDetector:
             pc.is_in(rows["kind"], pa.array([SCHEMA, DDL, TRUNCATE]))
         ).to_pylist()
         for row in changes:
-            statement = json.loads(row["payload"]) if row["kind"] == DDL else {}
+            statement = json.loads(row["payload"]) if row["kind"] != TRUNCATE else {}
+            if row["kind"] == SCHEMA:
+                self._forget_body(row["table"], statement.get("body"))
             if row["kind"] == TRUNCATE or statement.get("gone"):
                 delete_stale_table(self._store, row["table"])
                 self._expect_new_file(row["table"])
             elif statement.get("rewrites"):
                 self._report(row["table"], "a statement rewrote it, or may have changed its rows", None)
+            elif statement.get("renamed") and row["table"] in self._saved:
+                self._report(row["table"], _RENAMED, None)
         has_news = any(
             row["kind"] == DDL or (row["kind"] == SCHEMA and not self._has_schema(row)) for row in changes
         )
@@ -178,8 +185,11 @@ class StaleTableDetector:
         saved = self._saved.get(current.schema.table)
         fingerprint = SavedFingerprint.from_catalog(current, saved)
         if saved != fingerprint:
-            self._store.write(f"{_FINGERPRINTS}/{folder(fingerprint.table)}", asdict(fingerprint))
-            self._saved[fingerprint.table] = fingerprint
+            self._keep(fingerprint)
+
+    def _keep(self, fingerprint: SavedFingerprint) -> None:
+        self._store.write(f"{_FINGERPRINTS}/{folder(fingerprint.table)}", asdict(fingerprint))
+        self._saved[fingerprint.table] = fingerprint
 
     def _expect_new_file(self, table: str) -> None:
         """Forget the table's own file: a TRUNCATE that the log shows replaces it."""
@@ -187,14 +197,27 @@ class StaleTableDetector:
             bodies = tuple(b for b in saved.bodies if not b.startswith("file") or "partition" in b)
             self._saved[table] = replace(saved, bodies=bodies)
 
+    def _forget_body(self, table: str, body: str | None) -> None:
+        """Forget a body that another table is known by: it was renamed, and rows may land under the new name.
+
+        If it gets its name back, even before the next scan, it is stale.
+        """
+        for saved in list(self._saved.values()):
+            if saved.table != table and body in saved.bodies:
+                self._moved.add(body)
+                self._keep(replace(saved, bodies=tuple(one for one in saved.bodies if one != body)))
+
     def _has_schema(self, row: Mapping[str, Any]) -> bool:
-        saved = self._saved.get(row["table"])
-        return saved is not None and saved.schema_id == row["schema_id"]
+        """Return True if a schema row shows nothing new of its table."""
+        saved, facts = self._saved.get(row["table"]), json.loads(row["payload"])
+        if saved is None or saved.schema_id != row["schema_id"] or facts.get("renamed"):
+            return False
+        return facts.get("body") is None or facts["body"] in saved.bodies
 
     def _renamed_reason(self, current: TableFingerprint) -> str | None:
         """Return why a table without a saved fingerprint is stale: its rows belong to a saved table of another name."""
         filled = {body for body, has_rows in current.bodies.items() if has_rows}
-        is_renamed = any(filled & set(saved.bodies) for saved in self._saved.values())
+        is_renamed = bool(filled & self._moved) or any(filled & set(saved.bodies) for saved in self._saved.values())
         return "it was renamed" if is_renamed else None
 
     def _can_be_dumped(self, current: TableFingerprint) -> bool:
@@ -235,7 +258,10 @@ def rows_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | Non
         if not is_recreated and all(body.startswith("file") and "partition" not in body for body in missing):
             return "its rows were rewritten, perhaps with writes that were not logged"
         return "it was recreated" if is_recreated else "a partition of it was removed or rewritten"
-    if any(has_rows for body, has_rows in current.bodies.items() if body not in saved.bodies):
+    attached = [body for body, has_rows in current.bodies.items() if has_rows and body not in saved.bodies]
+    if any(body.startswith("table") for body in attached):
+        return _RENAMED
+    if attached:
         return "a table was attached to it as a partition"
     if saved.published and current.published and saved.published != current.published:
         return "its publication changed, so that changes may be missing in the log"

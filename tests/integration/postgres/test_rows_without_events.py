@@ -196,6 +196,29 @@ def test_truncates_within_one_batch_apply_in_order(world: Reshaped, lake: Captur
     assert state(lake) == [{"id": "2", "v": "y"}, {"id": "4", "v": "z"}]
 
 
+@pytest.mark.parametrize(("name", "restarts"), [("u", False), ("u", True), ("hidden", False)],
+                         ids=["captured", "captured_restarted", "not_captured"])
+def test_table_renamed_and_back_keeps_rows_written_between(
+    database: Database, lake: CaptureLake, name: str, restarts: bool
+) -> None:
+    """The log has them under the other name alone."""
+    with reshaped(database) as world:
+        world.run(*PLAIN)
+        source = world.backend.source("public.t", "public.u")
+        lake.dump(T)
+        lake.capture(source)
+        world.run(
+            "UPDATE public.t SET v = 'c' WHERE id = 1", f"ALTER TABLE public.t RENAME TO {name}",
+            f"UPDATE public.{name} SET v = 'd' WHERE id = 2",
+        )
+        if restarts:
+            lake.capture(source)
+        world.run(f"ALTER TABLE public.{name} RENAME TO t", "UPDATE public.t SET v = 'e' WHERE id = 1")
+        lake.capture(source)
+        lake.capture(source)
+        assert state(lake) == world.sorted_rows(T) == [{"id": "1", "v": "e"}, {"id": "2", "v": "d"}]
+
+
 MADE_OF_ENUMS = {
     "enum": ("mood", "'sad'"), "array": ("mood[]", "'{sad,ok}'"), "domain": ("feeling", "'sad'"),
     "composite": ("felt", "'(1,sad)'"), "range": ("moods", "'[sad,ok)'"), "all at once": ("felt[]", "'{\"(1,sad)\"}'"),

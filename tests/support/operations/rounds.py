@@ -1,9 +1,10 @@
 """Rounds of a random operator: one action on the live system, then every table equals the source or is named.
 
-After each action, writers pause and capture has to catch up within a bounded time. A table counts as named if
-``status --json`` has a problem of it that does not pass without an operator: suspended, incomplete, or left behind by
-state. A round fails if a table differs and is not named, if one that does not exist is still called followed, or if a
-process ends in a way that the action does not explain.
+After each action, writers pause and capture has to catch up within a bounded time. Where rows of state name values that
+the log did not send (a minimal row image that changes the key), the operator dumps the table, as the runbook advises.
+A table counts as named if ``status --json`` has a problem of it that does not pass without an operator: suspended,
+incomplete, or left behind by state. A round fails if a table differs and is not named, if one that does not exist is
+still called followed, or if a process ends in a way that the action does not explain.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -32,6 +33,8 @@ CATCH_UP_SECONDS = 60.0
 _NAMED = frozenset({"suspended", "incomplete", "state_behind"})
 _PASSING = frozenset({"pending", "rewritten"})
 _REPAIR_SHARE = 0.5
+Texts = tuple[str | None, ...]
+"""A row's canonical texts, in the order of the source's columns."""
 _FRACTION = re.compile(r"(\.\d*?)0+$")
 
 
@@ -75,6 +78,8 @@ class Rounds:
         known = actions(database.kind)
         chosen = [known[name] for name in only] if only else list(known.values())
         self._actions = [action for action in chosen for _ in range(action.weight)]
+        self._completed: set[str] = set()
+        """Tables dumped in this round because state names values that the log did not send."""
 
     def run(self, rounds: int, report: Callable[[Round], None], writers: RandomWriters) -> list[Round]:
         """Run rounds; a table that differs is dumped, so that the next round begins with equal tables."""
@@ -132,6 +137,7 @@ class Rounds:
     def _catch_up(self, number: int) -> Comparison:
         """Wait until all tables are equal or named, for a bounded time; return what is then the case."""
         database, deadline = self._database, time.monotonic() + CATCH_UP_SECONDS
+        self._completed.clear()
         database.run(f"UPDATE {SCHEMA}.{MARKER} SET n = {number} WHERE id = 1")
         while True:
             self._system.supervise()
@@ -146,6 +152,12 @@ class Rounds:
                     comparison.differs["events"] = failure
                 return comparison
             self._system.wait(0.5)
+
+    def _complete(self, table: str) -> None:
+        """Dump a table whose rows name values that the log did not send, as the runbook advises; once a round."""
+        if table not in self._completed:
+            self._completed.add(table)
+            self._system.dump([table])
 
     def _compare_names(self) -> Comparison:
         """Return what status names, without a comparison of rows."""
@@ -178,6 +190,9 @@ class Rounds:
             source, state = database.rows(table), self._system.state_rows(table)
             if difference := find_difference(source, state):
                 comparison.differs[table] = difference
+            elif any(row["_missing"] for row in state or ()):
+                self._complete(table)
+                comparison.differs[table] = "rows name values in _missing, although the table was dumped"
         comparison.named.pop("", None)
         if MARKER in comparison.named:
             comparison.differs[MARKER] = f"every table may be captured, but {comparison.named.pop(MARKER)}"
@@ -185,18 +200,30 @@ class Rounds:
 
 
 def find_difference(source: list[dict[str, str | None]], state: list[dict[str, Any]] | None) -> str:
-    """Return how a state table differs from its source, with examples; an empty text if it does not."""
+    """Return how a state table differs from its source, with examples; an empty text if it does not.
+
+    A value that its row names in ``_missing`` does not count.
+    """
     if state is None:
         return f"there is no state table for {len(source)} rows" if source else ""
     names = list(source[0]) if source else []
     if missing := [name for name in names if state and name not in state[0]]:
         return f"state lacks the columns {missing}"
     expected = Counter(tuple(canonical_text(row[name]) for name in names) for row in source)
-    found = Counter(tuple(canonical_text(row[name]) for name in names) for row in state)
+    found = Counter(_completed(row, names, expected) for row in state)
     if expected == found:
         return ""
     lost, extra = list((expected - found).elements()), list((found - expected).elements())
     return f"{len(lost)} rows only in the source, {len(extra)} only in state, of {names}: {lost[:3]} {extra[:3]}"
+
+
+def _completed(row: Mapping[str, Any], names: Sequence[str], source: Iterable[Texts]) -> Texts:
+    """Return a row of state as texts, with the source's values where it names them in ``_missing``."""
+    texts = tuple(canonical_text(row[name]) for name in names)
+    if not row["_missing"]:
+        return texts
+    known = [place for place, name in enumerate(names) if name not in row["_missing"]]
+    return next((one for one in source if all(one[place] == texts[place] for place in known)), texts)
 
 
 def canonical_text(value: object) -> str | None:

@@ -93,7 +93,7 @@ def dumped_tables(store: FileProgress) -> list[str]:
 
 
 def log_row(kind: str, schema_id: str = "", payload: object = None) -> pa.Table:
-    row = {"kind": kind, "table": "public.t", "schema_id": schema_id, "payload": json.dumps(payload).encode()}
+    row = {"kind": kind, "table": "public.t", "schema_id": schema_id, "payload": json.dumps(payload or {}).encode()}
     return pa.Table.from_pylist([row], schema=CAPTURED)
 
 

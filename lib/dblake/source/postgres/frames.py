@@ -7,6 +7,7 @@ arrays, so that no other Python runs per row. Cutting pieces at transaction ends
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblake.core.position import Position
-from dblake.core.schema import TableSchema
 from dblake.core.source import WatermarkSeen
 from dblake.formats import pgoutput as letters
 from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
 from dblake.source.postgres.lsn import widen
-from dblake.source.postgres.relations import Numbers, TableRegistry
+from dblake.source.postgres.relations import Numbers, ResolvedTable, TableRegistry
 from dblake.source.postgres.settings import PostgresSettings
 
 
@@ -237,9 +237,13 @@ def _resolve_tables(
     return names, ids, which, captured, marks
 
 
-def build_schema_row(table: TableSchema, position: Position, transaction: Transaction) -> pa.Table:
-    """Return the landing row of kind ``schema`` that describes ``table`` from ``position`` on."""
-    return _build_json_rows(SCHEMA, {table.table: table.to_json().encode()}, position, transaction, table.schema_id)
+def build_schema_row(table: ResolvedTable, position: Position, transaction: Transaction) -> pa.Table:
+    """Return the landing row of kind ``schema`` that describes a captured table from ``position`` on."""
+    schema = table.schema
+    assert schema is not None, "the caller checked"
+    facts = {"body": table.body} | ({"renamed": True} if table.is_renamed else {}) if table.body else {}
+    payload = json.dumps(json.loads(schema.to_json()) | facts, ensure_ascii=False, separators=(",", ":")).encode()
+    return _build_json_rows(SCHEMA, {schema.table: payload}, position, transaction, schema.schema_id)
 
 
 def build_statement_rows(payloads: Mapping[str, bytes], position: Position, transaction: Transaction) -> pa.Table:

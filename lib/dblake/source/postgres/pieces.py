@@ -81,7 +81,7 @@ class PieceBuilder:
         schema = self._tables.resolve(number)
         if schema:
             position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
-            self._framed.append(frames.build_schema_row(schema, position, transaction))
+            self._framed.append(frames.build_schema_row(self._tables[number], position, transaction))
 
     def _frame(self, run: frames.MessageRun, messages: frames.Messages) -> None:
         """Frame a run; the next run begins inside the open transaction, if there is one."""

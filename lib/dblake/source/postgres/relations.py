@@ -6,7 +6,7 @@ nullability). Guarantee: where the two disagree, because the catalog is newer, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +31,10 @@ class ResolvedTable:
     is_watermark_table: bool = False
     rejected: tuple[str, str] | None = None
     """Name and reason of a table that should be captured and whose rows cannot be."""
+    body: str = ""
+    """What identifies the table whatever its name is, as in ``TableFingerprint.bodies``; empty if the log lacks it."""
+    is_renamed: bool = False
+    """True if this stream has described the table under another name."""
 
 
 class TableRegistry(Protocol):
@@ -66,6 +70,7 @@ class Relations:
         self._watermark_schema = watermark_schema
         self._messages: dict[int, bytes] = {}
         self._resolved: dict[int, ResolvedTable] = {}
+        self._names: dict[int, str] = {}
         self.rejected: dict[str, str] = {}
 
     def __getitem__(self, number: int) -> ResolvedTable:
@@ -86,13 +91,18 @@ class Relations:
         # After a change of nullability the log repeats the same description, so the catalog is queried each time.
         relation = parse_relation(message)
         resolved = self._resolved.get(relation.oid)
-        if resolved and self._messages[relation.oid] == message and self._look_up(relation) == resolved:
+        is_repeated = resolved is not None and self._messages[relation.oid] == message
+        if resolved and is_repeated and self._look_up(relation) == replace(resolved, is_renamed=False):
             return
         self._messages[relation.oid] = message
         self._resolved.pop(relation.oid, None)
 
     def resolve(self, number: int) -> TableSchema | None:
-        self._resolved[number] = table = self._look_up(parse_relation(self._messages[number]))
+        relation = parse_relation(self._messages[number])
+        name = qualified(relation.schema_name, relation.table_name)
+        is_renamed = self._names.setdefault(number, name) != name
+        self._names[number] = name
+        self._resolved[number] = table = replace(self._look_up(relation), is_renamed=is_renamed)
         return table.schema
 
     def _look_up(self, relation: Relation) -> ResolvedTable:
@@ -112,7 +122,7 @@ class Relations:
             self._require_identity(relation, schema)
         except Unsupported as error:
             return ResolvedTable(None, rejected=(schema.table, error.what))
-        return ResolvedTable(schema)
+        return ResolvedTable(schema, body=f"table {relation.oid}")
 
     def _schema_from_log(self, relation: Relation, cataloged: catalog.CatalogTable | None) -> TableSchema:
         types = catalog.type_names(self._cursor, [(c.type, c.modifier) for c in relation.columns])
