@@ -86,7 +86,7 @@ DELTA_READERS = (
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
-    "dblake.reconcile.known_keys",
+    "dblake.reconcile.known_keys", "dblake.reconcile.landing_files",
     "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
     "dblake.spark.append_table",
     "dblake.report.lag", "dblake.report.operations", "dblake.report.scan",

@@ -24,7 +24,7 @@ from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.query import query_rows
-from dblake.lake.tables import DeltaTable, find_table
+from dblake.lake.tables import DeltaTable, find_table, list_files
 from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
 from dblake.state.fold import POSITION, is_older, position_parts
@@ -135,7 +135,7 @@ class EventTable:
         self.batch = table.transaction_version(Application.reconcile(source)) or 0
         self.consolidated = table.transaction_version(Application.consolidation(source)) or 0
         self.run = table.transaction_version(Application.redecode(source)) or 0
-        self._files = _list_files(table)
+        self._files = _read_bounds(table)
         least = np.array([max(file.low[BATCH], 1) for file in self._files], np.int64)
         most = np.array([min(file.high[BATCH], max(self.batch, 1)) for file in self._files], np.int64)
         self._spans = np.array([file.size for file in self._files], np.float64), least, np.maximum(least, most)
@@ -274,8 +274,8 @@ def _ordered(parts: list[pa.Table]) -> pa.Table:
     return rows.take(pa.array(order))
 
 
-def _list_files(table: DeltaTable) -> list[_File]:
-    actions = pa.table(table.get_add_actions(flatten=True))
+def _read_bounds(table: DeltaTable) -> list[_File]:
+    actions = list_files(table)
     missing = [None] * actions.num_rows
     columns = {
         (end, name): actions[f"{end}.{name}"].to_pylist() if f"{end}.{name}" in actions.column_names else missing

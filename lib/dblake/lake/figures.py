@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.lake.tables import find_table
+from dblake.lake.tables import find_table, list_files
 
 _COMMITS = 10
 """So many of the newest commits are searched for a change."""
@@ -22,7 +21,7 @@ def count_rows(path: str) -> tuple[int | None, datetime | None]:
     table = find_table(path)
     if table is None:
         return None, None
-    files = pa.table(table.get_add_actions())
+    files = list_files(table)
     rows = (pc.sum(files["num_records"]).as_py() or 0) if files.num_rows else 0
     changes = (commit for commit in table.history(_COMMITS) if commit.get("operation") not in _MAINTENANCE)
     newest = next(changes, None)

@@ -19,7 +19,7 @@ from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.query import instant, query_arrow
-from dblake.lake.tables import create_table, find_table, open_table
+from dblake.lake.tables import create_table, find_table, list_files, open_table
 
 #: ``versions`` maps a table to its state table's Delta version, ``behind`` a table that failed to its own batch.
 FRONTIER = pa.schema(
@@ -74,7 +74,7 @@ def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> 
 
 def _newest_batch(table: DeltaTable) -> str:
     """Return the condition of the newest batch by the files' statistics: state adds a file with each step."""
-    files = pa.table(table.get_add_actions(flatten=True))
+    files = list_files(table)
     if "max.batch" not in files.column_names or files["max.batch"].null_count:
         return "true"
     return f"batch >= {pc.max(files['max.batch']).as_py()}"

@@ -17,7 +17,10 @@ from dblake.lake.storage import is_local, is_s3, storage_of
 _CHECKPOINT_COMMITS_ON_S3 = 10
 """Opening a table reads each commit since the newest checkpoint twice, one request each."""
 
-__all__ = ["DeltaTable", "create_table", "find_table", "has_table", "maps_columns", "open_table", "storage_options"]
+__all__ = [
+    "DeltaTable", "create_table", "find_table", "has_table", "list_files", "maps_columns", "open_table",
+    "storage_options",
+]
 
 
 def storage_options(path: str) -> dict[str, str] | None:
@@ -49,10 +52,14 @@ def maps_columns(table: DeltaTable) -> bool:
     return table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
 
 
+def list_files(table: DeltaTable) -> pa.Table:
+    """Return a table's files as its log has them: path, size_bytes, num_records, min.*, max.* and null_count.*."""
+    return pa.table(table.get_add_actions(flatten=True))
+
+
 def table_bytes(table: DeltaTable) -> int:
     """Return the size of a table's files in bytes."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    return sum(files["size_bytes"].to_pylist()) if files.num_rows else 0
+    return sum(list_files(table)["size_bytes"].to_pylist())
 
 
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:

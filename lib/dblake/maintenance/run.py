@@ -20,8 +20,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from dblake.config import MaintainConfig
 from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
@@ -31,7 +29,7 @@ from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.query import instant, query_rows
-from dblake.lake.tables import has_table, maps_columns, open_table
+from dblake.lake.tables import has_table, list_files, maps_columns, open_table
 from dblake.landing.columns import BATCH, COMMITTED_AT, LANDED_AT, RESUME_METADATA
 from dblake.maintenance.bookkeeping import old_frontier_sql, old_results_sql, old_windows_sql
 from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
@@ -256,6 +254,6 @@ def _newest_landing_version(path: str) -> int:
 
 
 def _file_sizes(path: str) -> list[int]:
-    files = pa.table(open_table(path).get_add_actions(flatten=True))
+    files = list_files(open_table(path))
     sizes: list[int] = files["size_bytes"].to_pylist()
     return sizes

@@ -20,7 +20,7 @@ from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
-from dblake.lake.tables import open_table
+from dblake.lake.tables import list_files, open_table
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
 from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION, is_older, position_parts
@@ -154,7 +154,7 @@ class EventLog:
         self.batch = table.transaction_version(Application.reconcile(paths.source)) or 0
         self.consolidated = table.transaction_version(Application.consolidation(paths.source)) or 0
         """The newest batch of which maintenance may have removed superseded events."""
-        self._listing = _Listing(pa.table(table.get_add_actions(flatten=True)))
+        self._listing = _Listing(list_files(table))
 
     def read(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
         """Yield the wanted events, one row group at a time, in no particular order."""

@@ -24,7 +24,7 @@ from dblake.core.position import Position
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion, read_schemas
-from dblake.lake.tables import has_table
+from dblake.lake.tables import has_table, list_files
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.points import end_of_transaction, parse_point
 from dblake.read.resolve import Resolved, resolve
@@ -128,7 +128,7 @@ class LakeReading:
         """Return how much of a table's state and newer events a reading of all its rows takes."""
         assert self._basis is not None, "there is a table"
         state = self._versions.find(table, self._basis.frontier, is_newest=self._basis.is_newest)
-        sizes = pa.table(state.table.get_add_actions(flatten=True))["size_bytes"].to_pylist() if state else []
+        sizes = list_files(state.table)["size_bytes"].to_pylist() if state else []
         newer = Wanted(until=self._basis.cut, after_batch=state.batch if state else 0, table=table)
         events = self._basis.log.estimate(newer)[1] if self._basis.log else 0.0
         return Estimate(len(sizes), sum(sizes) + events)

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from dblake.core.errors import PointOutOfRange
 from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.query import query_rows
-from dblake.lake.tables import find_table
+from dblake.lake.tables import find_table, list_files
 from dblake.read.event_log import EventLog, EventPlace, Wanted
 from dblake.read.points import Point, describe, end_of_transaction
 
@@ -135,7 +133,7 @@ def _landed_until(paths: Paths, batch: int) -> tuple[Position | None, datetime |
     landing = find_table(paths.landing)
     if landing is None:
         return None, None
-    files = pa.table(landing.get_add_actions(flatten=True))
+    files = list_files(landing)
     names = [f"{end}.{name}" for end in ("min", "max") for name in ("batch", "incarnation", "lsn", "committed_at")]
     if not set(names) <= set(files.column_names):
         return None, None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from dblake.core.names import split_qualified
@@ -20,7 +19,7 @@ from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.query import query_rows
-from dblake.lake.tables import DeltaTable, find_table, open_table
+from dblake.lake.tables import DeltaTable, find_table, list_files, open_table
 from dblake.redecode.changed_tables import read_changed_tables
 
 
@@ -131,4 +130,4 @@ def _has_files(path: str, found: DeltaTable, newest: DeltaTable) -> bool:
 
 
 def _file_names(table: DeltaTable) -> set[str]:
-    return set(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
+    return set(list_files(table)["path"].to_pylist())

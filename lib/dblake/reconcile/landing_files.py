@@ -17,6 +17,7 @@ import pyarrow as pa
 from dblake.core.window import ChunkWindow
 from dblake.lake.files import file_path
 from dblake.lake.log import Application, OpenTable
+from dblake.lake.tables import list_files
 from dblake.landing.columns import BATCH, INCARNATION, LEASE_EPOCH, LSN, TXID
 
 _STATISTICS = (BATCH, LEASE_EPOCH, INCARNATION, LSN, TXID)
@@ -99,7 +100,7 @@ class LandingFiles:
     def _listing(self) -> _Listing:
         version = self._table.delta.version()
         if self._listed is None or self._listed[0] != version:
-            self._listed = version, _Listing(self._path, pa.table(self._table.delta.get_add_actions(flatten=True)))
+            self._listed = version, _Listing(self._path, list_files(self._table.delta))
         return self._listed[1]
 
 

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.lake.tables import DeltaTable
+from dblake.lake.tables import DeltaTable, list_files
 from dblake.sql.scan import TableFiles, typed_rows
 from dblake.state.files import Columns
 
@@ -46,7 +46,7 @@ def rows_since(
 
     The rows still have to be filtered.
     """
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = list_files(table)
     files = actions["path"]
     if f"max.{column}" in actions.column_names:
         newest = actions[f"max.{column}"].cast(_TIME, safe=False)
@@ -66,7 +66,7 @@ def last_time(table: DeltaTable, column: str) -> datetime | None:
 
 
 def _bound(table: DeltaTable, name: str, aggregate: object) -> datetime | None:
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = list_files(table)
     if name not in actions.column_names:
         return None
     found: datetime | None = aggregate(actions[name].cast(_TIME, safe=False)).as_py()  # type: ignore[operator]

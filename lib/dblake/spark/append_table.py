@@ -23,7 +23,7 @@ from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import OpenTable, commit_rows, record_batch
 from dblake.lake.query import query_arrow, query_rows
-from dblake.lake.tables import create_table, open_table
+from dblake.lake.tables import create_table, list_files, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -95,7 +95,7 @@ class AppendTable:
         """Return the paths of the table's files, with their sizes in bytes; those of all of an earlier table, too."""
         sizes = dict[str, int]()
         for path in [self.path, self.earlier[0]] if self.earlier else [self.path]:
-            added = pa.table(open_table(path).get_add_actions())
+            added = list_files(open_table(path))
             places = (file_path(path, file) for file in added["path"].to_pylist())
             sizes |= dict(zip(places, added["size_bytes"].to_pylist(), strict=True))
         return sizes

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.storage import is_local
-from dblake.lake.tables import DeltaTable, open_table
+from dblake.lake.tables import DeltaTable, list_files, open_table
 from dblake.sql.duckdb_types import duckdb_type
 from dblake.sql.names import quoted
 from dblake.state.files import Columns, table_columns
@@ -135,4 +135,4 @@ def _literal(text: str) -> str:
 
 
 def _files(table: DeltaTable) -> tuple[str, ...]:
-    return tuple(sorted(pa.table(table.get_add_actions())["path"].to_pylist()))
+    return tuple(sorted(list_files(table)["path"].to_pylist()))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dblake.core.position import Position
 from dblake.lake.files import file_path, filesystem
-from dblake.lake.tables import open_table
+from dblake.lake.tables import list_files, open_table
 from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
 
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
@@ -105,7 +105,7 @@ class Events:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        files = pa.table(open_table(path).get_add_actions(flatten=True))
+        files = list_files(open_table(path))
         missing = [None] * files.num_rows
         least, most = (
             files[name].to_pylist() if name in files.column_names else missing for name in ("min.batch", "max.batch")

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.files import file_path, filesystem
-from dblake.lake.tables import open_table
+from dblake.lake.tables import list_files, open_table
 from dblake.state.file_statistics import statistics
 from dblake.state.values import arrow_type
 
@@ -79,7 +79,7 @@ class TableFiles:
 
     def files(self) -> list[DataFile]:
         """Return all files, with the ranges of ``_key`` and of columns of whole numbers."""
-        found = pa.table(self.table.get_add_actions(flatten=True))
+        found = list_files(self.table)
         names = set(found.column_names)
         ranged = {}
         for name in self.columns.types:

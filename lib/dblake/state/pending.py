@@ -6,14 +6,13 @@ no table is behind, none is missing, and none rests on events that a redecode ha
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.names import split_qualified
 from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
-from dblake.lake.tables import has_table, open_table
+from dblake.lake.tables import has_table, list_files, open_table
 from dblake.redecode.changed_tables import read_changed_tables
 
 _NEWEST = "max.batch"
@@ -40,7 +39,7 @@ def folded_batch(paths: Paths) -> int | None:
 
 def has_events_after(paths: Paths, batch: int) -> bool:
     """Return False if no file of events holds a later batch; a file without statistics may hold one."""
-    files = pa.table(open_table(paths.events).get_add_actions(flatten=True))
+    files = list_files(open_table(paths.events))
     if not files.num_rows:
         return False
     if _NEWEST not in files.column_names or files[_NEWEST].null_count:

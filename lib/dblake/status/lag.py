@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, newest_batch
 from dblake.lake.query import query_arrow
-from dblake.lake.tables import find_table, has_table
+from dblake.lake.tables import find_table, has_table, list_files
 from dblake.landing.columns import HEARTBEAT, HIGH, LOW, VERIFY_HIGH, VERIFY_LOW
 from dblake.state.pending import has_events_after
 
@@ -65,7 +63,7 @@ class _LandingStatistics:
         self._table = find_table(path)
         self._files: list[dict[str, Any]] = []
         if self._table:
-            files = pa.table(self._table.get_add_actions(flatten=True))
+            files = list_files(self._table)
             # A table without files has no statistics columns.
             if set(_STATISTICS) <= set(files.column_names):
                 self._files = files.select([*_STATISTICS, "size_bytes"]).to_pylist()
