@@ -81,8 +81,8 @@ NEVER = [
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
 DELTA_READERS = (
-    "dblake.changes.span", "dblake.maintenance.compaction", "dblake.quality.pending", "dblake.quality.pinned",
-    "dblake.quality.selection",
+    "dblake.changes.span", "dblake.maintenance.compaction", "dblake.maintenance.event_compaction",
+    "dblake.quality.pending", "dblake.quality.pinned", "dblake.quality.selection",
     "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
     "dblake.read.versions",
     "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",

@@ -26,13 +26,13 @@ from dblake.lake.log import Application
 from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table, list_files
 from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
-from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
+from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
 from dblake.state.fold import POSITION, is_older, position_parts
 
 PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
 _PORTIONS_AT_MOST = 2
-"""A portion that ends with a row group has at most so many times the bytes, or those of the largest row group."""
+"""A portion that ends with its row groups has at most so many times the bytes, or those of the row groups."""
 _BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
 _UNBOUNDED = 2**62
 
@@ -189,7 +189,8 @@ class EventTable:
             files = [file for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)]
             last = self._row_groups_end(files, first, last)
             files = [file for file in self._files if file.overlaps(first, last) and wanted.may_be_in(file)]
-            yield last, _ordered([part for file in files for part in self._read_wanted(file, first, last, wanted)])
+            parts = [part for file in files for part in self._read_wanted(file, first, last, wanted)]
+            yield last, concat_by_position(parts)
             first = last + 1
 
     def position_of_batch(self, upto: int) -> Position | None:
@@ -213,7 +214,7 @@ class EventTable:
 
         It is ``last`` where these batches have more bytes than a portion may: row groups that hold a part of each.
         """
-        end, largest = last, PORTION_BYTES
+        end, read = last, 0
         for file in files:
             footer = self._footer(file)
             for group in range(footer.num_row_groups):
@@ -221,8 +222,8 @@ class EventTable:
                 low, high = group_bounds(facts, (BATCH,))
                 if low.get(BATCH, 0) <= last and high.get(BATCH, _UNBOUNDED) >= first:
                     end = max(end, min(high.get(BATCH, _UNBOUNDED), self.batch))
-                    largest = max(largest, _group_bytes(facts, EVENT_COLUMNS.names))
-        return end if self._estimate(first, end) <= _PORTIONS_AT_MOST * largest else last
+                    read += _group_bytes(facts, EVENT_COLUMNS.names)
+        return end if self._estimate(first, end) <= _PORTIONS_AT_MOST * max(read, PORTION_BYTES) else last
 
     def _footer(self, file: _File) -> pq.FileMetaData:
         if file.path not in self._footers:
@@ -261,17 +262,6 @@ class EventTable:
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.unify_dictionaries().chunks)
-
-
-def _ordered(parts: list[pa.Table]) -> pa.Table:
-    """Return rows in order of position, in one chunk."""
-    if not parts:
-        return EVENT_COLUMNS.empty_table()
-    rows = pa.concat_tables(parts)
-    order = order_by_position(rows)
-    if (order[1:] > order[:-1]).all():
-        return rows
-    return rows.take(pa.array(order))
 
 
 def _read_bounds(table: DeltaTable) -> list[_File]:

@@ -1,9 +1,12 @@
-"""Write ordered event files, and describe them for the events table's Delta log.
+"""Write event files, ordered by position and table, and describe them for the events table's Delta log.
 
-Place: end of a reconcile task. Guarantee: the events of a file are ordered by position, and its statistics bound every
-value, so readers skip files by position, table, commit time, batch and transaction. A file becomes visible only with
-the Delta commit that names it: the description (path, size, statistics) passes from the process that wrote the file to
-the one that commits, which is left to ``reconcile.reconciler``.
+Place: end of a reconcile task, and of maintenance's compaction. A file consists of segments, each of about
+``_SEGMENT_BYTES`` in memory and after those before it by position. Within a segment, a table with many events has row
+groups of its own, ordered by position, so a reader of one table skips the others; the rest share row groups.
+Guarantee: statistics bound every value, so readers skip files and row groups by position, table, commit time, batch
+and transaction, and a segment fits in a reader's memory, however wide its rows. A file becomes visible only with the
+Delta commit that names it: the description (path, size, statistics) passes from the process that wrote the file to the
+one that commits, which is left to ``reconcile.reconciler`` and ``maintenance.event_compaction``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +56,12 @@ PRUNED_BY = (INCARNATION, LSN, TABLE, COMMITTED_AT, BATCH, TXID)
 
 _POSITION = (INCARNATION, LSN, SEQ)
 _ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_BYTES = 16 << 20
+_SEGMENT_BYTES = 64 << 20
+_GROUPED_BYTES = 1 << 20
+"""A table with so many bytes of images in a segment has row groups of its own there."""
+_MEASURED_BYTES = 1 << 20
+"""A segment ends within so many bytes of its size."""
 # Not the values of images: they rarely repeat in a page, so the writer would abandon each dictionary half-way.
 _DICTIONARIES = [
     TABLE, OP, SCHEMA_ID, ORIGIN, CHUNK_ID, "key.key_value.key", "before.key_value.key", "after.key_value.key",
@@ -70,20 +80,84 @@ class EventFile:
 
 
 def write_event_file(table: str, batches: Iterable[pa.RecordBatch]) -> EventFile:
-    """Write batches of EVENT_COLUMNS, each sorted by position, as one file ordered by position; return the file.
+    """Write batches of EVENT_COLUMNS, each sorted by position, as one file; return the file.
 
     ``table`` is the table's folder or URL.
     """
-    rows = pa.Table.from_batches(merge_sorted(batches), EVENT_COLUMNS)
-    name = f"part-{uuid.uuid4()}.zstd.parquet"
-    files, folder = filesystem(table)
-    path = f"{folder.rstrip('/')}/{name}"
-    with pq.ParquetWriter(
-        path, EVENT_COLUMNS, filesystem=files, compression="zstd", compression_level=1, use_dictionary=_DICTIONARIES,
-        write_statistics=[*PRUNED_BY, SEQ],
-    ) as writer:
-        writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
-    return EventFile(name, files.get_file_info(path).size, rows.num_rows, _statistics(rows))
+    with EventFileWriter(table) as writer:
+        writer.write(pa.Table.from_batches(merge_sorted(batches), EVENT_COLUMNS))
+    return writer.file
+
+
+class EventFileWriter:
+    """Writes events, given in order of position, as one file of ``table``; ``file`` describes it after the block."""
+
+    file: EventFile
+
+    def __init__(self, table: str) -> None:
+        self._name = f"part-{uuid.uuid4()}.zstd.parquet"
+        self._files, folder = filesystem(table)
+        self._path = f"{folder.rstrip('/')}/{self._name}"
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self._bounds = _Bounds()
+
+    def __enter__(self) -> Self:
+        self._writer = pq.ParquetWriter(
+            self._path, EVENT_COLUMNS, filesystem=self._files, compression="zstd", compression_level=1,
+            use_dictionary=_DICTIONARIES, write_statistics=[*PRUNED_BY, SEQ],
+        )
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            self._write_segment()
+        self._writer.close()
+        if failure is None:
+            size = self._files.get_file_info(self._path).size
+            self.file = EventFile(self._name, size, self._bounds.rows, self._bounds.as_json())
+
+    def write(self, events: pa.Table) -> None:
+        """Write events with EVENT_COLUMNS that follow those before."""
+        for part in _split(events, _MEASURED_BYTES):
+            self._waiting.append(part)
+            self._bytes += part.nbytes
+            if self._bytes >= _SEGMENT_BYTES:
+                self._write_segment()
+
+    def _write_segment(self) -> None:
+        if self._waiting:
+            segment = pa.concat_tables(self._waiting)
+            self._bounds.add(segment)
+            for events in group_by_table(segment, _GROUPED_BYTES):
+                for rows in _split(events, _ROW_GROUP_BYTES):
+                    self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
+        self._waiting, self._bytes = [], 0
+
+
+def group_by_table(events: pa.Table, least_bytes: int) -> Iterator[pa.Table]:
+    """Yield the events of each table that has many bytes, then those of all others together; each keeps their order."""
+    codes = events[TABLE].combine_chunks().dictionary_encode().indices.to_numpy()
+    counts = np.bincount(codes)
+    if len(counts) == 1 or events.nbytes < 2 * least_bytes:
+        yield events
+        return
+    grouped = events.take(pa.array(np.argsort(codes, kind="stable")))
+    images = grouped.select([BEFORE, AFTER])
+    others = np.zeros(len(counts), bool)
+    for code, (end, count) in enumerate(zip(np.cumsum(counts).tolist(), counts.tolist(), strict=True)):
+        others[code] = images.slice(end - count, count).nbytes < least_bytes
+        if not others[code]:
+            yield grouped.slice(end - count, count)
+    if others.any():
+        yield events.filter(pa.array(others[codes]))
+
+
+def _split(events: pa.Table, size: int) -> Iterator[pa.Table]:
+    """Yield events in parts of about so many bytes, as if all rows had as many."""
+    count = max(1, size * events.num_rows // max(events.nbytes, 1))
+    for start in range(0, events.num_rows, count):
+        yield events.slice(start, count)
 
 
 def sort_by_position(events: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,16 +204,32 @@ def _numbers(events: pa.RecordBatch) -> Sequence[np.ndarray]:
     return [events.column(name).to_numpy(zero_copy_only=False) for name in _POSITION]
 
 
-def _statistics(rows: pa.Table) -> str:
-    lowest, highest, nulls = {}, {}, {}
-    for name in PRUNED_BY:
-        ends = pc.min_max(rows[name]).as_py()
-        nulls[name] = rows[name].null_count
-        if ends["min"] is not None:
-            lowest[name] = _as_json(ends["min"], timedelta(0))
-            # Delta's statistics have milliseconds, events microseconds: round the upper bound up.
-            highest[name] = _as_json(ends["max"], timedelta(microseconds=999))
-    return json.dumps({"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
+class _Bounds:
+    """The least and greatest values of the columns in PRUNED_BY, and their numbers of NULLs."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._lowest: dict[str, Any] = {}
+        self._highest: dict[str, Any] = {}
+        self._nulls = dict.fromkeys(PRUNED_BY, 0)
+
+    def add(self, rows: pa.Table) -> None:
+        self.rows += rows.num_rows
+        for name in PRUNED_BY:
+            ends = pc.min_max(rows[name]).as_py()
+            self._nulls[name] += rows[name].null_count
+            if ends["min"] is not None:
+                self._lowest[name] = min(ends["min"], self._lowest.get(name, ends["min"]))
+                self._highest[name] = max(ends["max"], self._highest.get(name, ends["max"]))
+
+    def as_json(self) -> str:
+        """Return them as Delta's statistics. It has milliseconds, events microseconds: upper bounds are rounded up."""
+        return json.dumps({
+            "numRecords": self.rows,
+            "minValues": {name: _as_json(value, timedelta(0)) for name, value in self._lowest.items()},
+            "maxValues": {name: _as_json(value, timedelta(microseconds=999)) for name, value in self._highest.items()},
+            "nullCount": self._nulls,
+        })
 
 
 def _as_json(value: object, margin: timedelta) -> object:

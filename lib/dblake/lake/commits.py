@@ -21,6 +21,8 @@ from dblake.lake.tables import open_table
 
 COMMIT_ID = "dblake.commit"
 """Key of commit metadata: names one attempt to commit, whatever it holds."""
+COMPACTS = "dblake.compacts"
+"""Key of commit metadata: the commit changes no row; the value is the number of files that it merges."""
 _SEARCHED_COMMITS = 50
 
 logger = logging.getLogger(__name__)

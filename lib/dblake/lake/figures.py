@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
+from dblake.lake.commits import COMPACTS
 from dblake.lake.tables import find_table, list_files
 
 _COMMITS = 10
@@ -23,6 +24,9 @@ def count_rows(path: str) -> tuple[int | None, datetime | None]:
         return None, None
     files = list_files(table)
     rows = (pc.sum(files["num_records"]).as_py() or 0) if files.num_rows else 0
-    changes = (commit for commit in table.history(_COMMITS) if commit.get("operation") not in _MAINTENANCE)
+    changes = (
+        commit for commit in table.history(_COMMITS)
+        if commit.get("operation") not in _MAINTENANCE and COMPACTS not in commit
+    )
     newest = next(changes, None)
     return rows, None if newest is None else datetime.fromtimestamp(newest["timestamp"] / 1000, UTC)

@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from dblake.core.errors import TableUnavailable
-from dblake.lake.commits import confirmed_commit
+from dblake.lake.commits import COMPACTS, confirmed_commit
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.tables import find_table, has_table, open_table, storage_options, table_bytes
@@ -221,3 +221,19 @@ def commit_files(
             f"another job of this source committed to {os.path.basename(path)} at the same time",
             next_step="run this again",
         ) from error
+
+
+def replace_files(path: str, table: DeltaTable, removed: Mapping[str, int], files: Iterable[DataFile]) -> None:
+    """Replace files, given with their sizes, by others with the same rows: readers of changes see none.
+
+    ``table`` is the table at ``path`` as it was read. Takes the table's commit lock. Raises deltalake's
+    CommitFailedError, and changes nothing, if another writer removed one of the files after it was read.
+    """
+    now = int(time.time() * 1000)
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size, {}, now, False, file.statistics) for file in files
+    ]
+    actions += [RemoveAction(name, False, now, size, {}) for name, size in removed.items()]
+    with commit_lock(path), confirmed_commit(path) as metadata:
+        properties = CommitProperties({COMPACTS: str(len(removed)), **metadata})
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)

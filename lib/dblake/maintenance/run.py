@@ -33,6 +33,7 @@ from dblake.lake.tables import has_table, list_files, maps_columns, open_table
 from dblake.landing.columns import BATCH, COMMITTED_AT, LANDED_AT, RESUME_METADATA
 from dblake.maintenance.bookkeeping import old_frontier_sql, old_results_sql, old_windows_sql
 from dblake.maintenance.compaction import SMALL_FILE_BYTES, compact, delete, maintenance_session, vacuum
+from dblake.maintenance.event_compaction import compact_events
 from dblake.maintenance.landing_expiry import last_expired_batch
 from dblake.maintenance.tombstones import expired_tombstones_sql
 from dblake.spark.session import Session, as_session
@@ -135,7 +136,7 @@ class Maintenance:
         states = sorted({*frontier.versions, *frontier.behind})
         tasks = [
             partial(self._maintain_landing, "landing", paths.landing),
-            partial(self._maintain, "events", paths.events, self._expire_events),
+            partial(self._maintain, "events", paths.events, self._expire_events, compact_files=compact_events),
             *(partial(self._maintain_state, f"state {table}", paths.state(*split_qualified(table)), table)
               for table in states),
             partial(self._maintain, "schemas", paths.schemas),
@@ -159,16 +160,21 @@ class Maintenance:
     def _maintain(
         self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0, unread_hours: float = 0.0,
         log_from: int | None = None, *, small_bytes: int = SMALL_FILE_BYTES, log_hours: float = _LOG_RETENTION_HOURS,
+        compact_files: Callable[[str, int], int] | None = None,
     ) -> MaintenanceResult:
         """Expire rows, compact and vacuum one table, and clean its log.
 
         ``unread_hours`` extends the retention of removed files; ``log_from`` is the oldest version that must stay.
+        ``compact_files`` merges the files below a size, in place of Spark.
         """
         sizes_before = _file_sizes(path)
         deleted = expire(path)
         failpoint("maintain.deleted")
         if sum(size < small_bytes for size in sizes_before) >= _COMPACT_MIN_FILES:
-            compact(self.spark, path, small_bytes)
+            if compact_files is None:
+                compact(self.spark, path, small_bytes)
+            else:
+                compact_files(path, small_bytes)
             failpoint("maintain.compacted")
         if self.is_vacuum_due:
             vacuum(lambda: self.spark, path, max(self._settings.vacuum_hours, math.ceil(unread_hours)))

@@ -42,3 +42,12 @@ def order_by_position(events: pa.Table) -> np.ndarray:
     """Return the row numbers of events in order of position."""
     incarnation, lsn, seq = (events[name].to_numpy() for name in POSITION)
     return np.lexsort((seq, lsn, incarnation))
+
+
+def concat_by_position(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return events with EVENT_COLUMNS in order of position, without a copy if their order is that already."""
+    if not parts:
+        return EVENT_COLUMNS.empty_table()
+    rows = pa.concat_tables(parts)
+    order = order_by_position(rows)
+    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))

@@ -68,8 +68,10 @@ class Wanted:
         found |= {"table"} if self.table is not None else set()
         return found | ({"committed_at"} if self.committed_by is not None else set())
 
-    def may_hold(self, low: dict[str, int], high: dict[str, int]) -> bool:
+    def may_hold(self, low: dict[str, Any], high: dict[str, Any]) -> bool:
         """Return False only if no row with these least and greatest values is wanted; a missing one bounds nothing."""
+        if self.table is not None and not low.get("table", self.table) <= self.table <= high.get("table", self.table):
+            return False
         first = Position(max(low.get("incarnation", 1), 1), low.get("lsn", 0))
         last = Position(high.get("incarnation", _MOST), high.get("lsn", _MOST), END_OF_TRANSACTION)
         return (
@@ -228,7 +230,7 @@ class EventLog:
         with open_event_file(self.path, file.path) as parquet:
             names = [name for name in parquet.schema_arrow.names if name in {*columns, *wanted.conditions}]
             for group in range(parquet.num_row_groups):
-                if wanted.may_hold(*group_bounds(parquet.metadata.row_group(group), _NUMBERS)):
+                if wanted.may_hold(*group_bounds(parquet.metadata.row_group(group), (*_NUMBERS, "table"))):
                     rows = wanted.filter(parquet.read_row_group(group, names, use_threads=False))
                     yield as_plain_columns(rows, columns)
 

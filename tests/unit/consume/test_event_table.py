@@ -1,4 +1,4 @@
-"""How a subscription reads files of events: no row group twice, however small a portion is."""
+"""How a subscription reads files of events: no row group twice, and none of other tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dblake.consume import event_table
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.core.position import Position
+from dblake.events import files
 from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema
 
@@ -20,11 +21,11 @@ BATCHES = 20
 EVERYTHING = Wanted(Position(1, 0), None, Selection(("*.*",), {}), ["public.t"])
 
 
-def read(lake: PlainLake) -> tuple[list[int], int]:
+def read(lake: PlainLake, wanted: Wanted = EVERYTHING) -> tuple[list[int], int]:
     """Return the batches of the rows in the order read, and the bytes that were read."""
     table = EventTable(lake.paths)
     table.refresh()
-    rows = pa.concat_tables([rows for _, rows in table.read(0, EVERYTHING)])
+    rows = pa.concat_tables([rows for _, rows in table.read(0, wanted)])
     return rows["batch"].to_pylist(), table.bytes_read
 
 
@@ -41,3 +42,24 @@ def test_small_portions_read_each_row_group_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(event_table, "PORTION_BYTES", 1)
     assert read(lake) == at_once
     assert at_once[0] == list(range(1, 2 * BATCHES + 1))
+
+
+@pytest.mark.parametrize("portion", [1, event_table.PORTION_BYTES])
+def test_reader_of_one_table_skips_row_groups_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion: int
+) -> None:
+    """The events of ten tables come in turn, in one file."""
+    monkeypatch.setattr(files, "_GROUPED_BYTES", 20_000)
+    monkeypatch.setattr(event_table, "PORTION_BYTES", portion)
+    schemas = [table_schema(f"public.t{n}", "id text key", "v text") for n in range(10)]
+    lake = PlainLake(tmp_path)
+    lake.append(pa.concat_tables([
+        event_rows(schemas[n % 10], 1 + n // 50, [(10 * n + 1, "c", str(n), {"v": os.urandom(1000).hex()})])
+        for n in range(500)
+    ]), 10)
+    every = Wanted(Position(1, 0), None, Selection(("*.*",), {}), sorted(schema.table for schema in schemas))
+    one = Wanted(Position(1, 0), None, Selection(("public.t7",), {}), ["public.t7"])
+    (batches, all_bytes), (of_one, bytes_of_one) = read(lake, every), read(lake, one)
+    assert batches == [1 + n // 50 for n in range(500)]
+    assert of_one == [1 + n // 50 for n in range(500) if n % 10 == 7]
+    assert bytes_of_one < all_bytes / 9

@@ -16,10 +16,20 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dblake.core.errors import TableUnavailable
-from dblake.events.files import EVENT_COLUMNS, PRUNED_BY, merge_sorted, sort_by_position, write_event_file
+from dblake.events import files
+from dblake.events.files import (
+    EVENT_COLUMNS,
+    PRUNED_BY,
+    EventFileWriter,
+    group_by_table,
+    merge_sorted,
+    sort_by_position,
+    write_event_file,
+)
 from dblake.events.schema import EVENTS
 from dblake.lake.log import commit_files, record_batch
 from dblake.lake.query import query_rows
+from dblake.read.event_files import open_event_file
 from dblake.spark.append_table import AppendTable
 
 _APPLICATION = "reconcile/shop"
@@ -85,3 +95,42 @@ def test_table_of_older_release_gets_statistics_columns(tmp_path: Path) -> None:
     assert DeltaTable(path).metadata().configuration == {"delta.dataSkippingStatsColumns": ",".join(PRUNED_BY)}
     AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
     assert DeltaTable(path).version() == 1
+
+
+def _of_tables(names: str, size: int) -> pa.Table:
+    rows = [
+        {"incarnation": 1, "lsn": n, "seq": 0, "table": f"public.{name}", "op": "c", "key": [("id", "1")],
+         "after": [("v", "x" * size)], "batch": 1, "committed_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        for n, name in enumerate(names)
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENT_COLUMNS)
+
+
+def test_events_of_large_tables_are_grouped_apart_in_order() -> None:
+    found = [
+        "".join(name.removeprefix("public.") for name in part["table"].to_pylist())
+        for part in group_by_table(_of_tables("abcabdabeab", 1000), least_bytes=3000)
+    ]
+    assert found == ["aaaa", "bbbb", "cde"]
+
+
+def test_little_segment_keeps_its_order() -> None:
+    events = _of_tables("abcabdab", 10)
+    assert [part.equals(events) for part in group_by_table(events, least_bytes=3000)] == [True]
+
+
+def test_file_of_several_segments_has_row_groups_of_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SEGMENT_BYTES", 40_000)
+    monkeypatch.setattr(files, "_MEASURED_BYTES", 1_000)
+    monkeypatch.setattr(files, "_GROUPED_BYTES", 5_000)
+    events = _of_tables("ab" * 50 + "c", 1000)
+    with EventFileWriter(str(tmp_path)) as writer:
+        writer.write(events)
+    with open_event_file(str(tmp_path), writer.file.path) as file:
+        groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    assert [set(group["table"].to_pylist()) for group in groups] == [
+        {"public.a"}, {"public.b"}, {"public.a"}, {"public.b"}, {"public.a"}, {"public.b"}, {"public.c"},
+    ]
+    assert sorted(lsn for group in groups for lsn in group["lsn"].to_pylist()) == list(range(101))
+    assert writer.file.rows == 101
+    assert json.loads(writer.file.statistics)["maxValues"]["table"] == "public.c"
