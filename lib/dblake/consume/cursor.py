@@ -22,7 +22,8 @@ _VERSION = 1
 class Bootstrap:
     """A bootstrap under way at a frontier: state as of ``position`` and landing ``batch``, read at ``versions``.
 
-    All rows of tables before ``table``, in order of names, are delivered, and ``rows`` rows of that one.
+    All rows of tables before ``table``, in order of names, are delivered, and ``rows`` rows of that one. ``id``
+    identifies the bootstrap.
     """
 
     position: Position
@@ -30,6 +31,7 @@ class Bootstrap:
     versions: Mapping[str, int]
     table: str = ""
     rows: int = 0
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Cursor:
     """Everything up to ``position`` is delivered, and everything of landing batches up to ``batch``.
 
     ``position`` lies in the batch ``reached`` or before it: a consumer may stop between two transactions of a batch.
-    ``run`` is the redecode run that events came from; ``schemas`` the schema id last announced, by table.
+    ``run`` is the redecode run that events came from; ``schemas`` the schema id last announced, by table. ``newest`` is
+    at or after every event of the batches up to ``batch``, delivered or not; None if it is not known.
     """
 
     position: Position
@@ -46,6 +49,7 @@ class Cursor:
     schemas: Mapping[str, str] = field(default_factory=dict)
     bootstrap: Bootstrap | None = None
     reached: int = 0
+    newest: Position | None = None
 
     def has_events_since(self, batch: int) -> bool:
         """Return whether events of this landing batch, or of a later one, may have been delivered."""
@@ -79,7 +83,7 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
         )
     if known != selection:
         raise ConfigError(
-            f"the checkpoint in {where} belongs to other tables or another partition",
+            f"the checkpoint in {where} belongs to other tables, columns or another partition",
             next_step="begin with --from bootstrap, or with a point if earlier rows are not needed",
         )
     return cursors
@@ -88,13 +92,13 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
 def _as_json(cursor: Cursor) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "position": str(cursor.position), "batch": cursor.batch, "reached": cursor.reached, "run": cursor.run,
-        "schemas": dict(cursor.schemas),
+        "schemas": dict(cursor.schemas), "newest": cursor.newest and str(cursor.newest),
     }
     if cursor.bootstrap is not None:
         one = cursor.bootstrap
         entry["bootstrap"] = {
             "position": str(one.position), "batch": one.batch, "versions": dict(one.versions), "table": one.table,
-            "rows": one.rows,
+            "rows": one.rows, "id": one.id,
         }
     return entry
 
@@ -103,11 +107,11 @@ def _from_json(entry: Mapping[str, Any]) -> Cursor:
     one = entry.get("bootstrap")
     bootstrap = None if one is None else Bootstrap(
         Position.parse(one["position"]), int(one["batch"]), {str(t): int(v) for t, v in one["versions"].items()},
-        str(one["table"]), int(one["rows"]),
+        str(one["table"]), int(one["rows"]), str(one.get("id", "")),
     )
     schemas = {str(table): str(schema_id) for table, schema_id in entry["schemas"].items()}
     batch = int(entry["batch"])
     return Cursor(
         Position.parse(entry["position"]), batch, int(entry["run"]), schemas, bootstrap,
-        int(entry.get("reached", batch + 1)),
+        int(entry.get("reached", batch + 1)), Position.parse(entry["newest"]) if entry.get("newest") else None,
     )

@@ -149,6 +149,25 @@ class EventTable:
         known = [file.high[INCARNATION] for file in self._files]
         return max((number for number in known if number < _UNBOUNDED), default=0)
 
+    @property
+    def newest(self) -> Position | None:
+        """The beginning of the newest transaction that has events; None if it is not known, or there is none."""
+        incarnation, lsn = max(((file.high[INCARNATION], file.high[LSN]) for file in self._files), default=(0, 0))
+        return Position(incarnation, lsn) if 0 < incarnation < _UNBOUNDED and lsn < _UNBOUNDED else None
+
+    def has_after(self, position: Position, batch: int) -> bool:
+        """Return True if batches up to ``batch`` have events of transactions after that of a position."""
+        after = position.incarnation, position.lsn
+        for file in self._files:
+            if file.low[BATCH] > batch or (file.high[INCARNATION], file.high[LSN]) <= after:
+                continue
+            for rows in self._read(file, [INCARNATION, LSN, BATCH], 0, batch):
+                incarnation, lsn, batches = (rows[name].to_numpy() for name in (INCARNATION, LSN, BATCH))
+                is_later = (incarnation > after[0]) | ((incarnation == after[0]) & (lsn > after[1]))
+                if (is_later & (batches <= batch)).any():
+                    return True
+        return False
+
     def find_open_transaction(self) -> OpenTransaction | None:
         """Return the newest transaction of the log if batches that are not in events yet may continue it."""
         newest = max(((file.high[INCARNATION], file.high[LSN]) for file in self._files), default=None)

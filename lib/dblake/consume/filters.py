@@ -49,9 +49,10 @@ class Selection:
 
     @cached_property
     def identity(self) -> str:
-        """A text that is equal for selections of the same tables and keys."""
+        """A text that is equal for selections of the same tables, columns and keys."""
         one = self.partition
-        return json.dumps([list(self.tables), None if one is None else [one.by, one.of, sorted(one.take)]])
+        columns = [{glob: sorted(names) for glob, names in self.columns.items()}] if self.columns else []
+        return json.dumps([list(self.tables), None if one is None else [one.by, one.of, sorted(one.take)], *columns])
 
     @cached_property
     def _filter(self) -> TableFilter:

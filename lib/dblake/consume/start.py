@@ -6,6 +6,9 @@ before the first event is the beginning of the events, as long as none has passe
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
+
 from dblake.consume.cursor import BEGINNING, Bootstrap, Cursor
 from dblake.consume.event_table import EventTable
 from dblake.consume.filters import Selection
@@ -36,7 +39,7 @@ def begin_at(paths: Paths, events: EventTable, start: str, selection: Selection)
     if point.position is None and point.time is None:
         return _begin_now(events)
     if point.position is not None and not events.consolidated and _is_before_all(paths, point.position):
-        return Cursor(BEGINNING, 0, events.run)
+        return _cursor(BEGINNING, 0, events)
     position = resolve(point, EventLog(paths), paths).cut
     batch = _first_batch_after(paths, position)
     if batch is not None and batch <= events.consolidated:
@@ -44,7 +47,7 @@ def begin_at(paths: Paths, events: EventTable, start: str, selection: Selection)
         raise PointOutOfRange(
             f"source {paths.source}: events after {start} passed their retention", next_step="begin with a bootstrap"
         )
-    return Cursor(position, events.batch if batch is None else batch - 1, events.run)
+    return _cursor(position, events.batch if batch is None else batch - 1, events)
 
 
 def parse_start(text: str) -> Point | None:
@@ -78,16 +81,21 @@ def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> C
                     next_step="run state, then this again",
                 )
     versions = {table: readable_version(paths, table, frontier) for table in tables}
-    bootstrap = Bootstrap(frontier.position, frontier.batch, versions)
-    return Cursor(frontier.position, frontier.batch, events.run, {}, bootstrap)
+    bootstrap = Bootstrap(frontier.position, frontier.batch, versions, id=uuid.uuid4().hex[:16])
+    return replace(_cursor(frontier.position, frontier.batch, events), bootstrap=bootstrap)
 
 
 def _begin_now(events: EventTable) -> Cursor:
     open_transaction = events.find_open_transaction()
     if open_transaction is not None:
-        return Cursor(open_transaction.before, open_transaction.batch - 1, events.run)
+        return _cursor(open_transaction.before, open_transaction.batch - 1, events)
     newest = events.position_of_batch(events.batch)
-    return Cursor(newest or BEGINNING, events.batch, events.run)
+    return _cursor(newest or BEGINNING, events.batch, events)
+
+
+def _cursor(position: Position, batch: int, events: EventTable) -> Cursor:
+    """Return the cursor at a position that is at or after every event of the batches up to ``batch``."""
+    return Cursor(position, batch, events.run, newest=position)
 
 
 def _is_before_all(paths: Paths, position: Position) -> bool:

@@ -90,11 +90,10 @@ class SourceStream:
         """Yield control entries, and begin a bootstrap, if events after the cursor do not continue those before it."""
         events = self.events
         if events.batch < cursor.batch:
-            raise ConsumeError(
-                f"source {self.source}: events end at batch {events.batch}, before the checkpoint's batch "
-                f"{cursor.batch}: the tables were replaced, or restored from a backup",
-                next_step="begin with --from bootstrap",
-            )
+            raise self._replaced(f"events end at batch {events.batch}, before the checkpoint's batch {cursor.batch}")
+        # A redecode may add events to old batches; what it changed is announced below.
+        if events.run == cursor.run and cursor.newest and events.has_after(cursor.newest, cursor.batch):
+            raise self._replaced(f"batches up to the checkpoint's, {cursor.batch}, have events that are new to it")
         replaced: list[ReplacedEvents] = []
         if events.run > cursor.run:
             replaced = [
@@ -115,9 +114,17 @@ class SourceStream:
                                 expired_batch=events.consolidated)
         self._advance(following)
 
-    def _control(self, kind: ControlKind, cursor: Cursor, table: str | None = None, **details: Any) -> Step:
+    def _replaced(self, reason: str) -> ConsumeError:
+        return ConsumeError(
+            f"source {self.source}: {reason}: the tables were replaced, or restored from a backup",
+            next_step="begin with --from bootstrap",
+        )
+
+    def _control(
+        self, kind: ControlKind, cursor: Cursor, table: str | None = None, bootstrap: str = "", **details: Any
+    ) -> Step:
         control = Control(kind, self.source, cursor.position, table, details)
-        return Transaction(self.source, cursor.position, None, (), control), cursor
+        return Transaction(self.source, cursor.position, None, (), control, bootstrap), cursor
 
     def _bootstrap(self, cursor: Cursor) -> Iterator[Step]:
         """Yield state at one point; begin again if maintenance removed the versions of a bootstrap that took long."""
@@ -141,7 +148,8 @@ class SourceStream:
         if not bootstrap.table:
             bootstrap = replace(bootstrap, table=min(bootstrap.versions, default=_NO_TABLE))
             cursor = self._advance(replace(cursor, bootstrap=bootstrap))
-            yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, tables=sorted(bootstrap.versions))
+            yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, bootstrap=bootstrap.id,
+                                tables=sorted(bootstrap.versions))
         for table in sorted(bootstrap.versions):
             if table < bootstrap.table:
                 continue
@@ -152,15 +160,16 @@ class SourceStream:
             cursor = replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done))
             if cursor.schemas.get(table) != delivered.schema_id:
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: delivered.schema_id}))
-                yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=delivered.schema_id)
+                yield self._control(ControlKind.SCHEMA, cursor, table, bootstrap.id, schema_id=delivered.schema_id)
             rows = StateRows(self._paths, schema, bootstrap.versions[table], bootstrap.position, self._selection,
                              self.events)
             for events in rows.read(done):
                 done += len(events)
                 cursor = self._advance(replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done)))
-                yield Transaction(self.source, bootstrap.position, None, self._builder.resolve(events)), cursor
+                found = self._builder.resolve(events)
+                yield Transaction(self.source, bootstrap.position, None, found, bootstrap=bootstrap.id), cursor
         cursor = self._advance(replace(cursor, bootstrap=None))
-        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor)
+        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap=bootstrap.id)
 
     def _changes(self, cursor: Cursor) -> Iterator[Step]:
         """Yield the whole transactions after the cursor."""
@@ -178,7 +187,10 @@ class SourceStream:
         if self.events.incarnation > cursor.position.incarnation and waiting is None:
             yield from self._enter(Position(self.events.incarnation, 0), cursor)
             cursor = self.cursor or cursor
-        self._advance(replace(cursor, batch=max(end, cursor.batch)))
+        newest = cursor.newest
+        if end > cursor.batch:
+            newest = waiting.before if waiting else self.events.newest
+        self._advance(replace(cursor, batch=max(end, cursor.batch), newest=newest))
 
     def _transaction(self, events: Sequence[Event], batch: int) -> Iterator[Step]:
         cursor, last = self.cursor, events[-1]
@@ -194,7 +206,8 @@ class SourceStream:
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
         # Not by ``replace``, which takes as long as all else that is done for a transaction.
         cursor = self._advance(Cursor(last.position, max(batch - 1, cursor.batch), cursor.run, cursor.schemas,
-                                      cursor.bootstrap, max(batch, cursor.reached)))
+                                      cursor.bootstrap, max(batch, cursor.reached),
+                                      max(cursor.newest, last.position) if cursor.newest else None))
         yield Transaction(self.source, last.position, last.committed_at, events), cursor
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:

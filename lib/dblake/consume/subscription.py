@@ -151,9 +151,10 @@ class Subscription:
         Everything before it counts as handled and is not delivered again.
         """
         text = self._text(self._delivered) if transaction is None else transaction.checkpoint
-        self._saved = text
         if self._store is not None:
             self._store.save(text)
+        # Only now: after a failure, a rollback goes back to what is stored.
+        self._saved = text
         return text
 
     def rollback(self, checkpoint: str | None = None) -> None:

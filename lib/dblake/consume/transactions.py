@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import overload
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 
 from dblake.consume.event_rows import ROWS_AT_ONCE, EventBuilder
 from dblake.consume.model import Event
+from dblake.core.position import Position
 
 SPOOLED_ROWS = 100_000
 """A transaction with more rows is kept in a temporary file."""
@@ -175,3 +178,34 @@ class SpooledEvents(Sequence[Event]):
         with pa.memory_map(self._path) as source:
             batch = pa.ipc.open_file(source).get_batch(number)
             return self._builder.build(pa.Table.from_batches([batch]), number + 1 == len(self._rows))
+
+
+class WithoutEvents(Sequence[Event]):
+    """The events of a transaction without some, given by table and position; they stay where they are kept."""
+
+    def __init__(self, events: Sequence[Event], without: Collection[tuple[str, Position]]) -> None:
+        self._events, self._without = events, frozenset(without)
+        self._count = sum(1 for _ in self._kept())
+        self._is_whole = events[-1].last_in_transaction
+
+    def _kept(self) -> Iterator[Event]:
+        return (event for event in self._events if (event.table, event.position) not in self._without)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Event]:
+        for number, event in enumerate(self._kept(), 1):
+            yield replace(event, last_in_transaction=self._is_whole) if number == self._count else event
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, place: int | slice) -> Event | Sequence[Event]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        number = range(self._count)[place]
+        return next(islice(self, number, None))

@@ -17,7 +17,8 @@ from pathlib import Path
 from dblake.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.consume.model import Control, ControlKind, Transaction
 from dblake.consume.subscription import Subscription
-from dblake.core.errors import DblakeError, EventRejected, OutputUnavailable
+from dblake.consume.transactions import WithoutEvents
+from dblake.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.transient import transient_reason
@@ -135,7 +136,7 @@ class Delivery:
         if not self._rejected:
             return batch
         return [
-            replace(one, events=[e for e in one.events if (e.table, e.position) not in self._rejected])
+            replace(one, events=WithoutEvents(one.events, self._rejected))
             if any((e.table, e.position) in self._rejected for e in one.events) else one
             for one in batch
         ]
@@ -144,7 +145,9 @@ class Delivery:
         """Wait before the next attempt. Raises the error if it is final, retries have lasted too long, or on a stop."""
         now = time.monotonic()
         self._failing_since = self._failing_since or now
-        if not error.retryable or now - self._failing_since >= self._settings.retry_seconds or self._stop.is_set():
+        # Another process delivers now: what this one wrote would be older than what that one has written.
+        is_final = not error.retryable or isinstance(error, Fenced)
+        if is_final or now - self._failing_since >= self._settings.retry_seconds or self._stop.is_set():
             raise error
         self.counts.retries += 1
         pause = min(_MIN_PAUSE_SECONDS * 2**self._attempts, _MAX_PAUSE_SECONDS)

@@ -2,8 +2,8 @@
 
 Place: the output of type ``http``. Guarantee: when ``write`` returns, the service has acknowledged every record with a
 status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source and
-the first and last position in it: a service that records the last position, or the key, applies every event once. After
-a failure, ``consume`` delivers again from the last checkpoint.
+its first and last record: a service that records the keys applies every event once. After a failure, ``consume``
+delivers again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 import urllib3
 
@@ -37,6 +38,13 @@ class _Record:
 
     body: bytes
     item: Event | Control
+    bootstrap: str
+
+    @property
+    def label(self) -> str:
+        """Identify it among all of its source: rows of a bootstrap repeat the positions of earlier ones."""
+        kind = f"{self.item.kind}({quote(self.item.table or '')})@" if isinstance(self.item, Control) else ""
+        return f"{f'{self.bootstrap}:' if self.bootstrap else ''}{kind}{self.item.position}"
 
 
 class HttpOutput:
@@ -96,12 +104,13 @@ class HttpOutput:
         for transaction in transactions:
             if transaction.control:
                 body = self._format.encode_control(transaction.control)
-                yield [] if body is None else [_Record(body, transaction.control)]
+                yield [] if body is None else [_Record(body, transaction.control, transaction.bootstrap)]
             records = []
             for event in transaction.events:
-                body = self._format.encode(event) if _identity(event) not in self._delivered else None
+                is_new = _identity(event, transaction.bootstrap) not in self._delivered
+                body = self._format.encode(event) if is_new else None
                 if body is not None:
-                    records.append(_Record(body, event))
+                    records.append(_Record(body, event, transaction.bootstrap))
                 if len(records) >= self._batch:
                     yield records
                     records = []
@@ -131,7 +140,7 @@ class HttpOutput:
                 f"output {self._name}: the service answers {status}",
                 next_step="check the output's url and headers, and the service's log",
             )
-        self._delivered.update(_identity(record.item) for record in records)
+        self._delivered.update(_identity(record.item, record.bootstrap) for record in records)
 
     def _post(self, records: Sequence[_Record]) -> int:
         """Send one request, again while the service is busy; return its status."""
@@ -178,14 +187,13 @@ def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[lis
         yield request
 
 
-def _identity(item: Event | Control) -> object:
+def _identity(item: Event | Control, bootstrap: str) -> object:
     kind = item.op if isinstance(item, Event) else item.kind
-    return item.source, item.table, item.position, kind
+    return item.source, item.table, item.position, kind, bootstrap
 
 
 def _key(records: Sequence[_Record]) -> str:
-    first, last = records[0].item, records[-1].item
-    return f"{first.source}:{first.position}-{last.position}"
+    return f"{records[0].item.source}:{records[0].label}-{records[-1].label}"
 
 
 def _retry_after(header: str | None, default: float) -> float:

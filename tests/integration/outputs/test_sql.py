@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,41 @@ def test_schema_changes_are_followed_by_name(place: Place) -> None:
     stream.insert(id="3", qty="1")
     with pytest.raises(IncompatibleSchemaChange, match=r"the primary key of public.orders changed"):
         _write(output, [stream.commit()])
+    output.close()
+
+
+def test_redecoded_table_takes_rows_of_older_positions(place: Place) -> None:
+    """Wrong events are gone after a redecode: their positions must not keep the rows of the bootstrap away."""
+    stream = Stream(ID, Column("qty", "integer"))
+    output = place.output()
+    output.open()
+    for key in "123":
+        stream.insert(id=key, qty="1")
+    right = stream.commit()
+    stream.update(id="1", qty="9")
+    stream.delete("2")
+    stream.truncate()
+    stream.insert(id="5", qty="5")
+    stream.commit()
+    _write(output, stream.transactions)
+    assert place.table() == [(5, 5)]
+    first = len(stream.transactions)
+    redecoded = stream.control(ControlKind.REDECODED)
+    assert redecoded.control is not None
+    redecoded.control = replace(redecoded.control, table="public.orders")
+    stream.control(ControlKind.BOOTSTRAP_STARTED, tables=["public.orders"])
+    rows = [replace(event, op="r", origin="state") for event in right.events]
+    bootstrap = replace(right, events=rows)
+    _write(output, [*stream.transactions[first:], bootstrap])
+    finished = stream.control(ControlKind.BOOTSTRAP_FINISHED)
+    _write(output, [finished])
+    assert place.table() == [(1, 1), (2, 1), (3, 1)]
+    # From here on, positions guard the rows again.
+    stream.rows["1",] = {"id": "1", "qty": "1"}
+    stream.update(id="1", qty="2")
+    _write(output, [stream.commit()])
+    _write(output, [bootstrap])
+    assert place.table() == [(1, 2), (2, 1), (3, 1)]
     output.close()
 
 

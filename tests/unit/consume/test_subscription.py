@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import time
 from datetime import UTC, datetime
@@ -18,7 +20,15 @@ from dblake.consume.filters import Selection
 from dblake.consume.model import Transaction
 from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.core.errors import ConfigError, ConsumeError, Fenced, PointOutOfRange, StateNotReady, UsageError
+from dblake.core.errors import (
+    ConfigError,
+    ConsumeError,
+    Fenced,
+    PointOutOfRange,
+    ProgressUnavailable,
+    StateNotReady,
+    UsageError,
+)
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.log import Application, record_batch
 from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe, folded_shop
@@ -190,6 +200,51 @@ def test_tables_replaced_by_older_ones_rejected(quiet_shop: Shop, tmp_path: Path
         read(other, checkpoint=checkpoint)
 
 
+def test_batches_numbered_again_are_rejected(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lake restored to an earlier point captures again, and may number the batches otherwise than before."""
+    every = changes(read(shop, start="1/0"))
+    checkpoint = json.loads(every[len(every) // 2].checkpoint)
+    renumbered = copy.deepcopy(checkpoint)
+    renumbered["sources"]["shop"]["batch"] = shop.lake.reached.batch
+    assert changes(read(shop, checkpoint=json.dumps(checkpoint))) == every[len(every) // 2 + 1 :]
+    with pytest.raises(ConsumeError, match=r"batches up to the checkpoint's, \d+, have events that are new to it"):
+        read(shop, checkpoint=json.dumps(renumbered))
+    # One that an earlier release wrote has no newest position.
+    del renumbered["sources"]["shop"]["newest"]
+    read(shop, checkpoint=json.dumps(renumbered))
+
+
+def test_unselected_events_after_checkpoint_are_accepted(shop: Shop) -> None:
+    selection = Selection(["public.left"])
+    checkpoint = read(shop, selection=selection)[-1].checkpoint
+    with shop.subscribe(selection=selection, checkpoint=checkpoint) as subscription:
+        assert list(subscription) == []
+        checkpoint = subscription.checkpoint()
+    for _ in range(3):
+        shop.move()
+        shop.land()
+        shop.reconcile()
+        assert all(event.table == "public.left" for one in read(shop, selection=selection, checkpoint=checkpoint)
+                   for event in one.events)
+
+
+def test_failed_save_repeats_transaction(quiet_shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileCheckpoint(tmp_path / "kept" / "checkpoint")
+    with Subscription([quiet_shop.paths], SubscriptionSettings(until_caught_up=True), store) as subscription:
+        transactions = iter(subscription)
+        first, second = next(transactions), next(transactions)
+        subscription.checkpoint(first)
+        monkeypatch.setattr(store, "save", _fail)
+        with pytest.raises(ProgressUnavailable):
+            subscription.checkpoint(second)
+        subscription.rollback()
+        assert next(transactions) == second
+
+
+def _fail(_: str) -> None:
+    raise ProgressUnavailable("the disk is full")
+
+
 def test_start_points(quiet_shop: Shop) -> None:
     everything = changes(read(quiet_shop, start="1/0"))
     third = everything[2]
@@ -232,8 +287,11 @@ def test_bootstrap_without_state_is_retryable(tmp_path: Path) -> None:
 
 def test_checkpoint_of_other_tables_rejected(quiet_shop: Shop) -> None:
     checkpoint = read(quiet_shop, selection=Selection(["public.left"]))[-1].checkpoint
-    with pytest.raises(ConfigError, match="belongs to other tables or another partition"):
+    with pytest.raises(ConfigError, match="belongs to other tables, columns or another partition"):
         read(quiet_shop, checkpoint=checkpoint)
+    columns = Selection(["public.left"], {"public.left": ["amount"]})
+    with pytest.raises(ConfigError, match="belongs to other tables, columns"):
+        read(quiet_shop, selection=columns, checkpoint=checkpoint)
     with pytest.raises(ConfigError, match="cannot be parsed"):
         read(quiet_shop, checkpoint=checkpoint[:-9])
 

@@ -169,3 +169,19 @@ def test_unholdable_values_are_rejected_by_name(source_type: str, text: str) -> 
     with pytest.raises(EventRejected, match=r"public\.orders, column v") as caught:
         DebeziumFormat().encode(_event(source_type, text))
     assert text not in str(caught.value)
+
+
+@pytest.mark.parametrize("source_type", ["integer", "numeric(5,2)", "numeric", "bytea", "boolean", "uuid",
+                                         "timestamp with time zone", "double precision", "bit(12)"])
+def test_required_column_not_sent_has_fallback_with_schemas(source_type: str) -> None:
+    stream = Stream(ID, Column("v", source_type, nullable=False), Column("note", "text"))
+    stream.insert(id="1", v=None, note="a")
+    stream.update(id="1", note="b")
+    stream.delete("1")
+    _, update, delete = stream.commit().events
+    delete.before = None
+    for event, image in ((update, "after"), (delete, "before")):
+        record = json.loads(DebeziumFormat(schemas=True).encode(event))
+        require_fit(record["schema"], record["payload"])
+        assert "v" in record["payload"][image]
+        assert "v" not in json.loads(DebeziumFormat().encode(event))[image]

@@ -14,7 +14,7 @@ import pytest
 from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable
+from dblake.core.errors import ConfigError, EventRejected, Fenced, OutputUnavailable
 from dblake.lake.query import query_rows
 from dblake.outputs.delivery import Delivery, DeliverySettings
 from dblake.outputs.jsonl import JsonlOutput
@@ -112,6 +112,19 @@ def test_failure_for_too_long_ends_delivery(shop: Shop, tmp_path: Path) -> None:
     assert describe(first.written) + describe(rest.written) == everything(shop)
 
 
+def test_process_that_was_replaced_writes_no_more(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def displace(_: FileCheckpoint, __: str) -> None:
+        raise Fenced("another process uses the checkpoint")
+
+    monkeypatch.setattr(FileCheckpoint, "save", displace)
+    output = Faulty()
+    with pytest.raises(Fenced):
+        deliver(shop, output, tmp_path / "checkpoint")
+    assert output.calls == 1
+
+
 def test_bug_of_output_is_not_retried(shop: Shop, tmp_path: Path) -> None:
     def fail(_: int, __: Sequence[Transaction]) -> None:
         raise KeyError("x")
@@ -131,6 +144,10 @@ def test_rejected_event_becomes_dead_letter(shop: Shop, tmp_path: Path) -> None:
     letters = query_rows(shop.paths.dead_letters, "SELECT * FROM t WHERE output = 'archive'")
     assert counts.dead_letters == len(letters) > 2
     kept = [event for one in output.written for event in one.events]
+    logged = [one for one in output.written if one.events and one.events[0].origin == "log"]
+    assert any(len(one.events) == 1 for one in logged)
+    assert all([event.last_in_transaction for event in one.events] == [False] * (len(one.events) - 1) + [True]
+               for one in logged)
     assert len(kept) + len(letters) == sum(len(e.split("; ")) for e in everything(shop) if e.startswith("public"))
     with pytest.raises(EventRejected):
         deliver(shop, Faulty(reject), tmp_path / "other")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,17 @@ def test_certificates_are_verified_by_default(tmp_path: Path, monkeypatch: pytes
         _write(_output(service, tls_ca=str(authority.certificate)), _stream(1).transactions)
         _write(_output(service, tls="require"), _stream(1).transactions)
         assert len(service.requests) == 2
+
+
+def test_keys_of_bootstraps_and_controls_differ(service: Service) -> None:
+    """A service that has seen the rows of one bootstrap must not take those of the next for repeats."""
+    stream = Stream(ID)
+    stream.insert(id="1")
+    event = stream.commit()
+    control = stream.control(ControlKind.SCHEMA)
+    read = [replace(one, op="r", origin="state") for one in event.events]
+    rows = [replace(event, events=read, bootstrap=name) for name in ("a1", "b2")]
+    _write(_output(service, batch=1), [event, control, *rows])
+    keys = [headers["Idempotency-Key"] for headers, _ in service.requests]
+    assert len(set(keys)) == 4
+    assert keys[2] == f"shop:a1:{event.position}-a1:{event.position}"

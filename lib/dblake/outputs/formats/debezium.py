@@ -3,8 +3,9 @@
 Place: the format ``debezium``. Guarantee: fields, types and names are those of Debezium's connectors for PostgreSQL,
 MySQL and MariaDB as Kafka Connect's JsonConverter writes them, with or without schemas. What differs, because the lake
 holds other facts than a connector does, is stated in docs/outputs.md: a column that was not sent is Debezium's
-placeholder if it is text and absent otherwise; ``transaction`` is null; a fill is an update. Tombstones are left to the
-output ``kafka``, control entries have no record.
+placeholder if it is text and absent otherwise, or, with schemas and if it may not be NULL, Debezium's fallback;
+``transaction`` is null; a fill is an update. Tombstones are left to the output ``kafka``; control entries have no
+record.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-create-events
 """
 
@@ -77,8 +78,8 @@ class DebeziumFormat:
         """Return the change event's value."""
         now = time.time_ns()
         payload = {
-            "before": _row(event.before if event.before is not None or event.op != "d" else event.key, event),
-            "after": _row(event.after, event, is_partial=event.op in ("u", "c", "f")),
+            "before": self._row(event.before if event.before is not None or event.op != "d" else event.key, event),
+            "after": self._row(event.after, event, is_partial=event.op in ("u", "c", "f")),
             "source": self._source(event),
             "transaction": None,
             "op": "u" if event.op == "f" else event.op,
@@ -100,6 +101,15 @@ class DebeziumFormat:
     def encode_control(self, control: Control) -> bytes | None:  # noqa: ARG002
         """Return None: Debezium's consumers know no control entries."""
         return None
+
+    def _row(self, image: Image | None, event: Event, *, is_partial: bool = False) -> dict[str, Json] | None:
+        row = _row(image, event, is_partial=is_partial)
+        if row is not None and self._schemas:
+            # A reader of the schema rejects a record without a field that is not optional.
+            for column in event.schema.columns:
+                if column.name not in row and not column.nullable:
+                    row[column.name] = connect_type(column.type).fallback
+        return row
 
     def _record_name(self, event: Event) -> str:
         schema, table = split_qualified(event.table)

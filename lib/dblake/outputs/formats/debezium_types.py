@@ -33,6 +33,15 @@ _MONTH_MICROSECONDS = int(365.25 / 12 * 86_400_000_000)
 _EXACT = Context(prec=2000)
 
 
+#: By logical name, else by type: the fallbacks of Debezium's JdbcValueConverters.
+_FALLBACKS: dict[str, Json] = {
+    "int16": 0, "int32": 0, "int64": 0, "float": 0.0, "double": 0.0, "boolean": False, "string": "", "bytes": "",
+    "struct": {"scale": 0, "value": "AA=="}, "org.apache.kafka.connect.data.Decimal": "AA==",
+    "io.debezium.time.ZonedTimestamp": "1970-01-01T00:00:00Z", "io.debezium.time.ZonedTime": "00:00:00Z",
+    "io.debezium.data.Json": "{}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectType:
     """A column's Connect type, the logical name with its version and parameters, and what makes its JSON of a text."""
@@ -54,6 +63,11 @@ class ConnectType:
         if self.fields:
             out["fields"] = list(self.fields)
         return {**out, "field": field_name}
+
+    @property
+    def fallback(self) -> Json:
+        """What Debezium writes for a column that may not be NULL where the log has no value."""
+        return _FALLBACKS.get(self.name, _FALLBACKS[self.type])
 
 
 def _float(text: str) -> Json:

@@ -3,8 +3,8 @@
 Place: the output of type ``sql``. Guarantee: one transaction of the target applies a whole ``write`` and stores its
 checkpoint, so every transaction of the source takes effect once and whole, whenever the process ends. No event
 overwrites a newer one or brings a deleted row back, also if events are delivered again from an earlier point: the guard
-table beside each table keeps the position of every key, deleted ones included. What a target cannot hold is rejected by
-table, position and column. Which transactions to write is left to ``consume``.
+table beside each table keeps the position of every key, deleted ones included, until a redecode replaces events. What a
+target cannot hold is rejected by table, position and column. Which transactions to write is left to ``consume``.
 """
 
 from __future__ import annotations
@@ -150,7 +150,13 @@ class SqlOutput:
             )
 
     def _apply_control(self, control: Control, bootstraps: _Bootstraps) -> None:
-        if control.kind is ControlKind.BOOTSTRAP_STARTED:
+        if control.kind is ControlKind.REDECODED:
+            # Positions of events that are no longer there must not keep the rows of the bootstrap that follows away.
+            for managed in self._tables.of_source(control.source):
+                if managed.source_table == control.table:
+                    self._target.forget_positions(managed.target)
+                    self._tables.set_floor(managed, None)
+        elif control.kind is ControlKind.BOOTSTRAP_STARTED:
             number = _number_of(bootstraps, control.source) + 1
             bootstraps[control.source] = (number, list(control.details.get("tables", ())))
         elif control.kind is ControlKind.BOOTSTRAP_FINISHED:

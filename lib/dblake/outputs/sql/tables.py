@@ -87,11 +87,11 @@ class TargetTables:
             known = managed.schema_ids | {schema.schema_id}
             self._tables[source, schema.table] = replace(managed, schema_ids=known)
 
-    def set_floor(self, managed: ManagedTable, at: Position) -> ManagedTable:
-        """Record a truncate, in the transaction that carries it out."""
+    def set_floor(self, managed: ManagedTable, at: Position | None) -> ManagedTable:
+        """Record a truncate, or that there was none, in the transaction that carries it out."""
         self._target.execute(
             f"UPDATE {self._target.quote(TABLES)} SET incarnation = %s, lsn = %s, seq = %s WHERE name = %s",
-            (at.incarnation, at.lsn, at.seq, managed.target.name),
+            (at and at.incarnation, at and at.lsn, at and at.seq, managed.target.name),
         )
         changed = replace(managed, floor=at)
         self._tables[managed.source, managed.source_table] = changed

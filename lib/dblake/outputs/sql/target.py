@@ -3,7 +3,7 @@
 Place: base of ``postgres`` and ``mysql``. A staged set is a temporary table with the columns ``c0``, ``c1``, … of the
 target's table, ``STAGE_COLUMNS`` and one row per key. The guard table beside each table has one row per key that the
 output has ever written, deleted ones included: the position of its newest event. Guarantee: no statement lets an event
-overwrite a newer one, or brings a deleted row back.
+overwrite a newer one, or brings a deleted row back, unless ``forget_positions`` was called.
 """
 
 from __future__ import annotations
@@ -199,6 +199,10 @@ class Target(ABC):
             f"{self._match('a', keys, 'b', table.guard_key)} AND {position('b')} <= {literal(at)}",
         )
         self.execute(f"DELETE FROM {table.guard} WHERE ({', '.join(POSITION)}) <= {literal(at)}")
+
+    def forget_positions(self, table: TargetTable) -> None:
+        """Let any event of each key apply, whatever was applied before."""
+        self.execute(f"UPDATE {table.guard} SET {', '.join(f'{name} = 0' for name in POSITION)}")
 
     def delete_unseen(self, table: TargetTable, at: Position, seen: int) -> None:
         """Delete the rows that a bootstrap, complete at a position, did not deliver."""
