@@ -1,14 +1,15 @@
 """The events table as of one Delta version: which batches it holds, and its selected rows in order of position.
 
 Place: between the lake and ``stream``. Files are skipped by their statistics in the Delta log (batch, position, table),
-row groups by those in their footers; keys are tested before images are read. Guarantee: rows come from complete commits
-of reconcile only, in order of position, in portions that fit in memory.
+row groups by those in their footers; a subscription to a share of the keys reads a row group's images only if one of
+its keys is in the share. Guarantee: rows come from complete commits of reconcile only, in order of position, in
+portions that fit in memory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
 _PORTIONS_AT_MOST = 2
 """A portion that ends with its row groups has at most so many times the bytes, or those of the row groups."""
+_SELECTING = [*POSITION, BATCH, TABLE, "op", "key"]
+"""The columns that ``Wanted.choose`` reads."""
 _BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
 _UNBOUNDED = 2**62
 
@@ -257,15 +260,23 @@ class EventTable:
         return float((size * np.clip(common, 0, None) / (most - least + 1)).sum())
 
     def _read_wanted(self, file: _File, first: int, last: int, wanted: Wanted) -> Iterator[pa.Table]:
-        for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted):
+        def has_wanted(keys: pa.Table) -> bool:
+            return bool(wanted.choose(keys, first, last).any())
+
+        is_shared = wanted.selection.partition is not None
+        for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted, has_wanted if is_shared else None):
             chosen = wanted.choose(rows, first, last)
             if chosen.any():
                 yield as_plain_columns(rows if chosen.all() else rows.filter(pa.array(chosen)), EVENT_COLUMNS.names)
 
     def _read(
-        self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None
+        self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None,
+        has_wanted: Callable[[pa.Table], bool] | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the row groups of a file that may hold rows of some batches and of the selected tables."""
+        """Yield the row groups of a file that may hold rows of some batches and of the selected tables.
+
+        ``has_wanted`` is given the columns of a row group that select rows; where it returns False, no others are read.
+        """
         footer = self._footer(file)
         with open_event_file(self._paths.events, file.path, footer) as parquet:
             for group in range(footer.num_row_groups):
@@ -275,8 +286,15 @@ class EventTable:
                     continue
                 if wanted is not None and not wanted.has_table_between(low.get(TABLE), high.get(TABLE)):
                     continue
-                self.bytes_read += _group_bytes(facts, columns)
-                yield parquet.read_row_group(group, columns, use_threads=False)
+                if has_wanted is None:
+                    yield self._read_group(parquet, group, columns)
+                elif has_wanted(keys := self._read_group(parquet, group, _SELECTING)):
+                    images = self._read_group(parquet, group, [name for name in columns if name not in _SELECTING])
+                    yield pa.table([(keys if name in _SELECTING else images)[name] for name in columns], names=columns)
+
+    def _read_group(self, parquet: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
+        self.bytes_read += _group_bytes(parquet.metadata.row_group(group), columns)
+        return parquet.read_row_group(group, columns, use_threads=False)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

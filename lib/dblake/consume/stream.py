@@ -16,6 +16,7 @@ from dblake.consume.event_rows import EventBuilder
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.consume.model import Control, ControlKind, Event, Transaction
+from dblake.consume.read_ahead import read_ahead
 from dblake.consume.redecodes import ReplacedEvents, replaced_since
 from dblake.consume.schemas import Schemas
 from dblake.consume.start import begin_at, begin_bootstrap
@@ -179,7 +180,7 @@ class SourceStream:
             self._schemas.refresh()
         tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
         wanted = Wanted(cursor.position, waiting.before if waiting else None, self._selection, tables)
-        portions = (rows for _, rows in self.events.read(cursor.batch, wanted))
+        portions = read_ahead(rows for _, rows in self.events.read(cursor.batch, wanted))
         for group in whole_transactions(portions, self._builder):
             for events, batch in group:
                 yield from self._transaction(events, batch)

@@ -1,8 +1,9 @@
 """Write event files, ordered by position and table, and describe them for the events table's Delta log.
 
 Place: end of a reconcile task, and of maintenance's compaction. A file consists of segments, each of about
-``_SEGMENT_BYTES`` in memory and after those before it by position. Within a segment, a table with many events has row
-groups of its own, ordered by position, so a reader of one table skips the others; the rest share row groups.
+``_SEGMENT_BYTES`` in memory, of whole batches where these are smaller, and after those before it by position. Within a
+segment, a table with many events has row groups of its own, ordered by position, so a reader of one table skips the
+others; the rest share row groups.
 Guarantee: statistics bound every value, so readers skip files and row groups by position, table, commit time, batch
 and transaction, and a segment fits in a reader's memory, however wide its rows. A file becomes visible only with the
 Delta commit that names it: the description (path, size, statistics) passes from the process that wrote the file to the
@@ -58,7 +59,7 @@ _POSITION = (INCARNATION, LSN, SEQ)
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 16 << 20
 _SEGMENT_BYTES = 64 << 20
-_GROUPED_BYTES = 1 << 20
+_GROUPED_BYTES = 512 << 10
 """A table with so many bytes of images in a segment has row groups of its own there."""
 _MEASURED_BYTES = 1 << 20
 """A segment ends within so many bytes of its size."""
@@ -110,8 +111,8 @@ class EventFileWriter:
         return self
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        if failure is None:
-            self._write_segment()
+        if failure is None and self._waiting:
+            self._write_segment(pa.concat_tables(self._waiting))
         self._writer.close()
         if failure is None:
             size = self._files.get_file_info(self._path).size
@@ -123,16 +124,17 @@ class EventFileWriter:
             self._waiting.append(part)
             self._bytes += part.nbytes
             if self._bytes >= _SEGMENT_BYTES:
-                self._write_segment()
+                waiting = pa.concat_tables(self._waiting)
+                # A reader of some batches reads the segments that they are in: it ends with a batch, if it has several.
+                end = _last_change(waiting[BATCH].to_numpy())
+                self._write_segment(waiting.slice(0, end))
+                self._waiting, self._bytes = [waiting.slice(end)], waiting.slice(end).nbytes
 
-    def _write_segment(self) -> None:
-        if self._waiting:
-            segment = pa.concat_tables(self._waiting)
-            self._bounds.add(segment)
-            for events in group_by_table(segment, _GROUPED_BYTES):
-                for rows in _split(events, _ROW_GROUP_BYTES):
-                    self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
-        self._waiting, self._bytes = [], 0
+    def _write_segment(self, segment: pa.Table) -> None:
+        self._bounds.add(segment)
+        for events in group_by_table(segment, _GROUPED_BYTES):
+            for rows in _split(events, _ROW_GROUP_BYTES):
+                self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
 
 
 def group_by_table(events: pa.Table, least_bytes: int) -> Iterator[pa.Table]:
@@ -151,6 +153,12 @@ def group_by_table(events: pa.Table, least_bytes: int) -> Iterator[pa.Table]:
             yield grouped.slice(end - count, count)
     if others.any():
         yield events.filter(pa.array(others[codes]))
+
+
+def _last_change(values: np.ndarray) -> int:
+    """Return where the last run of equal values begins; the number of values if all are equal."""
+    changes = np.flatnonzero(values[1:] != values[:-1])
+    return int(changes[-1]) + 1 if len(changes) else len(values)
 
 
 def _split(events: pa.Table, size: int) -> Iterator[pa.Table]:

@@ -11,6 +11,7 @@ import pytest
 from dblake.consume import event_table
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
+from dblake.consume.partition import Partition
 from dblake.core.position import Position
 from dblake.events import files
 from tests.support.plain_lake import PlainLake, event_rows
@@ -63,3 +64,8 @@ def test_reader_of_one_table_skips_row_groups_of_others(
     assert batches == [1 + n // 50 for n in range(500)]
     assert of_one == [1 + n // 50 for n in range(500) if n % 10 == 7]
     assert bytes_of_one < all_bytes / 9
+    # Keys have no statistics: those of all tables are read, and the images of this one.
+    share = Selection(("public.*",), {}, Partition("mod", 10, (7,)))
+    of_share, bytes_of_share = read(lake, Wanted(Position(1, 0), None, share, every.tables))
+    assert of_share == of_one
+    assert bytes_of_one < bytes_of_share < all_bytes / 7
