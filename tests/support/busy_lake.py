@@ -23,7 +23,7 @@ from dblake.lake.tables import create_table, open_table
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from dblake.verification.ledger import ChunkResult, Round, append_results
-from tests.support.plain_lake import PlainLake
+from tests.support.plain_lake import PlainLake, date_commit
 
 MINUTE = timedelta(minutes=1)
 _OPERATIONS = np.array(["c", "u", "u", "d"])
@@ -82,15 +82,19 @@ def build_busy_lake(
     root: Path | Location, store: FileProgress, counts: Mapping[str, np.ndarray], end: datetime, *, batches: int = 30,
     verified: int = 1000,
 ) -> PlainLake:
-    """Make a source ``shop``: events up to ``end``, batches a minute apart, steps of state, a dead letter.
+    """Make a source ``shop``: events up to ``end``, batches a minute apart, steps of events and state, a dead letter.
 
     Every third of the first ``verified`` tables was verified.
     """
     lake = PlainLake(root)
-    lake.append(events_of(counts, end), batches)
     for batch in range(1, batches + 1):
         at = end - (batches - batch) * MINUTE
         land(lake.paths, batch, at - timedelta(seconds=2), at)
+        if batch == batches:
+            lake.append(events_of(counts, end), batches)
+            date_commit(lake.paths.events, at + timedelta(seconds=20))
+        elif batch % 5 == 0:
+            lake.reach_events(batch, at + timedelta(seconds=20))
         if batch % 5 == 0:
             reach_state(lake.paths, batch, at + timedelta(seconds=40), counts)
     for number, table in enumerate(counts):

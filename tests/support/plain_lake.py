@@ -6,6 +6,7 @@ whose ``Lake`` writes the same with Spark.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,9 @@ from deltalake import write_deltalake
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.events.files import EVENT_COLUMNS, write_event_file
+from dblake.events.files import EVENT_COLUMNS, EventFile, write_event_file
+from dblake.lake.batch_times import note_batches
+from dblake.lake.files import filesystem
 from dblake.lake.frontier import append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, commit_files
@@ -50,8 +53,18 @@ class PlainLake:
         """Append events in order with the columns of EVENT_COLUMNS, all of one batch."""
         create_table(self.paths.events, pa.schema(EVENT_COLUMNS))
         file = write_event_file(self.paths.events, events.combine_chunks().to_batches())
-        application = Application.reconcile(self.paths.source)
-        commit_files(self.paths.events, open_table(self.paths.events), application, batch, [file])
+        self._commit(batch, [file])
+
+    def reach_events(self, batch: int, at: datetime) -> None:
+        """Commit all batches up to one, without an event, as if at a time."""
+        create_table(self.paths.events, pa.schema(EVENT_COLUMNS))
+        self._commit(batch, [])
+        date_commit(self.paths.events, at)
+
+    def _commit(self, batch: int, files: Sequence[EventFile]) -> None:
+        table, application = open_table(self.paths.events), Application.reconcile(self.paths.source)
+        notes = note_batches((table.transaction_version(application) or 0) + 1, batch)
+        commit_files(self.paths.events, table, application, batch, files, notes)
 
     def fold(self, until: int) -> None:
         """Fold all events up to a batch into state and append a frontier row."""
@@ -73,6 +86,19 @@ class PlainLake:
             versions[table] = outcome.version
         frontier = type(done)(until, Position(*newest), versions, {})
         append_frontier(self.paths, frontier)
+
+
+def date_commit(path: str, at: datetime) -> None:
+    """Change the time of a table's newest commit."""
+    system, folder = filesystem(path)
+    entry = f"{folder.rstrip('/')}/_delta_log/{open_table(path).version():020}.json"
+    with system.open_input_stream(entry) as stream:
+        actions = [json.loads(line) for line in stream.read().decode().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] = int(at.timestamp() * 1000)
+    with system.open_output_stream(entry) as stream:
+        stream.write("\n".join(map(json.dumps, actions)).encode())
 
 
 def event_rows(schema: TableSchema, batch: int, events: Sequence[Event]) -> pa.Table:

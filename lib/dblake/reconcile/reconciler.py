@@ -24,6 +24,7 @@ from dblake.core.schema import TableSchema
 from dblake.decode.columns import DELETE, FILL, READ
 from dblake.events.files import PRUNED_BY
 from dblake.events.schema import DUMP, EVENTS, WINDOWS
+from dblake.lake.batch_times import note_batches
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files
@@ -167,10 +168,13 @@ class Reconciler:
                     f"another reconcile of this source has appended events up to batch {current}",
                     next_step="run one at a time; this one may be started again",
                 )
+            notes = note_batches(done + 1, last)
+            if written.withheld:
+                notes[_WITHHELD] = json.dumps(dict(written.withheld))
             try:
                 commit_files(
                     self._paths.events, table.delta, Application.reconcile(self._paths.source), last, written.files,
-                    {_WITHHELD: json.dumps(dict(written.withheld))} if written.withheld else {},
+                    notes,
                 )
             except TableUnavailable:
                 if self._newest_run() != self._run:

@@ -1,8 +1,9 @@
-"""The history of lag: how old the oldest change was when it reached landing, and state, per bucket of time.
+"""The history of lag: how old the oldest change was when it reached landing, events and state, per bucket of time.
 
-Place: between landing, the frontier and the page. A batch of landing has the time at which it landed, a row of the
-frontier the time at which state held a batch; both are compared with the commit time of the oldest change that they
-brought. Events have no time of their own: their lag is between the two. Guarantee: no payload is read.
+Place: between landing, the log of events, the frontier and the page. A batch of landing has the time at which it
+landed, a commit to events the time at which it appended batches, a row of the frontier the time at which state held a
+batch; each is compared with the commit time of the oldest change that it brought. Guarantee: no payload is read, and a
+batch whose commit to events is not known has no lag of events.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dblake.lake.batch_times import read_batch_times
 from dblake.lake.layout import Paths
 from dblake.lake.query import instant, query_arrow
 from dblake.lake.tables import find_table
@@ -21,7 +23,8 @@ from dblake.report.scan import open_connection, rows_since
 
 _SCHEMA = pa.schema([LANDING.field(name) for name in ("batch", "kind", "committed_at", "landed_at")])
 _FRONTIER = pa.schema([("batch", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
-_STAGES = {"landing": "max(landed_at - oldest)", "state": 'max("at" - oldest_change)'}
+_CHANGE_LAG = 'max("at" - oldest_change)'
+_STAGES = {"landing": "max(landed_at - oldest)", "events": _CHANGE_LAG, "state": _CHANGE_LAG}
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class LagHistory:
 
 
 def read_lag_history(paths: Paths, period: Period) -> LagHistory:
-    """Return the lag of landing and state in each shown bucket."""
+    """Return the lag of landing, events and state in each shown bucket."""
     stages = {name: np.full(period.shown, np.nan) for name in _STAGES}
     landing = find_table(paths.landing)
     if landing is None:
@@ -46,9 +49,14 @@ def read_lag_history(paths: Paths, period: Period) -> LagHistory:
             "WHERE landed_at >= $1 AND committed_at IS NOT NULL GROUP BY batch",
             [period.start],
         )
+        connection.register("appended", read_batch_times(paths.events, period.start))
         connection.register("reached", _read_steps(paths, period))
         steps = {
             "landing": ("landed", "landed_at"),
+            # Earlier batches may have arrived with a commit that is not known.
+            "events": (
+                "landed ASOF JOIN appended ON landed.batch <= appended.batch WHERE landed.batch >= first", '"at"',
+            ),
             "state": ("landed ASOF JOIN reached ON landed.batch <= reached.batch", '"at"'),
         }
         for name, (source, time) in steps.items():

@@ -26,7 +26,7 @@ _AGES = ((3600, "under an hour", "age1"), (86400, "under a day", "age2"), (60480
 
 
 def build_lag(report: Report) -> Html:
-    """Return how old changes were when they reached landing and state."""
+    """Return how old changes were when they reached landing, events and state."""
     lines = {name: values.copy() for name, values in report.lag.stages.items()}
     stages, late = report.document["stages"], report.limits.late_seconds
     for name, values in lines.items():
@@ -36,7 +36,7 @@ def build_lag(report: Report) -> Html:
             values[-1] = np.fmax(values[-1], lag)
     known = np.concatenate(list(lines.values()))
     known = known[~np.isnan(known)]
-    title = tag("h2", "Lag: commit at the source to landing and state")
+    title = tag("h2", "Lag: commit at the source to landing, events and state")
     if not len(known):
         return tag("section", title, tag("p", "Nothing has landed in this period.", cls="empty"), id="lag")
     greatest = max(float(known.max()), late)
@@ -48,7 +48,7 @@ def build_lag(report: Report) -> Html:
     legend = [tag("span", tag("i", cls=f"key {name}"), name, _typical(values)) for name, values in lines.items()]
     legend.append(tag("span", tag("i", cls="key limit"), f"late after {format_duration(late)}"))
     plot = line_plot(heights, time_ticks(report.period), lag_ticks(greatest), lag_height(late, top),
-                     label="Lag of landing and state over time, on a logarithmic scale")
+                     label="Lag of landing, events and state over time, on a logarithmic scale")
     note = "The oldest change that each commit brought; the worst commit of each bucket. Logarithmic scale."
     return tag("section", title, tag("p", *legend, cls="legend"), tag("figure", plot, cls="card"),
                tag("p", note, cls="note"), id="lag")

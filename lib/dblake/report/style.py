@@ -11,6 +11,7 @@ STYLE = """
   color-scheme: light dark;
   --bg: #f3f5f8; --card: #fff; --text: #17202b; --muted: #546171; --line: #dbe1e8; --soft: #e9edf2;
   --inserts: #17937f; --updates: #3f7fdb; --deletes: #8a5fd0; --landing: #17937f; --state: #3f7fdb;
+  --events: #23355c;
   --severe: #b8233a; --minor: #8f5600; --good: #156f41; --drop: #b8233a; --spike: #8f5600;
   --severe-bg: #fcebed; --minor-bg: #fdf2dc; --good-bg: #e4f5ec; --drop-bg: #f6c6cc; --spike-bg: #f9dca4;
   --age1: #17937f; --age2: #5db8a8; --age3: #a9d6cd; --age4: #d9a441; --never: #c2cad4;
@@ -19,6 +20,7 @@ STYLE = """
   :root {
     --bg: #0e1319; --card: #161d26; --text: #e3e9f0; --muted: #9aa8b8; --line: #2a3542; --soft: #212b37;
     --inserts: #2fb59f; --updates: #669ff0; --deletes: #ab88ee; --landing: #2fb59f; --state: #669ff0;
+    --events: #e0d0ff;
     --severe: #ff8591; --minor: #f0b552; --good: #57cf92; --drop: #ff8591; --spike: #f0b552;
     --severe-bg: #3a1a20; --minor-bg: #362810; --good-bg: #12301f; --drop-bg: #6b2a34; --spike-bg: #5f461a;
     --age1: #2fb59f; --age2: #24806f; --age3: #1d5248; --age4: #b98a34; --never: #465362;
@@ -128,8 +130,9 @@ svg .limit { stroke: var(--minor); stroke-dasharray: 5 4; stroke-width: 1.5; }
 .area.dumped, .area.spark { fill: var(--updates); stroke: var(--updates); }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .dots { fill: none; stroke-width: 5; stroke-linecap: round; }
-.landing { stroke: var(--landing); } .state { stroke: var(--state); }
-.key.landing { background: var(--landing); } .key.state { background: var(--state); }
+.landing { stroke: var(--landing); } .events { stroke: var(--events); } .state { stroke: var(--state); }
+.key.landing { background: var(--landing); } .key.events { background: var(--events); }
+.key.state { background: var(--state); }
 .band { stroke: none; }
 .band.drop, .key.drop { fill: var(--drop-bg); background: var(--drop-bg); }
 .band.spike, .key.spike { fill: var(--spike-bg); background: var(--spike-bg); }

@@ -34,6 +34,7 @@ def test_report_reads_warehouse_on_s3(s3: S3Server, tmp_path: Path) -> None:
     assert made.operations.tables == ["public.broken", "public.busy"]
     assert made.operations.shown.sum(axis=1).tolist() == [1500, 3000]
     assert list(made.episodes) == [0]
+    assert np.nanmax(made.lag.stages["events"]) == 262
     assert np.nanmax(made.lag.stages["state"]) == 282
     assert "public.broken" in render_page(made)
     assert len(requests) <= _MAX_REQUESTS

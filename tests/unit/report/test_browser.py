@@ -53,6 +53,11 @@ return {
   scroll: root.scrollWidth, width: innerWidth, dark: matchMedia('(prefers-color-scheme: dark)').matches,
   background: light(behind(document.body)), text: document.body.innerText, pale, wide, crossing,
   plots: [...document.querySelectorAll('figure svg')].map(e => [e.clientWidth, e.clientHeight]),
+  lines: [...document.querySelectorAll('#lag path.line')].map(e => {
+    const color = getComputedStyle(e).stroke, key = document.querySelector('#lag .key.' + e.classList[1]);
+    const [a, b] = [light(color), light(behind(e.closest('.card')))].sort((x, y) => y - x);
+    return [e.classList[1], color, getComputedStyle(key).backgroundColor, (a + 0.05) / (b + 0.05)];
+  }),
   bands: document.querySelectorAll('figure .band.drop, figure .band.spike').length,
 };
 """
@@ -106,5 +111,8 @@ def test_page_is_readable(page: str, tmp_path: Path, width: int, dark: bool) -> 
         texts = ["2 open problems", "2 tables with drops or spikes", "public.customers", "drop ", "spike ",
                  "<b>ß</b>", "row_security", "Lag", "Dumps", "Verification", "dead letters".upper()]
         assert found["bands"] >= 2
+        assert [name for name, *_ in found["lines"]] == ["landing", "events", "state"]
+        assert len({color for _, color, *_ in found["lines"]}) == 3
+        assert all(color == key and contrast >= 3 for _, color, key, contrast in found["lines"])
     missing = [text for text in texts if text.lower() not in found["text"].lower()]
     assert missing == []

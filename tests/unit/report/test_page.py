@@ -186,14 +186,42 @@ def test_lag_history_has_the_oldest_change_of_each_step(tmp_path: Path) -> None:
     landing = lag["landing"][~np.isnan(lag["landing"])]
     # Batches land a minute apart, two seconds after their commits; state takes five at a time, 40 s later.
     assert set(landing.tolist()) == {2.0}
+    # Events take five at a time, too, 20 s later.
+    events = lag["events"][~np.isnan(lag["events"])]
+    assert set(events.tolist()) == {4 * 60 + 22.0}
     state = lag["state"][~np.isnan(lag["state"])]
     assert set(state.tolist()) == {4 * 60 + 42.0}
     land(lake.paths, 31, NOW - timedelta(minutes=20), NOW - timedelta(minutes=10), NOW - timedelta(minutes=11))
     land(lake.paths, 32, NOW - timedelta(minutes=1), NOW - timedelta(minutes=1), kind="heartbeat")
+    lake.reach_events(32, NOW - timedelta(seconds=50))
     reach_state(lake.paths, 32, NOW - timedelta(seconds=30), ["public.t"])
     lag = build(tmp_path).lag.stages
     assert np.nanmax(lag["landing"]) == 600
+    assert np.nanmax(lag["events"]) == 1150
     assert np.nanmax(lag["state"]) == 1170
+
+
+def test_lag_of_events_without_known_commit_is_not_plotted(tmp_path: Path) -> None:
+    """A later commit does not stand for one of a version that noted no batches."""
+    lake = PlainLake(tmp_path / "warehouse")
+    for batch, minutes in ((1, 90), (2, 60), (3, 30)):
+        land(lake.paths, batch, NOW - timedelta(minutes=minutes), NOW - timedelta(minutes=minutes))
+    lake.append(events_of({"public.t": np.ones(120, np.int64)}, NOW), 1)
+    record_batch(lake.paths.events, Application.reconcile("shop"), 2)
+    lake.reach_events(3, NOW - timedelta(minutes=20))
+    lag = build(tmp_path).lag.stages["events"]
+    assert lag[~np.isnan(lag)].tolist() == [600]
+
+
+def test_page_names_lag_of_each_stage(tmp_path: Path) -> None:
+    build_busy_lake(tmp_path / "warehouse", store_of(tmp_path), {"public.t": np.ones(30, np.int64)}, NOW)
+    page = render_page(build(tmp_path))
+    text = Texts(page).text
+    for stage, lag in (("landing", "2.0 s"), ("events", "4 min"), ("state", "5 min")):
+        assert f"{stage} (median {lag}, worst {lag})" in text
+        assert f'class="line {stage}"' in page and f".{stage} {{ stroke: var(--{stage}); }}" in page
+        # Once for the light scheme, once for the dark one.
+        assert len(set(re.findall(rf"--{stage}: (#\w+);", page))) == 2
 
 
 def test_job_writes_one_page_with_all_sections(conf: Path, tmp_path: Path) -> None:
