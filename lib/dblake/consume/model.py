@@ -84,7 +84,8 @@ class Transaction:
     """A whole transaction of the source, rows of one chunk or of a bootstrap, or (without events) a control entry.
 
     ``position`` is that of its last event; a subscription that resumes from it continues with the next transaction.
-    ``events`` may be backed by a temporary file: iterate over it rather than copying it.
+    ``events`` may be backed by a temporary file: iterate over it rather than copying it. ``partition`` is the number of
+    the hash partition that a group delivers: of the transaction's rows, ``events`` has those of that partition.
     """
 
     source: str
@@ -92,6 +93,7 @@ class Transaction:
     committed_at: datetime | None
     events: Sequence[Event] = ()
     control: Control | None = None
+    partition: int | None = None
     make_checkpoint: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @property

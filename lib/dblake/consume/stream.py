@@ -8,7 +8,7 @@ names the reason and a bootstrap follows: a consumer never meets a silent hole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dblake.consume.cursor import Cursor
@@ -93,7 +93,7 @@ class SourceStream:
             raise ConsumeError(
                 f"source {self.source}: events end at batch {events.batch}, before the checkpoint's batch "
                 f"{cursor.batch}: the tables were replaced, or restored from a backup",
-                next_step="begin with --from bootstrap",
+                next_step="begin with --from bootstrap; in a group, with another `group.url`",
             )
         replaced: list[ReplacedEvents] = []
         if events.run > cursor.run:
@@ -116,6 +116,8 @@ class SourceStream:
         self._advance(following)
 
     def _control(self, kind: ControlKind, cursor: Cursor, table: str | None = None, **details: Any) -> Step:
+        if self._selection.partition is not None:
+            details["partition"] = asdict(self._selection.partition)
         control = Control(kind, self.source, cursor.position, table, details)
         return Transaction(self.source, cursor.position, None, (), control), cursor
 

@@ -1,9 +1,9 @@
 """Send events to a web service: POST requests of JSON lines, with an idempotency key.
 
 Place: the output of type ``http``. Guarantee: when ``write`` returns, the service has acknowledged every record with a
-status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source and
-the first and last position in it: a service that records the last position, or the key, applies every event once. After
-a failure, ``consume`` delivers again from the last checkpoint.
+status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source, in a
+group also the partition, and the first and last position in it: a service that records the last position, or the key,
+applies every event once. After a failure, ``consume`` delivers again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _REFUSES_CONTENT = frozenset((400, 413, 415, 422))
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One line: an event, or a control entry."""
+    """One line: an event, or a control entry. ``stream`` is what its positions rise in: a source, or a partition."""
 
     body: bytes
     item: Event | Control
+    stream: str
 
 
 class HttpOutput:
@@ -94,14 +95,16 @@ class HttpOutput:
     def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:
         """Yield the records of each transaction, without those that a rejected write has delivered already."""
         for transaction in transactions:
+            number = transaction.partition
+            stream = transaction.source if number is None else f"{transaction.source}/{number}"
             if transaction.control:
                 body = self._format.encode_control(transaction.control)
-                yield [] if body is None else [_Record(body, transaction.control)]
+                yield [] if body is None else [_Record(body, transaction.control, stream)]
             records = []
             for event in transaction.events:
                 body = self._format.encode(event) if _identity(event) not in self._delivered else None
                 if body is not None:
-                    records.append(_Record(body, event))
+                    records.append(_Record(body, event, stream))
                 if len(records) >= self._batch:
                     yield records
                     records = []
@@ -165,11 +168,11 @@ class HttpOutput:
 
 
 def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[list[_Record]]:
-    """Join records to requests of one source; a transaction is divided only if it is larger than a request."""
+    """Join records to requests of one stream; a transaction is divided only if it is larger than a request."""
     request: list[_Record] = []
     for records in transactions:
         if request and records and (
-            len(request) + len(records) > limit or records[0].item.source != request[0].item.source
+            len(request) + len(records) > limit or records[0].stream != request[0].stream
         ):
             yield request
             request = []
@@ -184,8 +187,8 @@ def _identity(item: Event | Control) -> object:
 
 
 def _key(records: Sequence[_Record]) -> str:
-    first, last = records[0].item, records[-1].item
-    return f"{first.source}:{first.position}-{last.position}"
+    first, last = records[0], records[-1]
+    return f"{first.stream}:{first.item.position}-{last.item.position}"
 
 
 def _retry_after(header: str | None, default: float) -> float:
