@@ -43,7 +43,8 @@ def subscribe(
     """Deliver changes in commit order, whole transactions, at least once.
 
     Begins with a bootstrap: all rows of state as of one position, then every change after it. Runs until SIGTERM unless
-    bounded, and continues from its checkpoint when it is started again. docs/consumers.md is the contract.
+    bounded, and continues from its checkpoint when it is started again. docs/consumers.md is the contract. Processes of
+    an output with `group` share its keys, without --from and --checkpoint: docs/outputs.md.
     """
     with stop_requested() as stop:
         counts = run_subscribe(

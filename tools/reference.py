@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dblake.config import Config
-from dblake.config.outputs import OUTPUT_TYPES, OutputConfig, PartitionConfig
+from dblake.config.outputs import OUTPUT_TYPES, GroupConfig, OutputConfig, PartitionConfig
 from dblake.mask.rules import Rule
 
 _HEAD = """# Configuration
@@ -39,6 +39,7 @@ def _output_lines() -> Iterator[str]:
     """Yield the keys that all outputs share, then those of each type."""
     yield from _table_lines("outputs.NAME", OutputConfig, OutputConfig.model_fields)
     yield from _table_lines("outputs.NAME.partition", PartitionConfig, PartitionConfig.model_fields)
+    yield from _table_lines("outputs.NAME.group", GroupConfig, GroupConfig.model_fields)
     for model in OUTPUT_TYPES.values():
         own = {name: field for name, field in model.model_fields.items() if name not in OutputConfig.model_fields}
         kind = own.get("type")

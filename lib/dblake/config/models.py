@@ -60,6 +60,14 @@ class Config(Section):
                 raise ValueError(f"{name}: a name has a to z, 0 to 9, _ and -, and begins with a letter")
         return given
 
+    @field_validator("outputs")
+    @classmethod
+    def _require_zookeeper(cls, given: dict[str, AnyOutput], info: ValidationInfo) -> dict[str, AnyOutput]:
+        for name, output in given.items():
+            if output.group and not output.group.url and info.data.get("progress", "").startswith("file:"):
+                raise ValueError(f"{name}: because progress is a file, group needs url, zookeeper://host:2181/path")
+        return given
+
     @field_validator("warehouse")
     @classmethod
     def _resolve_warehouse(cls, given: str, info: ValidationInfo) -> str:

@@ -16,6 +16,7 @@ from dblake.config.file import ConfigFile
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section
 from dblake.core.names import TableFilter
+from dblake.core.zookeeper_url import ZookeeperUrl
 
 OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
 WEB_ADDRESS = r"^https?://"
@@ -44,6 +45,26 @@ class PartitionConfig(Section):
         return self
 
 
+class GroupConfig(Section):
+    """A consumer group: processes of `subscribe --output NAME` share the output's keys through ZooKeeper."""
+
+    partitions: int = Field(
+        ge=1, description="Number of hash partitions of the keys; it is fixed, and bounds the number of processes."
+    )
+    url: str | None = Field(
+        None,
+        description="zookeeper://host:2181/path, with the parameters of `progress`; the group's nodes are below it by "
+                    "source and output. null: `progress`.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _resolve_url(cls, given: str | None, info: ValidationInfo) -> str | None:
+        if given is None:
+            return None
+        return str(ZookeeperUrl.parse(given).resolve_paths(ConfigFile.of(info.context).beside))
+
+
 class OutputConfig(Section):
     """What all outputs have in common."""
 
@@ -63,6 +84,9 @@ class OutputConfig(Section):
         description="Where the first run begins: bootstrap, now, a position or a commit time.",
     )
     partition: PartitionConfig | None = Field(None, description="Share of the keys delivered; null: all.")
+    group: GroupConfig | None = Field(
+        None, description="Several processes share the output; instead of `partition`. null: one process."
+    )
     max_events: int = Field(
         5000, ge=1, description="Events after which a write begins, about; a transaction is never divided."
     )
@@ -95,12 +119,19 @@ class OutputConfig(Section):
             if name not in OutputConfig.model_fields and name not in ("type", "password")
         }
 
-    def as_target(self, make_partition: Callable[..., Any]) -> dict[str, Any]:
+    def as_target(self, make_partition: Callable[..., Any], make_group: Callable[..., Any]) -> dict[str, Any]:
         """Return all settings as keyword arguments of ``outputs.target.Target``."""
         shared = {name: without_secrets(getattr(self, name)) for name in OutputConfig.model_fields}
         partition = make_partition(**self.partition.model_dump()) if self.partition else None
+        group = make_group(**self.group.model_dump()) if self.group else None
         own = {"kind": self.kind, "settings": self.own_settings(), "secrets": self.secrets()}
-        return {**shared, **own, "partition": partition}
+        return {**shared, **own, "partition": partition, "group": group}
+
+    @model_validator(mode="after")
+    def _require_one_division(self) -> OutputConfig:
+        if self.group and self.partition:
+            raise ValueError("partition and group exclude each other: a group assigns its partitions itself")
+        return self
 
     @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)
     @classmethod

@@ -44,12 +44,15 @@ def open_subscription(
 def open_group(
     sources: Sequence[Paths], *, group: str, partitions: int, tables: Sequence[str] = ("*.*",),
     columns: Mapping[str, Sequence[str]] | None = None, start: str = "bootstrap",
-    schemas: Mapping[str, TableSchema] | None = None, stop: threading.Event | None = None,
+    schemas: Mapping[str, TableSchema] | None = None, until_caught_up: bool = False,
+    stop: threading.Event | None = None,
 ) -> GroupSubscription:
     """Return this process's part of a consumer group; use it in a ``with`` block.
 
     ``group`` is a URL ``zookeeper://host:port/path`` of the group alone. Its members share ``partitions`` hash
-    partitions of the keys, each with its own checkpoint there. Raises ConfigError for an invalid URL or pattern.
+    partitions of the keys, each with its own checkpoint there. Iteration ends when ``stop`` is set, or, with
+    ``until_caught_up``, after what events hold of the partitions that are this member's. Raises ConfigError for an
+    invalid URL or pattern.
     """
     from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
     from dblake.consume.zookeeper.membership import ZookeeperMembership
@@ -58,7 +61,9 @@ def open_group(
         server = ZookeeperUrl.parse(group)
     except ValueError as error:
         raise ConfigError(f"group: {error}", next_step="correct the URL") from None
-    settings = SubscriptionSettings(Selection(tables, columns or {}), start, schemas=schemas or {})
+    settings = SubscriptionSettings(
+        Selection(tables, columns or {}), start, until_caught_up=until_caught_up, schemas=schemas or {}
+    )
 
     def open_partition(number: int) -> ZookeeperCheckpoint:
         return ZookeeperCheckpoint(replace(server, root=f"{server.root}/partitions/{number}"), takes_over=True)

@@ -84,7 +84,8 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
     if known != selection:
         raise ConfigError(
             f"the checkpoint in {where} belongs to other tables, columns or another partition",
-            next_step="begin with --from bootstrap, or with a point if earlier rows are not needed",
+            next_step="begin with --from bootstrap, or with a point if earlier rows are not needed; in a group, with "
+                      "another `group.url`",
         )
     return cursors
 

@@ -26,11 +26,14 @@ class Membership(Protocol):
     def lost(self) -> bool:
         """Return True if membership has ended: all partitions belong to others."""
 
+    def is_settled(self) -> bool:
+        """Return True once no listed member can have died before this one joined."""
+
     def acquire(self, partition: int) -> bool:
         """Take a partition; return False while another member owns it."""
 
     def release(self, partition: int) -> None:
-        """Give a partition back."""
+        """Give a partition back; do nothing if another member owns it."""
 
     def leave(self) -> None:
         """End membership, and release everything."""

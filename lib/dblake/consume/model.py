@@ -85,7 +85,8 @@ class Transaction:
 
     ``position`` is that of its last event; a subscription that resumes from it continues with the next transaction.
     ``events`` may be backed by a temporary file: iterate over it rather than copying it. ``bootstrap`` identifies the
-    bootstrap that it is part of; it is empty outside one.
+    bootstrap that it is part of; it is empty outside one. ``partition`` is the number of the hash partition that a
+    group delivers: of the transaction's rows, ``events`` has those of that partition.
     """
 
     source: str
@@ -94,6 +95,7 @@ class Transaction:
     events: Sequence[Event] = ()
     control: Control | None = None
     bootstrap: str = ""
+    partition: int | None = None
     make_checkpoint: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @property

@@ -8,7 +8,7 @@ names the reason and a bootstrap follows: a consumer never meets a silent hole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dblake.consume.cursor import Cursor
@@ -118,12 +118,14 @@ class SourceStream:
     def _replaced(self, reason: str) -> ConsumeError:
         return ConsumeError(
             f"source {self.source}: {reason}: the tables were replaced, or restored from a backup",
-            next_step="begin with --from bootstrap",
+            next_step="begin with --from bootstrap; in a group, with another `group.url`",
         )
 
     def _control(
         self, kind: ControlKind, cursor: Cursor, table: str | None = None, bootstrap: str = "", **details: Any
     ) -> Step:
+        if self._selection.partition is not None:
+            details["partition"] = asdict(self._selection.partition)
         control = Control(kind, self.source, cursor.position, table, details)
         return Transaction(self.source, cursor.position, None, (), control, bootstrap), cursor
 

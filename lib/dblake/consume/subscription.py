@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
@@ -27,8 +27,10 @@ from dblake.core.errors import DblakeError, UsageError
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 
+WARN_SECONDS = 30.0
+"""Between two warnings while a subscription waits."""
 _POLL_SECONDS = 0.2
-_WARN_SECONDS = 30.0
+_IDLE_SECONDS = 10.0
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Subscription:
                 "a position is of one source, but there are several", next_step="begin at a time, or with a bootstrap"
             )
         self._saved: str | None = None
+        self._next_idle = 0.0
         self._delivered: dict[str, Cursor] = {}
         self._streams: list[SourceStream] = []
         self._rolled_back = False
@@ -107,21 +110,11 @@ class Subscription:
 
         A list is empty when nothing came: a chance to save ``checkpoint()``.
         """
-        batch: list[Transaction] = []
-        size = 0
-        for transaction in self._transactions():
-            if transaction is not None:
-                batch.append(transaction)
-                size += max(len(transaction.events), 1)
-            if transaction is None or size >= max_events:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+        return divide(self._transactions(), max_events)
 
     def _transactions(self) -> Iterator[Transaction | None]:
         """Yield transactions, and None whenever none follows at once."""
-        warned_at = -_WARN_SECONDS
+        warned_at = -WARN_SECONDS
         while not self._stop.is_set():
             self._rolled_back = False
             try:
@@ -138,7 +131,7 @@ class Subscription:
             except DblakeError as error:
                 if not error.retryable or self._settings.until_caught_up:
                     raise
-                if time.monotonic() - warned_at >= _WARN_SECONDS:
+                if time.monotonic() - warned_at >= WARN_SECONDS:
                     logger.warning("%s; waiting", error.what)
                     warned_at = time.monotonic()
             yield None
@@ -151,11 +144,24 @@ class Subscription:
         Everything before it counts as handled and is not delivered again.
         """
         text = self._text(self._delivered) if transaction is None else transaction.checkpoint
+        self._next_idle = time.monotonic() + _IDLE_SECONDS
         if self._store is not None:
             self._store.save(text)
         # Only now: after a failure, a rollback goes back to what is stored.
         self._saved = text
         return text
+
+    def save_idle(self) -> None:
+        """Save the point after everything delivered if nothing was saved for a while.
+
+        It passes batches without selected events, so that the checkpoint does not outlive their retention.
+        """
+        if time.monotonic() >= self._next_idle:
+            self.checkpoint()
+
+    def is_held(self) -> bool:
+        """Return True: there is no group whose members share the rows."""
+        return True
 
     def rollback(self, checkpoint: str | None = None) -> None:
         """Go back to the last checkpoint, or to a given one: the iteration continues with what follows it."""
@@ -217,3 +223,18 @@ class Subscription:
 
     def _text(self, cursors: Mapping[str, Cursor]) -> str:
         return write_checkpoint(cursors, self._settings.selection.identity)
+
+
+def divide(transactions: Iterable[Transaction | None], max_events: int) -> Iterator[list[Transaction]]:
+    """Yield transactions in lists of about ``max_events`` events; a None ends a list, which may be empty."""
+    batch: list[Transaction] = []
+    size = 0
+    for transaction in transactions:
+        if transaction is not None:
+            batch.append(transaction)
+            size += max(len(transaction.events), 1)
+        if transaction is None or size >= max_events:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -2,7 +2,8 @@
 
 Place: between ``consume`` and an output. Guarantee: a checkpoint is saved after ``write`` has returned for everything
 before it, and never passes an event that was neither written nor recorded as a dead letter. After a failure the output
-is opened again and delivery continues from the last checkpoint.
+is opened again and delivery continues from the last checkpoint. A member of a group writes only while its lease is
+valid.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dblake.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.consume.model import Control, ControlKind, Transaction
-from dblake.consume.subscription import Subscription
 from dblake.consume.transactions import WithoutEvents
-from dblake.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable
+from dblake.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable, ProgressUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.transient import transient_reason
 from dblake.lake.layout import Paths
+from dblake.outputs.feed import Feed
 from dblake.outputs.metrics import DeliveryCounts, write_delivery_metrics
 from dblake.outputs.protocol import Output
 
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 _REPORT_SECONDS = 10.0
-_IDLE_CHECKPOINT_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -44,40 +45,50 @@ class DeliverySettings:
     metrics: Path | None = None
     marks_checkpoints: bool = False
     """Write a control entry ``checkpoint`` after each saved checkpoint; for a stream that holds none itself."""
+    marks_errors: bool = False
+    """Write a control entry ``error`` where the run ends with one; for a stream whose reader sees no exit code."""
+    is_member: bool = False
+    """The run is one of several of the output, so its metrics have the name of their file as a label."""
 
 
 class Delivery:
-    """One run. ``open_subscription`` opens at the checkpoint that the output holds; None: at the stored one."""
+    """One run. ``open_feed`` opens at the checkpoint that the output holds; None: at the stored one."""
 
     def __init__(
-        self, output: Output, open_subscription: Callable[[str | None], Subscription], paths: Paths,
-        settings: DeliverySettings, stop: threading.Event,
+        self, output: Output, open_feed: Callable[[str | None], Feed], paths: Paths, settings: DeliverySettings,
+        stop: threading.Event,
     ) -> None:
-        self._output, self._open, self._paths, self._settings, self._stop = (
-            output, open_subscription, paths, settings, stop
-        )
+        self._output, self._open, self._paths, self._settings, self._stop = output, open_feed, paths, settings, stop
         self._rejected: set[tuple[str, Position]] = set()
         self._has_written = False
         self._failing_since: float | None = None
         self._attempts = 0
-        self._next_report = self._next_checkpoint = 0.0
+        self._next_report = 0.0
         self.counts = DeliveryCounts()
 
     def run(self) -> DeliveryCounts:
-        """Deliver until the subscription ends; return the counts. Raises what the output raises at last."""
+        """Deliver until the feed ends; return the counts. Raises what the output raises at last."""
         try:
             held = self._open_output()
-            with self._open(held) as subscription:
-                for batch in subscription.batches(self._settings.max_events):
-                    self._deliver(subscription, batch)
-        except DblakeError:
+            with self._open(held) as feed:
+                for batch in feed.batches(self._settings.max_events):
+                    self._deliver(feed, batch)
+        except DblakeError as error:
             # A stop ends retries.
             if not self._stop.is_set():
+                self._mark_error(error)
                 raise
         finally:
             self._output.close()
             self._report(is_last=True)
         return self.counts
+
+    def _mark_error(self, error: DblakeError) -> None:
+        at = self.counts.position
+        if self._settings.marks_errors and at is not None:
+            control = Control(ControlKind.ERROR, self._paths.source, at, None, {"message": error.what})
+            with suppress(OSError, DblakeError):
+                self._output.write([Transaction(self._paths.source, at, None, (), control)], "")
 
     def _open_output(self) -> str | None:
         """Open the output, with retries."""
@@ -87,16 +98,16 @@ class Delivery:
             except DblakeError as error:
                 self._wait_after(error)
 
-    def _deliver(self, subscription: Subscription, batch: Sequence[Transaction]) -> None:
+    def _deliver(self, feed: Feed, batch: Sequence[Transaction]) -> None:
         """Write one batch and save its checkpoint; after a failure, go back to the last one."""
         if not batch:
-            self._save_idle(subscription)
+            feed.save_idle()
             self._report()
             return
         try:
-            self._write(batch)
+            self._write(feed, batch)
             failpoint("delivery.written")
-            checkpoint = subscription.checkpoint(batch[-1])
+            checkpoint = feed.checkpoint(batch[-1])
             failpoint("delivery.saved")
             if self._settings.marks_checkpoints:
                 self._output.write([_checkpoint_mark(batch[-1])], checkpoint)
@@ -105,17 +116,21 @@ class Delivery:
             self._output.close()
             held = self._open_output()
             # Before the first write, the target may hold the checkpoint of a run that --from has replaced.
-            subscription.rollback(held if self._has_written else None)
+            feed.rollback(held if self._has_written else None)
             return
         self._has_written = True
         self._failing_since, self._attempts = None, 0
-        self._next_checkpoint = time.monotonic() + _IDLE_CHECKPOINT_SECONDS
         self.counts.add(batch)
         self._report()
 
-    def _write(self, batch: Sequence[Transaction]) -> None:
+    def _write(self, feed: Feed, batch: Sequence[Transaction]) -> None:
         """Write a batch without the events that the output has rejected."""
         while True:
+            if not feed.is_held():
+                raise ProgressUnavailable(
+                    "the lease on a group's partitions has run out, so another member may deliver them",
+                    next_step="check that ZooKeeper is reachable; raise `session_timeout` if this recurs",
+                )
             try:
                 self._output.write(self._without_rejected(batch), batch[-1].checkpoint)
                 return
@@ -157,12 +172,6 @@ class Delivery:
         if self._stop.wait(pause):
             raise error
 
-    def _save_idle(self, subscription: Subscription) -> None:
-        """Move the checkpoint past batches without selected events, so that it does not outlive their retention."""
-        if time.monotonic() >= self._next_checkpoint:
-            self._next_checkpoint = time.monotonic() + _IDLE_CHECKPOINT_SECONDS
-            subscription.checkpoint()
-
     def _report(self, *, is_last: bool = False) -> None:
         now = time.monotonic()
         if now < self._next_report and not is_last:
@@ -171,8 +180,10 @@ class Delivery:
         counts = self.counts
         logger.info("output %s: %d events in %d transactions, at %s, %d dead letters", self._settings.name,
                     counts.events, counts.transactions, counts.position or "the start", counts.dead_letters)
-        if self._settings.metrics is not None:
-            write_delivery_metrics(self._settings.name, self._paths.source, counts, self._settings.metrics)
+        file = self._settings.metrics
+        if file is not None:
+            labels = {"source": self._paths.source, "output": self._settings.name}
+            write_delivery_metrics(labels | ({"member": file.stem} if self._settings.is_member else {}), counts, file)
 
 
 def as_retryable(error: Exception) -> DblakeError:

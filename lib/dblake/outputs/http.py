@@ -1,9 +1,9 @@
 """Send events to a web service: POST requests of JSON lines, with an idempotency key.
 
 Place: the output of type ``http``. Guarantee: when ``write`` returns, the service has acknowledged every record with a
-status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source and
-its first and last record: a service that records the keys applies every event once. After a failure, ``consume``
-delivers again from the last checkpoint.
+status 2xx; requests are sent one after another, in commit order. A request's ``Idempotency-Key`` names the source, in a
+group also the partition, and its first and last record: a service that records the keys applies every event once. After
+a failure, ``consume`` delivers again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _REFUSES_CONTENT = frozenset((400, 413, 415, 422))
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One line: an event, or a control entry."""
+    """One line: an event, or a control entry. ``stream`` is what its positions rise in: a source, or a partition."""
 
     body: bytes
     item: Event | Control
+    stream: str
     bootstrap: str
 
     @property
     def label(self) -> str:
-        """Identify it among all of its source: rows of a bootstrap repeat the positions of earlier ones."""
+        """Identify it among all of its stream: rows of a bootstrap repeat the positions of earlier ones."""
         kind = f"{self.item.kind}({quote(self.item.table or '')})@" if isinstance(self.item, Control) else ""
         return f"{f'{self.bootstrap}:' if self.bootstrap else ''}{kind}{self.item.position}"
 
@@ -102,15 +103,17 @@ class HttpOutput:
     def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:
         """Yield the records of each transaction, without those that a rejected write has delivered already."""
         for transaction in transactions:
+            number = transaction.partition
+            stream = transaction.source if number is None else f"{transaction.source}/{number}"
             if transaction.control:
                 body = self._format.encode_control(transaction.control)
-                yield [] if body is None else [_Record(body, transaction.control, transaction.bootstrap)]
+                yield [] if body is None else [_Record(body, transaction.control, stream, transaction.bootstrap)]
             records = []
             for event in transaction.events:
                 is_new = _identity(event, transaction.bootstrap) not in self._delivered
                 body = self._format.encode(event) if is_new else None
                 if body is not None:
-                    records.append(_Record(body, event, transaction.bootstrap))
+                    records.append(_Record(body, event, stream, transaction.bootstrap))
                 if len(records) >= self._batch:
                     yield records
                     records = []
@@ -174,11 +177,11 @@ class HttpOutput:
 
 
 def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[list[_Record]]:
-    """Join records to requests of one source; a transaction is divided only if it is larger than a request."""
+    """Join records to requests of one stream; a transaction is divided only if it is larger than a request."""
     request: list[_Record] = []
     for records in transactions:
         if request and records and (
-            len(request) + len(records) > limit or records[0].item.source != request[0].item.source
+            len(request) + len(records) > limit or records[0].stream != request[0].stream
         ):
             yield request
             request = []
@@ -193,7 +196,7 @@ def _identity(item: Event | Control, bootstrap: str) -> object:
 
 
 def _key(records: Sequence[_Record]) -> str:
-    return f"{records[0].item.source}:{records[0].label}-{records[-1].label}"
+    return f"{records[0].stream}:{records[0].label}-{records[-1].label}"
 
 
 def _retry_after(header: str | None, default: float) -> float:

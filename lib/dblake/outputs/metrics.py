@@ -6,7 +6,7 @@ The file is for node_exporter's textfile collector, like that of ``status``. Met
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,20 +45,20 @@ class DeliveryCounts:
             self.lag_seconds = max(time.time() - committed.timestamp(), 0.0)
 
 
-def write_delivery_metrics(output: str, source: str, counts: DeliveryCounts, path: Path) -> None:
+def write_delivery_metrics(labels: Mapping[str, str], counts: DeliveryCounts, path: Path) -> None:
     """Write a delivery's metrics to a file, which is replaced atomically. Raises UsageError if it cannot be written."""
-    registry, labels = CollectorRegistry(), ("source", "output")
+    registry = CollectorRegistry()
     for name, text in _FIGURES.items():
-        gauge = Gauge(f"dblake_output_{name}", text, labels, registry=registry)
-        gauge.labels(source, output).set(getattr(counts, name))
+        gauge = Gauge(f"dblake_output_{name}", text, tuple(labels), registry=registry)
+        gauge.labels(**labels).set(getattr(counts, name))
     if counts.lag_seconds is not None:
         Gauge(
-            "dblake_output_lag_seconds", "Seconds from a transaction's commit to its delivery", labels,
+            "dblake_output_lag_seconds", "Seconds from a transaction's commit to its delivery", tuple(labels),
             registry=registry,
-        ).labels(source, output).set(counts.lag_seconds)
+        ).labels(**labels).set(counts.lag_seconds)
     Gauge(
-        "dblake_output_time_seconds", "Unix time at which this file was written", labels, registry=registry
-    ).labels(source, output).set_to_current_time()
+        "dblake_output_time_seconds", "Unix time at which this file was written", tuple(labels), registry=registry
+    ).labels(**labels).set_to_current_time()
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:

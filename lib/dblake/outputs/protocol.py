@@ -59,7 +59,7 @@ class Output(Protocol):
     def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:
         """Write whole transactions, control entries among them; durable on return, ordered per key.
 
-        ``checkpoint`` is the point after the last of them.
+        ``checkpoint`` is the point after the last of them. In a group they are of one ``Transaction.partition``.
         """
 
     def close(self) -> None:

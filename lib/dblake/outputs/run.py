@@ -1,24 +1,27 @@
 """Run ``subscribe``: one output with its format, selection and checkpoint, from plain values.
 
 Place: between ``pipelines.subscribe``, which has the configuration, and ``delivery``. Only the output that runs reads
-its secrets.
+its secrets. A member of a group runs like any output, with the partitions that the group assigns.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dblake.consume.api import open_group
 from dblake.consume.checkpoints import checkpoint_url, open_store
 from dblake.consume.filters import Selection
 from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.core.errors import UsageError
+from dblake.core.errors import ConfigError, UsageError
 from dblake.lake.layout import Paths
 from dblake.outputs.delivery import Delivery, DeliverySettings
+from dblake.outputs.feed import Feed, GroupFeed
 from dblake.outputs.metrics import DeliveryCounts
+from dblake.outputs.protocol import Output
 from dblake.outputs.target import STDOUT, Target
 
 
@@ -45,23 +48,86 @@ def deliver(
         raise UsageError(f"there is no output {name}", next_step=f"use - or one of {', '.join(targets) or '-'}")
     target = Target() if name == STDOUT else targets[name]
     output = target.make(name, paths.source, facts)
-    url = options.checkpoint or (None if name == STDOUT else checkpoint_url(progress, paths.source, name))
-    store = open_store(url) if url else None
-    selection = Selection(list(options.tables) or list(target.tables), target.columns, target.partition)
-    wanted = SubscriptionSettings(
-        selection, options.start or target.start, ignores_checkpoint=options.start is not None,
-        until_caught_up=options.until_caught_up,
-    )
-
-    def open_subscription(held: str | None) -> Subscription:
-        has_lost_its_own = held is None and getattr(output, "holds_checkpoint", False)
-        settings = replace(
-            wanted, checkpoint=held, ignores_checkpoint=wanted.ignores_checkpoint or has_lost_its_own
-        )
-        return Subscription([paths], settings, store, stop)
-
+    run = _Run(paths, name, target, options, progress, stop)
+    open_feed = run.member_opener(output) if target.group else run.subscription_opener(output)
     how = DeliverySettings(
         name, target.max_events, target.retry_seconds, target.max_dead_letters, options.metrics,
-        marks_checkpoints=name == STDOUT and store is not None,
+        marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
+        is_member=target.group is not None,
     )
-    return Delivery(output, open_subscription, paths, how, stop).run()
+    return Delivery(output, open_feed, paths, how, stop).run()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run delivers, and from where."""
+
+    paths: Paths
+    name: str
+    target: Target
+    options: SubscribeOptions
+    progress: str
+    stop: threading.Event
+
+    @property
+    def tables(self) -> Sequence[str]:
+        return list(self.options.tables) or list(self.target.tables)
+
+    def subscription_opener(self, output: Output) -> Callable[[str | None], Feed]:
+        """Return how to open a subscription at the checkpoint that the output holds; None: at the stored one."""
+        paths, name, options = self.paths, self.name, self.options
+        url = options.checkpoint or (None if name == STDOUT else checkpoint_url(self.progress, paths.source, name))
+        store = open_store(url) if url else None
+        wanted = SubscriptionSettings(
+            Selection(self.tables, self.target.columns, self.target.partition), options.start or self.target.start,
+            ignores_checkpoint=options.start is not None, until_caught_up=options.until_caught_up,
+        )
+
+        def open_subscription(held: str | None) -> Subscription:
+            has_lost_its_own = held is None and _holds_checkpoint(output)
+            settings = replace(
+                wanted, checkpoint=held, ignores_checkpoint=wanted.ignores_checkpoint or has_lost_its_own
+            )
+            return Subscription([paths], settings, store, self.stop)
+
+        return open_subscription
+
+    def member_opener(self, output: Output) -> Callable[[str | None], Feed]:
+        """Return how to open the partitions of a member, each at its checkpoint in the group.
+
+        Raises UsageError for options that a single member cannot honor, ConfigError for an output that a group cannot
+        share.
+        """
+        assert self.target.group is not None, "the caller checked"
+        group, options = self.target.group, self.options
+        for option, value in (("--from", options.start), ("--checkpoint", options.checkpoint)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} does not apply to output {self.name}: each partition of its group has a checkpoint",
+                    next_step="leave it out; another `group.url` is a new group, which begins at the output's `start`",
+                )
+        if _holds_checkpoint(output):
+            raise self._unshareable()
+        members = open_group(
+            [self.paths], group=checkpoint_url(group.url or self.progress, self.paths.source, self.name),
+            partitions=group.partitions, tables=self.tables, columns=self.target.columns, start=self.target.start,
+            until_caught_up=options.until_caught_up, stop=self.stop,
+        )
+
+        def open_member(held: str | None) -> GroupFeed:
+            if held is not None:
+                raise self._unshareable()
+            return GroupFeed(members)
+
+        return open_member
+
+    def _unshareable(self) -> ConfigError:
+        return ConfigError(
+            f"outputs.{self.name}.group: {self.target.kind} holds a single checkpoint in its target, so processes "
+            "cannot share it",
+            next_step="remove `group`; to divide the work, name several outputs with different `tables`",
+        )
+
+
+def _holds_checkpoint(output: Output) -> bool:
+    return bool(getattr(output, "holds_checkpoint", False))

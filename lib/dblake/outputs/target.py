@@ -21,6 +21,14 @@ _FORMAT_SETTINGS = "format_settings."
 
 
 @dataclass(frozen=True)
+class Group:
+    """A consumer group of an output: its number of hash partitions, and its ZooKeeper; None: that of ``progress``."""
+
+    partitions: int
+    url: str | None = None
+
+
+@dataclass(frozen=True)
 class Target:
     """A configured output: its type or class, ``settings`` of that, and what all outputs have.
 
@@ -36,6 +44,7 @@ class Target:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     start: str = "bootstrap"
     partition: Partition | None = None
+    group: Group | None = None
     max_events: int = 5000
     retry_seconds: float = 300.0
     max_dead_letters: int = 100

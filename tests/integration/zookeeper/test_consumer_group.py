@@ -169,6 +169,41 @@ def test_member_without_session_owns_nothing(tmp_path: Path, zookeeper: Zookeepe
     assert log.doubly_owned == []
 
 
+def test_release_leaves_partition_of_new_owner(zookeeper: ZookeeperServer, zookeeper_url: str) -> None:
+    """A member that does not know yet that its session has ended gives back what is another's by now."""
+    first, second = (ZookeeperMembership(ZookeeperUrl.parse(zookeeper_url)) for _ in range(2))
+    for member in (first, second):
+        member.join()
+    assert first.acquire(0) and first.acquire(1) and not second.acquire(0)
+    first.release(1)
+    assert second.acquire(1)
+    zookeeper.end_session(first._session._client)
+    wait_until(lambda: second.acquire(0))
+    first.release(0)
+    assert not first.acquire(0)
+    second.release(0)
+    assert first.acquire(0)
+    for member in (first, second):
+        member.release(0)
+        assert not second.acquire(0)
+    for member in (first, second):
+        member.leave()
+
+
+def test_member_is_settled_when_alone_or_after_sessions_end(zookeeper_url: str) -> None:
+    """A member that died before this one joined is not listed any more."""
+    first, second = (ZookeeperMembership(ZookeeperUrl.parse(zookeeper_url)) for _ in range(2))
+    first.join()
+    assert first.is_settled()
+    joined = time.monotonic()
+    second.join()
+    assert not second.is_settled()
+    wait_until(second.is_settled)
+    assert time.monotonic() - joined > 4
+    for member in (first, second):
+        member.leave()
+
+
 def test_group_checkpoint_fences_previous_owner(zookeeper_url: str) -> None:
     server = ZookeeperUrl.parse(zookeeper_url)
     first, second = (ZookeeperCheckpoint(server, takes_over=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Structured Streaming over the events table itself, as docs/consumers.md says of other readers."""
+"""Structured Streaming over the events table itself, the way of readers that are no subscription."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dblake.maintenance.event_compaction import compact_events
-from tests.support.consumers import Shop, folded_shop
+from tests.support.consumers import folded_shop
 
 
 def test_stream_of_events_beside_compaction_sees_each_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dblake.config import load_config
 from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
-from dblake.outputs.target import Target
+from dblake.outputs.target import Group, Target
 
 BASE = {
     "warehouse": "./warehouse", "progress": "file:./progress",
@@ -33,7 +33,7 @@ def test_output_becomes_target(tmp_path: Path) -> None:
         "mine": {"class": "my.module:Class", "settings": {"depth": 3}, "columns": {"public.*": ["id"]}},
         "bus": {"type": "kafka", "brokers": "b:9092"},
     }))
-    targets = {name: Target(**output.as_target(Partition)) for name, output in config.outputs.items()}
+    targets = {name: Target(**output.as_target(Partition, Group)) for name, output in config.outputs.items()}
     assert (targets["archive"].kind, targets["archive"].settings) == (
         "jsonl", {"path": f"{tmp_path}/out/{{table}}.jsonl"}
     )
@@ -42,6 +42,17 @@ def test_output_becomes_target(tmp_path: Path) -> None:
     assert dict(targets["mine"].columns) == {"public.*": ["id"]}
     assert targets["bus"].settings["topic"] == "{source}.{table}"
     assert targets["bus"].start == "bootstrap"
+
+
+def test_group_has_its_own_zookeeper_or_that_of_progress(tmp_path: Path) -> None:
+    """Files of its URL are relative to the configuration file."""
+    hook = {"type": "http", "url": "http://x"}
+    own = {"partitions": 4, "url": "zookeeper://h/a?tls=verify&ca=ca.pem"}
+    file = write(tmp_path, {"hook": hook | {"group": own}, "again": hook | {"group": {"partitions": 2}}})
+    file.write_text(file.read_text("utf-8").replace("file:./progress", "zookeeper://h:2181/dblake"), "utf-8")
+    outputs = load_config(file).outputs
+    groups = [Target(**outputs[name].as_target(Partition, Group)).group for name in ("hook", "again")]
+    assert groups == [Group(4, f"zookeeper://h:2181/a?tls=verify&ca={tmp_path}/ca.pem"), Group(2)]
 
 
 @pytest.mark.parametrize(("output", "fault"), [
@@ -54,6 +65,15 @@ def test_output_becomes_target(tmp_path: Path) -> None:
      "outputs.x.format: must be native, debezium, avro or package.module:Class"),
     ({"type": "jsonl", "path": "x", "partition": {"of": 4, "take": [4]}},
      "outputs.x.partition: take must be numbers from 0 to of - 1"),
+    ({"type": "http", "url": "http://x", "group": {"partitions": 4}},
+     "outputs: x: because progress is a file, group needs url, zookeeper://host:2181/path"),
+    ({"type": "http", "url": "http://x", "group": {"partitions": 4, "url": "zookeeper://h"}},
+     "outputs.x.group.url: must be zookeeper://host:port,…/path"),
+    ({"type": "http", "url": "http://x", "group": {"partitions": 0, "url": "zookeeper://h/a"}},
+     "outputs.x.group.partitions: must be at least 1"),
+    ({"type": "http", "url": "http://x", "partition": {"of": 2, "take": [0]},
+      "group": {"partitions": 4, "url": "zookeeper://h/a"}},
+     "outputs.x: partition and group exclude each other: a group assigns its partitions itself"),
     ({"type": "http", "url": "ftp://x"}, "outputs.x.url: must be an address that begins with http://"),
 ])
 def test_faulty_output_names_key(tmp_path: Path, output: dict[str, Any], fault: str) -> None:

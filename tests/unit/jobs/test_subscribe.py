@@ -15,6 +15,7 @@ import pytest
 from tests.support.consumers import TABLES, Shop
 
 HOME = Path(__file__).parents[3]
+GROUP = {"partitions": 4, "url": "zookeeper://127.0.0.1:1/dblake"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "warehouse": "./warehouse", "progress": "file:./progress",
         "source": {"name": "shop", "type": "postgres", "host": "h", "database": "d", "user": "u",
                    "password": "${env:SHOP_PASSWORD}", "tables": ["public.*"]},
-        "outputs": {"archive": {"type": "jsonl", "path": "./out/{table}.jsonl", "tables": ["public.left"]}},
+        "outputs": {
+            "archive": {"type": "jsonl", "path": "./out/{table}.jsonl", "tables": ["public.left"]},
+            "shared": {"type": "jsonl", "path": "./shared.jsonl", "group": GROUP},
+            "hook": {"type": "http", "url": "http://127.0.0.1:1", "group": GROUP},
+        },
     }), encoding="utf-8")
     return folder
 
@@ -85,11 +90,14 @@ def test_sigterm_ends_with_0(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["--output", "archiv"], 64, "there is no output archiv. Next: use - or one of archive"),
+    (["--output", "archiv"], 64, "there is no output archiv. Next: use - or one of archive, shared, hook"),
     (["--output", "-", "--from", "yesterday"], 64, "'yesterday' is no point: neither a position nor a time"),
     (["--output", "-", "--from", "1/999999999"], 78, "1/999999999 cannot be read: the earliest readable point is"),
     (["--output", "-", "--table", "orders"], 78, "tables: not a schema.table pattern: orders"),
     (["--output", "-", "--checkpoint", "redis://x"], 78, "checkpoint: must be file:PATH or zookeeper://"),
+    (["--output", "shared"], 78, "outputs.shared.group: jsonl holds a single checkpoint in its target"),
+    (["--output", "hook", "--from", "now"], 64, "--from does not apply to output hook: each partition of its group"),
+    (["--output", "hook", "--checkpoint", "file:./x"], 64, "--checkpoint does not apply to output hook"),
 ])
 def test_wrong_input_names_the_fault(folder: Path, arguments: list[str], code: int, message: str) -> None:
     found, _, errors = run(folder, *arguments, "--until-caught-up")

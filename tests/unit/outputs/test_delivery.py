@@ -125,6 +125,31 @@ def test_process_that_was_replaced_writes_no_more(
     assert output.calls == 1
 
 
+def test_lapsed_lease_stops_writes_until_it_is_held(shop: Shop, tmp_path: Path) -> None:
+    """It lapses while a write is repeated without a rejected event."""
+    answers = iter([True, False])
+    has_rejected: list[int] = []
+
+    def reject(_: int, transactions: Sequence[Transaction]) -> None:
+        if not has_rejected:
+            event = next(event for one in transactions for event in one.events)
+            has_rejected.append(1)
+            raise EventRejected("too long", table=event.table, position=event.position)
+
+    class Leased(Subscription):
+        def is_held(self) -> bool:
+            return next(answers, True)
+
+    output, settings = Faulty(reject), SubscriptionSettings(until_caught_up=True)
+    delivery = Delivery(
+        output, lambda _: Leased([shop.paths], settings, FileCheckpoint(tmp_path / "checkpoint")), shop.paths,
+        replace(HOW, name="leased"), threading.Event(),
+    )
+    assert (delivery.run().retries, output.opened) == (1, 2)
+    assert sum(len(one.events) for one in output.written) == delivery.counts.events - 1
+    assert len(output.written) == len(everything(shop))
+
+
 def test_bug_of_output_is_not_retried(shop: Shop, tmp_path: Path) -> None:
     def fail(_: int, __: Sequence[Transaction]) -> None:
         raise KeyError("x")
@@ -197,12 +222,32 @@ def test_stdout_marks_saved_checkpoints(shop: Shop, tmp_path: Path) -> None:
     assert lines[-1]["position"] == lines[-2]["position"]
 
 
+def test_stdout_ends_with_error_that_ends_run(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = list[str]()
+
+    def displace(_: FileCheckpoint, checkpoint: str) -> None:
+        saved.append(checkpoint)
+        if len(saved) > 1:
+            raise Fenced("another process uses the checkpoint")
+
+    monkeypatch.setattr(FileCheckpoint, "save", displace)
+    stream = io.BytesIO()
+    with pytest.raises(Fenced):
+        deliver(shop, StdoutOutput(CONTEXT, stream), tmp_path / "checkpoint", replace(HOW, marks_errors=True))
+    last = json.loads(stream.getvalue().splitlines()[-1])
+    assert (last["control"], last["message"]) == ("error", "another process uses the checkpoint")
+    assert last["source"] == "shop" and last["position"]
+
+
 def test_metrics_hold_counts(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "output.prom"
     counts = deliver(shop, Faulty(), tmp_path / "checkpoint", replace(HOW, metrics=file)).counts
     text = file.read_text(encoding="utf-8")
     assert f'dblake_output_events{{output="archive",source="shop"}} {float(counts.events)}' in text
     assert "dblake_output_lag_seconds" in text
+    deliver(shop, Faulty(), tmp_path / "member", replace(HOW, metrics=file, is_member=True))
+    text = file.read_text(encoding="utf-8")
+    assert f'dblake_output_events{{member="output",output="archive",source="shop"}} {float(counts.events)}' in text
 
 
 @pytest.mark.parametrize("reference", ["nonsense", "no.such:Class", "json:Nothing"])

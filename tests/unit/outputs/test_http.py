@@ -48,6 +48,20 @@ def _write(output: HttpOutput, transactions: list[Transaction]) -> None:
     output.write(transactions, transactions[-1].checkpoint)
 
 
+def test_idempotency_keys_of_partitions_differ(service: Service) -> None:
+    """A control entry, or a truncate, has the same position in every partition of a group."""
+    stream = _stream(0)
+    stream.control(ControlKind.GAP)
+    output = _output(service)
+    for number in (None, 0, 1):
+        (transaction,) = stream.transactions
+        transaction.partition = number
+        _write(output, [transaction])
+    keys = [headers["Idempotency-Key"].partition(":") for headers, _ in service.requests]
+    assert [key[0] for key in keys] == ["shop", "shop/0", "shop/1"]
+    assert len({key[2] for key in keys}) == 1
+
+
 def test_requests_hold_whole_transactions_in_order(service: Service) -> None:
     """Up to five events a request: two transactions of two; one of twelve is divided."""
     stream = _stream(3)

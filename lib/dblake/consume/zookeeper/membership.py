@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from dblake.core.errors import ProgressUnavailable
@@ -25,6 +27,9 @@ from dblake.zookeeper.session import Session
 _HELD_FRACTION = 2 / 3
 _POLL_FRACTION = 1 / 6
 """Of the session's time-out: how long an answer counts, and the interval between requests."""
+_SETTLED_TIMEOUTS = 2
+"""Servers expire a session up to one tick, half of the time-out, late."""
+_ANY_VERSION = -1
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 logger = logging.getLogger(__name__)
@@ -42,7 +47,7 @@ class ZookeeperMembership:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._known: Sequence[str] = ()
         self._lost = True
-        self._held_until = float("-inf")
+        self._joined = self._held_until = float("-inf")
         self._closed = threading.Event()
         self._keeper = threading.Thread(target=self._keep_alive, name="group", daemon=True)
 
@@ -55,7 +60,7 @@ class ZookeeperMembership:
                 lambda client: client.create_async(self._member, b"", ephemeral=True, makepath=True)
             )
         self._refresh(sent)
-        self._lost = False
+        self._joined, self._lost = sent, False
         if not self._keeper.is_alive():
             self._keeper.start()
 
@@ -70,6 +75,10 @@ class ZookeeperMembership:
     def lost(self) -> bool:
         """Return True if the member's node is gone."""
         return self._lost
+
+    def is_settled(self) -> bool:
+        """Return True if this member is alone, or was one long enough for the servers to expire others."""
+        return list(self._known) == [self.name] or _now() - self._joined > _SETTLED_TIMEOUTS * self._session.timeout
 
     def acquire(self, partition: int) -> bool:
         """Create the owner's node; see Membership."""
@@ -86,10 +95,19 @@ class ZookeeperMembership:
 
     def release(self, partition: int) -> None:
         """Delete the owner's node; see Membership."""
-        try:
-            self._session.request(lambda client: client.delete_async(self._owner(partition)))
-        except NoNodeError:
-            return
+        node = self._owner(partition)
+
+        def delete(client: KazooClient) -> Any:
+            # The member's node ends with the session: then the owner's node is another member's.
+            transaction = client.transaction()
+            transaction.check(self._member, _ANY_VERSION)
+            transaction.delete(node)
+            return transaction.commit_async()
+
+        with suppress(NoNodeError):
+            owner, _ = self._session.request(lambda client: client.get_async(node))
+            if owner == self.name.encode():
+                self._session.request(delete)
 
     def leave(self) -> None:
         """Close the session, and its nodes with it."""
