@@ -67,7 +67,7 @@ def commit_by_delta_rs(table: str, count: int) -> None:
 @pytest.mark.timeout(1200)
 def test_contested_commits_of_spark_and_delta_rs(spark: SparkSession, table: Location) -> None:
     """None is lost."""
-    commits = 30 * EFFORT, 70 * EFFORT
+    commits = 15 * EFFORT, 35 * EFFORT
     require_storage(spark, table)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(commit_by_delta_rs, table, commits[1])
@@ -81,9 +81,13 @@ def test_contested_commits_of_spark_and_delta_rs(spark: SparkSession, table: Loc
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("commits", "entries"), [(20 * EFFORT, False), (200 * EFFORT, True)], ids=["transactions", "entries"]
+    ("log_store", "commits", "entries"),
+    [
+        pytest.param(OWN_LOG_STORE, 10 * EFFORT, False, id="own-transactions"),
+        pytest.param(OWN_LOG_STORE, 100 * EFFORT, True, id="own-entries"),
+        pytest.param(ORDINARY_LOG_STORE, 200, True, id="ordinary-entries"),
+    ],
 )
-@pytest.mark.parametrize("log_store", [OWN_LOG_STORE, ORDINARY_LOG_STORE], ids=["own", "ordinary"])
 def test_contested_commits_of_two_spark_drivers(
     proxy: S3Proxy, table: Location, log_store: str, commits: int, entries: bool
 ) -> None:

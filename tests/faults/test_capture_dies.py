@@ -22,7 +22,7 @@ import pytest
 from tests.support.effort import EFFORT
 from tests.support.rig import HOME, Rig, T, rig_on
 
-SECONDS = 30.0 * EFFORT
+SECONDS = 15.0 * EFFORT
 
 FAILPOINTS = sorted(
     name

@@ -74,6 +74,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield shop
 
 
+@pytest.fixture(scope="module")
+def durations() -> dict[str, float]:
+    """Return the seconds of each job that has run to its end."""
+    return {}
+
+
 def run_whole(arguments: Sequence[str], environment: dict[str, str]) -> float:
     """Run a job to its end, and require that it works; return the seconds."""
     began = time.monotonic()
@@ -104,9 +110,9 @@ class Copies:
 
 
 def picked(seconds: float, name: str, number: signal.Signals) -> list[float]:
-    """Return two of the ten moments of a job, other ones for each job and signal; with effort 5 all ten."""
+    """Return one of the ten moments of a job, another one for each job and signal; with effort 10 all ten."""
     all_moments = moments(seconds)
-    return Random(f"{name} {number}").sample(all_moments, min(2 * EFFORT, len(all_moments)))
+    return Random(f"{name} {number}").sample(all_moments, min(EFFORT, len(all_moments)))
 
 
 def require_clean(endings: Sequence[Ending]) -> None:
@@ -119,9 +125,12 @@ def require_clean(endings: Sequence[Ending]) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("name", JOBS)
-def test_job_stopped_at_any_moment_ends_cleanly(shop: Shop, tmp_path: Path, name: str, number: signal.Signals) -> None:
+def test_job_stopped_at_any_moment_ends_cleanly(
+    shop: Shop, durations: dict[str, float], tmp_path: Path, name: str, number: signal.Signals
+) -> None:
     job, copies = JOBS[name], Copies(shop, tmp_path)
-    seconds = job.seconds or run_whole(copies.command(name, job), copies.environment)
+    seconds = job.seconds or durations.get(name) or run_whole(copies.command(name, job), copies.environment)
+    durations[name] = seconds
     endings = [
         stop_at(delay, number, copies.command(name, job), copies.environment)
         for delay in picked(seconds, name, number)

@@ -66,4 +66,4 @@ def test_tables_stay_equal_or_named_under_operations() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_tables_stay_equal_or_named_in_many_rounds(kind: str) -> None:
-    run(kind, 12 * EFFORT)
+    run(kind, 5 * EFFORT)

@@ -19,7 +19,7 @@ from tests.support.rig import HOME, PACE, Rig, rig_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-_ROUNDS = 2 * EFFORT
+_ROUNDS = EFFORT
 _PAUSE_SECONDS = 8.0
 _PROGRAMS = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.launcher.Main")
 """The JVM that works, and the one before it that assembles its command line."""

@@ -22,7 +22,7 @@ from tests.support.effort import EFFORT
 from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
 from tests.support.landed import land, to_model
 
-HISTORIES = 120 * EFFORT
+HISTORIES = 60 * EFFORT
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
 
 Outcome = tuple[list[Any], list[Any]]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dblake.landing.control import CLOSED
 from tests.model.dblog import ChunkRow, Event, High, Landed, LedgerRow, fold, orphans, reconcile, survivors
+from tests.support.effort import EFFORT
 from tests.support.histories import PHANTOM_GUARD_SEEDS, STEP_NUMBERS, Step, World, play, random_steps
 from tests.support.landed import to_model
 
@@ -66,7 +67,7 @@ def test_rule_any_history_leaves_source_rows(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("seeds", [
     pytest.param([*range(300), *PHANTOM_GUARD_SEEDS], id="short"),
-    pytest.param(range(300, 3000), id="long", marks=pytest.mark.slow),
+    pytest.param(range(300, 300 + 1000 * EFFORT), id="long", marks=pytest.mark.slow),
 ])
 def test_rule_seeded_histories_leave_source_rows(seeds: Iterable[int]) -> None:
     assert find_wrong_seeds(seeds) == []
@@ -150,7 +151,7 @@ def count_incomplete_rows(world: World, events: list[Event]) -> int:
 
 
 @pytest.mark.parametrize("count", [
-    pytest.param(100, id="short"), pytest.param(1000, id="long", marks=pytest.mark.slow),
+    pytest.param(100, id="short"), pytest.param(400 * EFFORT, id="long", marks=pytest.mark.slow),
 ])
 def test_fill_after_create_preserves_values(count: int) -> None:
     worlds = [play(random_steps(seed)) for seed in range(count)]

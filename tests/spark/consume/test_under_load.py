@@ -66,7 +66,7 @@ class _Killed(Exception):
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [4 * EFFORT])
+@pytest.mark.parametrize("rounds", [2 * EFFORT])
 def test_consumer_of_busy_database_equals_source(
     spark: SparkSession, database: Database, tmp_path: Path, rounds: int
 ) -> None:

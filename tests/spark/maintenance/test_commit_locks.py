@@ -132,7 +132,7 @@ CASES = [
     ("reconcile", "events"), ("state", "state"), ("check", "check_results"),
     *(pytest.param(job, table, marks=pytest.mark.slow) for job, table in (
         ("reconcile", "schemas"), ("reconcile", "windows"), ("state", "frontier"),
-        ("redecode", "events"), ("redecode", "redecoded"), ("redecode", "schemas"), ("redecode", "windows"),
+        ("redecode", "events"), ("redecode", "redecoded"),
     )),
 ]
 MAINTAINED = {

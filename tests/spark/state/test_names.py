@@ -106,7 +106,9 @@ def test_sql_reads_every_table_or_rejects_ambiguous_name(
     spark: SparkSession, paths: Paths, suffix: str
 ) -> None:
     selects = []
-    for number, name in enumerate(ALL):
+    # A live view or a history of each costs as much as all tables.
+    chosen = [(number, name) for number, name in enumerate(ALL) if not suffix or number % 4 == 0 or not name.view]
+    for number, name in chosen:
         schema, view = name.view or (name.schema, name.table)
         statement = f"SELECT {number} AS number, id, v FROM {backquoted(schema, view + suffix)}"
         if name.view:
@@ -116,7 +118,7 @@ def test_sql_reads_every_table_or_rejects_ambiguous_name(
             query(spark, paths, statement)
     rows = [tuple(row) for row in query(spark, paths, " UNION ALL ".join(selects)).collect()]
     assert sorted(rows) == [
-        (number, key, f"{number} {key}") for number, name in enumerate(ALL) if name.view
+        (number, key, f"{number} {key}") for number, name in chosen if name.view
         for key in ((1, 2, 4) if suffix else (1, 2))
     ]
 

@@ -131,7 +131,7 @@ def test_repeated_verifications_beside_changes_report_faults_only(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Verifications beside writes, key changes, dumps and schema changes; every second one has a fault."""
-    runs, random = 4 * EFFORT, Random(7)
+    runs, random = 2 * EFFORT, Random(7)
     with backend_on(kind, request) as backend:
         create(backend)
         lake = VerifiedLake(tmp_path, backend.source("public.*"), spark)
