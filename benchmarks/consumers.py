@@ -1,4 +1,4 @@
-"""Measure subscriptions: the figures of the Databus paper (section 6), and one subscriber beside Debezium.
+"""Measure subscriptions: the figures of the Databus paper (section 5), and one subscriber beside Debezium.
 
 The events are of 2.5 KB, as the paper's. Subscribers are processes that do nothing with an event but take it; the
 figures of a subscriber begin when its process has imported the library. Latency is from the commit at the source to
@@ -251,6 +251,7 @@ def _subscribe(
     partition: tuple[Literal["hash", "mod"], int, int] | None = None,
 ) -> dict[str, float]:
     """Take all events there are; return what ``Delivery`` has."""
+    import pandas  # noqa: F401 - Arrow imports it at its first use, where it is installed
     part = Partition(partition[0], partition[1], (partition[2],)) if partition else None
     subscription = open_subscription(
         [Paths(warehouse, "bench")], tables=tables, columns=columns, partition=part, start=start, until_caught_up=True

@@ -58,8 +58,8 @@ PRUNED_BY = (INCARNATION, LSN, TABLE, COMMITTED_AT, BATCH, TXID)
 _POSITION = (INCARNATION, LSN, SEQ)
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 16 << 20
-_SEGMENT_BYTES = 64 << 20
-_GROUPED_BYTES = 512 << 10
+_SEGMENT_BYTES = 32 << 20
+_GROUPED_BYTES = 256 << 10
 """A table with so many bytes of images in a segment has row groups of its own there."""
 _MEASURED_BYTES = 1 << 20
 """A segment ends within so many bytes of its size."""
