@@ -1,19 +1,9 @@
-"""A PostgreSQL database with its lake, for the examples: events and state follow it without a JVM.
-
-``KilledSubscriber`` runs the job ``subscribe`` and kills it at random moments.
-"""
+"""A PostgreSQL database with its lake, for the examples: events and state follow it without a JVM."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -110,40 +100,3 @@ class ExampleShop:
 
 def _no_session() -> Any:
     raise AssertionError("the examples need no Spark session")
-
-
-class KilledSubscriber:
-    """The job ``subscribe`` of one output, killed at random moments."""
-
-    def __init__(self, shop: ExampleShop, name: str, documented: dict[str, Any], seed: int) -> None:
-        self._random, self._name, self._conf = random.Random(seed), name, shop.folder / "shop.yaml"
-        self.kills = 0
-        self._conf.write_text(json.dumps({
-            "warehouse": "./warehouse", "progress": "file:./progress",
-            "outputs": {name: documented | {"max_events": 3}},
-            "source": {"name": "shop", "type": "postgres", "host": "h", "database": "d", "user": "u",
-                       "password": "${env:NONE}", "tables": ["public.*"]},
-        }), encoding="utf-8")
-
-    def run_and_kill(self, most_seconds: float) -> None:
-        """Run it for a random time after its start-up."""
-        process = self._start()
-        try:
-            process.wait(0.5 + self._random.random() * most_seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            self.kills += 1
-        process.communicate()
-
-    def run(self) -> None:
-        """Run it until it is caught up."""
-        process = self._start("--until-caught-up")
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-
-    def _start(self, *options: str) -> subprocess.Popen[str]:
-        command: Sequence[str] = (sys.executable, str(HOME / "jobs/subscribe.py"), "--conf", str(self._conf))
-        return subprocess.Popen(
-            [*command, "--output", self._name, *options], env=os.environ | {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )

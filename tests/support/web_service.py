@@ -60,7 +60,8 @@ def serve_requests(tls: ssl.SSLContext | None = None) -> Iterator[Service]:
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     service.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}/events"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    # A test that fails inside a loop over this generator never resumes it, and the process must end nevertheless.
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield service
     server.shutdown()

@@ -13,7 +13,8 @@ import pytest
 
 from examples.activity_log import read_activity, read_history
 from tests.support.effort import EFFORT
-from tests.support.example_shop import ExampleShop, KilledSubscriber, run_documented_code
+from tests.support.example_shop import ExampleShop, run_documented_code
+from tests.support.killed_subscriber import KilledSubscriber
 from tests.support.postgres import Database
 
 _TABLES = (
@@ -85,7 +86,7 @@ def test_log_has_each_transaction_once_after_kills(shop: ExampleShop, tmp_path: 
     """The job itself, killed by SIGKILL; the log then equals what the application did, in order."""
     chosen, log, done = random.Random(11), tmp_path / "activity.db", list[tuple[str, str, int]]()
     _, documented = shop.output("activity", path=str(log))
-    subscriber = KilledSubscriber(shop, "activity", documented, 11)
+    subscriber = KilledSubscriber(tmp_path, "activity", documented, 11)
     for _ in range(10 * EFFORT):
         for _ in range(12):
             number, actor = len(done), chosen.choice("abc")

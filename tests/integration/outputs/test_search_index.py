@@ -13,7 +13,8 @@ from dblake.consume.model import Transaction
 from dblake.outputs.protocol import Output
 from examples.search_index import read_products, search
 from tests.support.effort import EFFORT
-from tests.support.example_shop import ExampleShop, KilledSubscriber, run_documented_code
+from tests.support.example_shop import ExampleShop, run_documented_code
+from tests.support.killed_subscriber import KilledSubscriber
 from tests.support.postgres import Database
 
 _TABLES = (
@@ -127,7 +128,7 @@ def test_index_equals_join_after_random_kills(shop: ExampleShop, tmp_path: Path)
     """The job itself, killed by SIGKILL while the database changes."""
     chosen, path = random.Random(7), tmp_path / "index"
     _, documented = shop.output("search", path=str(path))
-    subscriber = KilledSubscriber(shop, "search", documented, 7)
+    subscriber = KilledSubscriber(tmp_path, "search", documented, 7)
     for _ in range(10 * EFFORT):
         change(shop, chosen, 10)
         shop.advance()

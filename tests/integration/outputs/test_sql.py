@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -22,7 +18,7 @@ from dblake.core.errors import (
 )
 from dblake.core.schema import Column
 from dblake.outputs.sql.output import SqlOutput
-from tests.support.sql_delivery import SCHEMA, expected_rows, history, sql_output
+from tests.support.sql_delivery import SCHEMA, expected_rows, sql_output
 from tests.support.sql_places import Place
 from tests.support.streams import ID, Stream, batches, random_stream
 
@@ -320,19 +316,3 @@ def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
     _write(output, stream.transactions)
     assert on_postgres.table() == [(1,)]
     output.close()
-
-
-_FAILPOINTS = ["outputs.sql.prepared", "outputs.sql.applied", "outputs.sql.committed"]
-
-
-@pytest.mark.parametrize("where", ["on_postgres", pytest.param("on_mariadb", marks=pytest.mark.slow)])
-def test_killed_at_every_failpoint_ends_equal(where: str, request: pytest.FixtureRequest) -> None:
-    place: Place = request.getfixturevalue(where)
-    command = [sys.executable, "-m", "tests.support.sql_delivery", place.url, place.password]
-    for failpoint in (f"{name}:{count}" for name in _FAILPOINTS for count in (1, 2)):
-        killed = subprocess.run(command, env={**os.environ, "DBLAKE_FAILPOINT": failpoint},
-                                check=False, timeout=60)
-        assert killed.returncode == -signal.SIGKILL
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
-    assert place.table() == expected_rows(history())
-

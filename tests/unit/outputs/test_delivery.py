@@ -6,11 +6,15 @@ import io
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyarrow.parquet import ParquetFile
 
+from dblake.consume import event_table
 from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
@@ -22,7 +26,10 @@ from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
 from dblake.outputs.stdout import StdoutOutput
+from dblake.read.event_files import open_event_file
 from tests.support.consumers import TABLES, Shop, describe
+from tests.support.plain_lake import PlainLake
+from tests.support.schemas import table_schema
 
 CONTEXT = OutputContext("archive", ["shop"], NativeFormat())
 HOW = DeliverySettings("archive", max_events=7, retry_seconds=5, max_dead_letters=2)
@@ -97,6 +104,37 @@ def test_failed_write_is_repeated_from_checkpoint(shop: Shop, tmp_path: Path) ->
     counts = deliver(shop, output, tmp_path / "checkpoint").counts
     assert describe(output.written) == everything(shop)
     assert (counts.retries, output.opened) == (2, 3)
+
+
+def test_slow_output_holds_back_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first write takes its time, at most three of twenty portions are read, however long it takes."""
+    lake, schema = PlainLake(tmp_path), table_schema("public.t", "id text key", "v text")
+    lake.schema(schema)
+    for batch in range(1, 21):
+        lake.land(batch, {schema: [(10 * batch, "c", str(batch), {"id": str(batch), "v": "x"})]})
+    rows_read, is_too_much, seen = list[str](), threading.Event(), list[bool]()
+
+    def open_counted(table: str, path: str, *footer: Any) -> AbstractContextManager[ParquetFile]:
+        # Without a footer, the footer alone is read.
+        if footer:
+            rows_read.append(path)
+        if len(rows_read) > at_most:
+            is_too_much.set()
+        return open_event_file(table, path, *footer)
+
+    def wait(call: int, _: Sequence[Transaction]) -> None:
+        if call == 1:
+            seen.append(is_too_much.wait(0.3))
+
+    # Each file is a portion; the newest one is also searched for a transaction that is still open.
+    monkeypatch.setattr(event_table, "PORTION_BYTES", 1)
+    monkeypatch.setattr(event_table, "open_event_file", open_counted)
+    at_most, output, stop = 3 + 1, Faulty(wait), threading.Event()
+    settings = SubscriptionSettings(start="1/0", until_caught_up=True)
+    how = replace(HOW, max_events=1)
+    Delivery(output, lambda _: Subscription([lake.paths], settings), lake.paths, how, stop).run()
+    assert seen == [False]
+    assert (len(rows_read), len(output.written)) == (21, 21)
 
 
 def test_failure_for_too_long_ends_delivery(shop: Shop, tmp_path: Path) -> None:

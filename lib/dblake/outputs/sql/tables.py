@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass, replace
 
 from dblake.core.errors import ConfigError, IncompatibleSchemaChange, Unsupported
+from dblake.core.failpoints import failpoint
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -129,8 +130,10 @@ class TargetTables:
             self._target.execute(
                 f"CREATE TABLE {target.table} ({self._target.definitions(columns)}, PRIMARY KEY ({keys}))"
             )
+            failpoint("outputs.sql.table_created")
         if not self._target.find_columns(self._target.guard_name(name)):
             self._target.create_guard(target)
+            failpoint("outputs.sql.guard_created")
         self._target.execute(
             f"INSERT INTO {self._target.quote(TABLES)} (name, output, source, source_table, columns_json, key_json) "
             "VALUES (%s, %s, %s, %s, %s, %s)",
@@ -177,6 +180,7 @@ class TargetTables:
                 f"to {new_source}, whose values {old} cannot hold", next_step=_RESTART,
             )
         self._target.change_type(managed.target.name, column, new)
+        failpoint("outputs.sql.type_changed")
         if column in key:
             guard = self._target.guard_name(managed.target.name)
             self._target.change_type(guard, managed.target.guard_key[key.index(column)], new)
@@ -185,6 +189,7 @@ class TargetTables:
     def _add_column(self, name: str, column: str, source_type: str) -> None:
         kind = self._target.column_sql(self._target.column_type(source_type, 0))
         self._target.execute(f"ALTER TABLE {self._target.quote(name)} ADD {self._target.quote(column)} {kind} NULL")
+        failpoint("outputs.sql.column_added")
 
     def _describe(self, name: str, columns: tuple[str, ...], key: tuple[str, ...]) -> TargetTable:
         return TargetTable(
