@@ -34,9 +34,11 @@ class Bootstrap:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cursor:
-    """Everything up to ``position`` is delivered, and everything of landing batches up to ``batch``.
+    """Never changed once made, though not frozen: one is made for each transaction, which would take twice as long.
+
+    Everything up to ``position`` is delivered, and everything of landing batches up to ``batch``.
 
     ``position`` lies in the batch ``reached`` or before it: a consumer may stop between two transactions of a batch.
     ``run`` is the redecode run that events came from; ``schemas`` the schema id last announced, by table. ``newest`` is

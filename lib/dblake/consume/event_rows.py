@@ -58,16 +58,18 @@ class EventBuilder:
         images = [image_dicts(rows[name]) for name in ("key", "before", "after")]
         events = []
         source, lsns, incarnations, count = self._source, lists["lsn"], lists["incarnation"], rows.num_rows
+        schemas, projects = dict[str, TableSchema](), bool(self._selection.columns)
         for n, (table, op, incarnation, lsn, seq, schema_id, txid, at, origin, undecoded, key, before, after) in (
             enumerate(zip(*lists.values(), *images, strict=True))
         ):
             is_last = is_end if n + 1 == count else lsns[n + 1] != lsn or incarnations[n + 1] != incarnation
-            schema = self._schemas(table, schema_id)
+            schema = schemas.get(schema_id) or schemas.setdefault(schema_id, self._schemas(table, schema_id))
             event = Event(
                 source, table, op, Position(incarnation, lsn, seq), key, before, after,
                 None if txid is None else str(txid), at, is_last, origin, schema_id, schema, undecoded or (),
             )
-            self._project(event)
+            if projects:
+                self._project(event)
             events.append(event)
         return self.resolve(events)
 

@@ -9,7 +9,7 @@ portions that fit in memory.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,41 +260,47 @@ class EventTable:
         return float((size * np.clip(common, 0, None) / (most - least + 1)).sum())
 
     def _read_wanted(self, file: _File, first: int, last: int, wanted: Wanted) -> Iterator[pa.Table]:
-        def has_wanted(keys: pa.Table) -> bool:
-            return bool(wanted.choose(keys, first, last).any())
-
-        is_shared = wanted.selection.partition is not None
-        for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted, has_wanted if is_shared else None):
+        for rows in self._read(file, EVENT_COLUMNS.names, first, last, wanted):
             chosen = wanted.choose(rows, first, last)
             if chosen.any():
                 yield as_plain_columns(rows if chosen.all() else rows.filter(pa.array(chosen)), EVENT_COLUMNS.names)
 
     def _read(
-        self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None,
-        has_wanted: Callable[[pa.Table], bool] | None = None,
+        self, file: _File, columns: list[str], first: int, last: int, wanted: Wanted | None = None
     ) -> Iterator[pa.Table]:
-        """Yield the row groups of a file that may hold rows of some batches and of the selected tables.
+        """Yield the row groups of a file that may hold rows of some batches and, of these, wanted ones.
 
-        ``has_wanted`` is given the columns of a row group that select rows; where it returns False, no others are read.
+        Several come together: after each call of Arrow, a thread that reads ahead waits for Python's lock.
         """
         footer = self._footer(file)
         with open_event_file(self._paths.events, file.path, footer) as parquet:
+            groups, size = list[int](), 0
             for group in range(footer.num_row_groups):
-                facts = footer.row_group(group)
-                low, high = group_bounds(facts, (BATCH, TABLE))
-                if low.get(BATCH, 0) > last or high.get(BATCH, _UNBOUNDED) < first:
-                    continue
-                if wanted is not None and not wanted.has_table_between(low.get(TABLE), high.get(TABLE)):
-                    continue
-                if has_wanted is None:
-                    yield self._read_group(parquet, group, columns)
-                elif has_wanted(keys := self._read_group(parquet, group, _SELECTING)):
-                    images = self._read_group(parquet, group, [name for name in columns if name not in _SELECTING])
-                    yield pa.table([(keys if name in _SELECTING else images)[name] for name in columns], names=columns)
+                if self._may_be_wanted(parquet, group, first, last, wanted):
+                    groups.append(group)
+                    size += _group_bytes(footer.row_group(group), columns)
+                    if size >= PORTION_BYTES:
+                        yield self._read_groups(parquet, groups, columns)
+                        groups, size = [], 0
+            if groups:
+                yield self._read_groups(parquet, groups, columns)
 
-    def _read_group(self, parquet: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
-        self.bytes_read += _group_bytes(parquet.metadata.row_group(group), columns)
-        return parquet.read_row_group(group, columns, use_threads=False)
+    def _may_be_wanted(self, parquet: pq.ParquetFile, group: int, first: int, last: int, wanted: Wanted | None) -> bool:
+        """Return False if a row group has no rows of some batches, or no wanted ones."""
+        low, high = group_bounds(parquet.metadata.row_group(group), (BATCH, TABLE))
+        if low.get(BATCH, 0) > last or high.get(BATCH, _UNBOUNDED) < first:
+            return False
+        if wanted is None:
+            return True
+        if not wanted.has_table_between(low.get(TABLE), high.get(TABLE)):
+            return False
+        if wanted.selection.partition is None:
+            return True
+        return bool(wanted.choose(self._read_groups(parquet, [group], _SELECTING), first, last).any())
+
+    def _read_groups(self, parquet: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
+        self.bytes_read += sum(_group_bytes(parquet.metadata.row_group(group), columns) for group in groups)
+        return parquet.read_row_groups(groups, columns, use_threads=False)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -7,7 +7,7 @@ names the reason and a bootstrap follows: a consumer never meets a silent hole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from dblake.consume.redecodes import ReplacedEvents, replaced_since
 from dblake.consume.schemas import Schemas
 from dblake.consume.start import begin_at, begin_bootstrap
 from dblake.consume.state_rows import StateRows, VersionRemoved
-from dblake.consume.transactions import schemas_of, whole_transactions
+from dblake.consume.transactions import SpooledEvents, schemas_of, whole_transactions
 from dblake.core.errors import ConsumeError, StateNotReady
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -185,7 +185,15 @@ class SourceStream:
         portions = read_ahead(rows for _, rows in self.events.read(cursor.batch, wanted))
         for group in whole_transactions(portions, self._builder):
             for events, batch in group:
-                yield from self._transaction(events, batch)
+                last = events[-1]
+                yield from self._announce(events, last.position)
+                cursor = self.cursor or cursor
+                newest = cursor.newest
+                self.cursor = cursor = Cursor(
+                    last.position, max(batch - 1, cursor.batch), cursor.run, cursor.schemas, cursor.bootstrap,
+                    max(batch, cursor.reached), max(newest, last.position) if newest else None,
+                )
+                yield Transaction(self.source, last.position, last.committed_at, events), cursor
         cursor = self.cursor or cursor
         if self.events.incarnation > cursor.position.incarnation and waiting is None:
             yield from self._enter(Position(self.events.incarnation, 0), cursor)
@@ -195,11 +203,22 @@ class SourceStream:
             newest = waiting.before if waiting else self.events.newest
         self._advance(replace(cursor, batch=max(end, cursor.batch), newest=newest))
 
-    def _transaction(self, events: Sequence[Event], batch: int) -> Iterator[Step]:
-        cursor, last = self.cursor, events[-1]
+    def _announce(self, events: Sequence[Event], position: Position) -> Iterable[Step]:
+        """Return the control entries that come before a transaction."""
+        cursor = self.cursor
         assert cursor is not None, "poll sets it"
-        if last.position.incarnation > cursor.position.incarnation:
-            yield from self._enter(Position(last.position.incarnation, 0), cursor)
+        if position.incarnation == cursor.position.incarnation and not isinstance(events, SpooledEvents):
+            known = cursor.schemas
+            for event in events:
+                if known.get(event.table) != event.schema_id:
+                    break
+            else:
+                return ()
+        return self._announcements(events, position, cursor)
+
+    def _announcements(self, events: Sequence[Event], position: Position, cursor: Cursor) -> Iterator[Step]:
+        if position.incarnation > cursor.position.incarnation:
+            yield from self._enter(Position(position.incarnation, 0), cursor)
             cursor = self.cursor or cursor
         for table, schema_id in schemas_of(events):
             if cursor.schemas.get(table) != schema_id:
@@ -207,11 +226,6 @@ class SourceStream:
                 self._require_partition(schema)
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: schema_id}))
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
-        # Not by ``replace``, which takes as long as all else that is done for a transaction.
-        cursor = self._advance(Cursor(last.position, max(batch - 1, cursor.batch), cursor.run, cursor.schemas,
-                                      cursor.bootstrap, max(batch, cursor.reached),
-                                      max(cursor.newest, last.position) if cursor.newest else None))
-        yield Transaction(self.source, last.position, last.committed_at, events), cursor
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
         """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
