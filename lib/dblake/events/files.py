@@ -140,19 +140,31 @@ class EventFileWriter:
 def group_by_table(events: pa.Table, least_bytes: int) -> Iterator[pa.Table]:
     """Yield the events of each table that has many bytes, then those of all others together; each keeps their order."""
     codes = events[TABLE].combine_chunks().dictionary_encode().indices.to_numpy()
-    counts = np.bincount(codes)
-    if len(counts) == 1 or events.nbytes < 2 * least_bytes:
+    if not codes.any():
         yield events
         return
-    grouped = events.take(pa.array(np.argsort(codes, kind="stable")))
-    images = grouped.select([BEFORE, AFTER])
-    others = np.zeros(len(counts), bool)
-    for code, (end, count) in enumerate(zip(np.cumsum(counts).tolist(), counts.tolist(), strict=True)):
-        others[code] = images.slice(end - count, count).nbytes < least_bytes
-        if not others[code]:
-            yield grouped.slice(end - count, count)
-    if others.any():
-        yield events.filter(pa.array(others[codes]))
+    is_large = np.bincount(codes, _image_bytes(events[BEFORE]) + _image_bytes(events[AFTER])) >= least_bytes
+    if not is_large.any():
+        yield events
+        return
+    groups = np.where(is_large[codes], codes, len(is_large))
+    grouped, end = events.take(pa.array(np.argsort(groups, kind="stable"))), 0
+    for count in np.bincount(groups).tolist():
+        if count:
+            yield grouped.slice(end, count)
+        end += count
+
+
+def _image_bytes(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the bytes of values in each image of a column of maps."""
+    found = [np.zeros(0)]
+    for chunk in column.chunks:
+        offsets, items = chunk.offsets.to_numpy(), chunk.items
+        # Of a sliced array, the items are either sliced with it or whole, depending on Arrow's version.
+        offsets = offsets - offsets[0] if len(items) == offsets[-1] - offsets[0] else offsets
+        ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.binary_length(items), 0).to_numpy())])
+        found.append(ends[offsets[1:]] - ends[offsets[:-1]])
+    return np.concatenate(found)
 
 
 def _last_change(values: np.ndarray) -> int:
