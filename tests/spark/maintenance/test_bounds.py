@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import dblake.lake.cleanup
 from dblake.config import MaintainConfig
+from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
 from dblake.lake.frontier import read_frontier
@@ -172,6 +173,19 @@ def test_events_superseded_by_whole_event_are_deleted(
     set_reconciled(folded, reconciled_to)
     maintain(folded, "events", **({"events_days": days} if days else {}))
     assert positions(folded) == remaining
+
+
+def test_consumer_behind_expired_events_meets_gap(folded: Lake) -> None:
+    set_reconciled(folded, 3)
+    with Subscription([folded.paths], SubscriptionSettings(start="1/0", until_caught_up=True)) as subscription:
+        checkpoint = next(one for one in subscription if one.events).checkpoint
+    maintain(folded, "events", events_days=1)
+    settings = SubscriptionSettings(checkpoint=checkpoint, until_caught_up=True)
+    with Subscription([folded.paths], settings) as subscription:
+        found = list(subscription)
+    assert [one.control.kind for one in found[:2] if one.control] == ["gap", "bootstrap_started"]
+    rows = [event.after for one in found for event in one.events if event.after]
+    assert {row["id"]: row["v"] for row in rows} == {"1": "c", "3": "b"}
 
 
 def test_events_that_a_table_behind_lacks_stay(folded: Lake) -> None:

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,12 @@ def test_several_sources_are_each_in_order(quiet_shop: Shop, tmp_path: Path) -> 
     for source in ("shop", "other"):
         positions = [one.position for one in found if one.source == source]
         assert positions == sorted(positions) and len(positions) > 4
+    settings = SubscriptionSettings(until_caught_up=True, checkpoint=start_of([quiet_shop, other]))
+    with Subscription([quiet_shop.paths, other.paths], settings) as subscription:
+        merged = changes(list(subscription))
+    times = [one.committed_at or datetime.min.replace(tzinfo=UTC) for one in merged]
+    assert times == sorted(times)
+    assert len(list(groupby(one.source for one in merged))) > 4
     settings = SubscriptionSettings(until_caught_up=True, checkpoint=checkpoint)
     with Subscription([quiet_shop.paths, other.paths], settings) as subscription:
         assert list(subscription) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,10 @@ def test_output_writes_files_and_metrics(folder: Path) -> None:
     assert "dblake_output_events" in (folder / "archive.prom").read_text(encoding="utf-8")
     assert not (folder / "out" / "public.right.jsonl").exists()
     assert run(folder, *arguments)[1][0]["events"] == 0
+    # A target that has lost its checkpoint begins again, whatever is stored elsewhere.
+    shutil.rmtree(folder / "out")
+    assert run(folder, *arguments)[1][0]["events"] == facts["events"]
+    assert (folder / "out" / "public.left.jsonl").read_text(encoding="utf-8").splitlines() == rows
 
 
 def test_sigterm_ends_with_0(folder: Path) -> None:
