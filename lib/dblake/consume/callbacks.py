@@ -26,7 +26,8 @@ class Result(Enum):
     """What a callback answers.
 
     ``RETRY`` goes back to the last checkpoint. ``SKIP`` of ``on_event`` makes the event a dead letter; of another
-    callback it counts as ``SUCCESS``. ``STOP`` ends the run without a checkpoint for the transaction.
+    callback it counts as ``SUCCESS``. ``STOP`` ends the run without a checkpoint for the transaction. Of ``on_rollback``
+    only ``STOP`` counts, and of ``on_error`` nothing: the run ends with the error.
     """
 
     SUCCESS = "success"
@@ -132,7 +133,7 @@ class _Run:
         except _Stop:
             return False
         except Exception as error:  # noqa: BLE001 - whatever a callback raises means: again
-            self._roll_back(error)
+            return self._roll_back(error)
         return True
 
     def _save(self) -> None:
@@ -141,7 +142,8 @@ class _Run:
             self._subscription.checkpoint(self._unsaved)
             self._unsaved, self._pending, self._attempts = None, 0, 0
 
-    def _roll_back(self, error: Exception) -> None:
+    def _roll_back(self, error: Exception) -> bool:
+        """Go back to the last checkpoint, wait, and return False to end. Raises the error after the last attempt."""
         self._attempts += 1
         if self._attempts >= self._max_attempts:
             if isinstance(error, _Retry):
@@ -154,9 +156,11 @@ class _Run:
         logger.warning("consumer %s: goes back to its last checkpoint (%s), in %.1f s", self._name,
                        type(error).__name__.lstrip("_"), pause)
         self._unsaved, self._pending = None, 0
-        self._consumer.on_rollback()
+        if self._consumer.on_rollback() is Result.STOP:
+            return False
         self._subscription.rollback()
         self._subscription.wait(pause)
+        return True
 
     def _call(self, transaction: Transaction) -> None:
         consumer = self._consumer

@@ -128,6 +128,28 @@ def test_stop_ends_without_checkpoint(shop: Shop) -> None:
     assert calls[-1] == "event u"
 
 
+@pytest.mark.parametrize("name", ["start", "end", "control", "checkpoint", "start shop", "end shop"])
+@pytest.mark.parametrize("answer", [Result.RETRY, KeyError("x")], ids=["retry", "exception"])
+def test_every_callback_can_repeat_transaction(shop: Shop, name: str, answer: Result | Exception) -> None:
+    plain = play(shop)
+    calls = play(shop, name, answer)
+    place = calls.index("rollback")
+    # The call before it failed; if it was the save itself, nothing is saved.
+    saved = max((n + 1 for n, call in enumerate(calls[: place - 1]) if call.startswith("checkpoint")), default=0)
+    assert calls[:saved] + calls[place + 1 :] == plain
+
+
+def test_stop_of_rollback_ends_run(shop: Shop) -> None:
+    class Stopping(Recorder):
+        def on_rollback(self) -> Result:
+            super().on_rollback()
+            return Result.STOP
+
+    recorder = Stopping("event", iter([Result.RETRY]))
+    run_consumer(shop.subscribe(start="1/0"), recorder)
+    assert recorder.calls[-2:] == ["event u", "rollback"]
+
+
 def test_consumer_without_overrides_takes_everything(shop: Shop) -> None:
     run_consumer(shop.subscribe(start="1/0"), Consumer())
 
