@@ -26,8 +26,8 @@ class Result(Enum):
     """What a callback answers.
 
     ``RETRY`` goes back to the last checkpoint. ``SKIP`` of ``on_event`` makes the event a dead letter; of another
-    callback it counts as ``SUCCESS``. ``STOP`` ends the run without a checkpoint for the transaction. Of ``on_rollback``
-    only ``STOP`` counts, and of ``on_error`` nothing: the run ends with the error.
+    callback it counts as ``SUCCESS``. ``STOP`` ends the run without a checkpoint for the transaction. Only ``STOP``
+    counts of ``on_rollback``, and nothing of ``on_error``: the run ends with the error.
     """
 
     SUCCESS = "success"
