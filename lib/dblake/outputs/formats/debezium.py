@@ -3,9 +3,9 @@
 Place: the format ``debezium``. Guarantee: fields, types and names are those of Debezium's connectors for PostgreSQL,
 MySQL and MariaDB as Kafka Connect's JsonConverter writes them, with or without schemas. What differs, because the lake
 holds other facts than a connector does, is stated in docs/outputs.md: a column that was not sent is Debezium's
-placeholder if it is text and absent otherwise, or, with schemas and if it may not be NULL, Debezium's fallback;
-``transaction`` is null; a fill is an update. Tombstones are left to the output ``kafka``; control entries have no
-record.
+placeholder if it is text or bytes and absent otherwise, or, with schemas and if it may not be NULL, Debezium's
+fallback; ``transaction`` is null; a fill is an update. Tombstones are left to the output ``kafka``; control entries
+have no record.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-create-events
 """
 
@@ -22,7 +22,7 @@ from dblake.consume.model import STATE, Control, Event, Image
 from dblake.core.errors import EventRejected
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
-from dblake.outputs.formats.debezium_types import UNAVAILABLE, Json, connect_type, has_placeholder, read_value
+from dblake.outputs.formats.debezium_types import Json, connect_type, read_value
 
 Connector = Literal["postgres", "mysql", "mariadb"]
 VERSION = "dblake"
@@ -90,10 +90,11 @@ class DebeziumFormat:
         return _with_schema(_envelope_schema(self._record_name(event), event.schema, self._connector), payload)
 
     def encode_key(self, event: Event) -> bytes | None:
-        """Return the key as a struct of the key's columns."""
-        if event.key is None:
+        """Return the key as a struct of the key's columns, in the key's order."""
+        row = _row(event.key, event)
+        if row is None:
             return None
-        payload = _row(event.key, event)
+        payload = {name: row[name] for name in event.schema.primary_key if name in row}
         if not self._schemas:
             return _dump(payload)
         return _with_schema(_key_schema(self._record_name(event), event.schema), payload)
@@ -140,7 +141,7 @@ class DebeziumFormat:
 
 
 def _row(image: Image | None, event: Event, *, is_partial: bool = False) -> dict[str, Json] | None:
-    """Return an image by column, in the schema's order. ``is_partial``: name the texts that were not sent."""
+    """Return an image by column, in the schema's order. ``is_partial``: mark texts and bytes that were not sent."""
     if image is None:
         return None
     out: dict[str, Json] = {}
@@ -155,8 +156,8 @@ def _row(image: Image | None, event: Event, *, is_partial: bool = False) -> dict
                     f"{event.position}", table=event.table, position=event.position,
                     next_step="use the format native or avro, or exclude the column with the output's key columns",
                 ) from None
-        elif is_partial and has_placeholder(column.type):
-            out[column.name] = UNAVAILABLE
+        elif is_partial and (placeholder := connect_type(column.type).placeholder) is not None:
+            out[column.name] = placeholder
     return out
 
 
@@ -185,10 +186,10 @@ def _envelope_schema(name: str, schema: TableSchema, connector: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _key_schema(name: str, schema: TableSchema) -> str:
-    keys = [c for c in schema.columns if c.key]
+    types = {c.name: c.type for c in schema.columns}
     return json.dumps({
         "type": "struct", "optional": False, "name": f"{name}.Key",
-        "fields": [_column_schema(column.type, column.name, optional=False) for column in keys],
+        "fields": [_column_schema(types[column], column, optional=False) for column in schema.primary_key],
     }, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -23,14 +23,17 @@ from typing import Any
 
 Json = Any
 UNAVAILABLE = "__debezium_unavailable_value"
-"""What Debezium writes for a value that the log did not carry."""
+"""What Debezium writes for a text that the log did not carry; for bytes it writes these characters."""
+_UNAVAILABLE_BYTES = base64.b64encode(UNAVAILABLE.encode()).decode()
 
+_UNBOUNDED = (1 << 31) - 1
 _EPOCH, _EPOCH_DAY = datetime(1970, 1, 1), date(1970, 1, 1).toordinal()
 _TIME = re.compile(r"(-?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _INTERVAL = re.compile(r"(-?\d+) (year|mon|day)s?")
 # Debezium's constant for the days of a month: 365.25 / 12.
 _MONTH_MICROSECONDS = int(365.25 / 12 * 86_400_000_000)
-_EXACT = Context(prec=2000)
+# PostgreSQL's numeric has up to 131,072 digits before the point and 16,383 after it.
+_EXACT = Context(prec=150_000)
 
 
 #: By logical name, else by type: the fallbacks of Debezium's JdbcValueConverters.
@@ -52,6 +55,7 @@ class ConnectType:
     version: int = 1
     parameters: dict[str, str] = field(default_factory=dict)
     fields: tuple[dict[str, Json], ...] = ()
+    doc: str = ""
 
     def schema(self, *, optional: bool, field_name: str) -> dict[str, Json]:
         """Return the schema of a field, as Connect's JsonConverter writes it."""
@@ -62,12 +66,21 @@ class ConnectType:
             out["parameters"] = self.parameters
         if self.fields:
             out["fields"] = list(self.fields)
+        if self.doc:
+            out["doc"] = self.doc
         return {**out, "field": field_name}
 
     @property
     def fallback(self) -> Json:
         """What Debezium writes for a column that may not be NULL where the log has no value."""
         return _FALLBACKS.get(self.name, _FALLBACKS[self.type])
+
+    @property
+    def placeholder(self) -> str | None:
+        """What Debezium writes for a value that the log did not carry; None for types that it has none for."""
+        if self.type == "string" and self.name in ("", "io.debezium.data.Json", "io.debezium.data.Xml"):
+            return UNAVAILABLE
+        return _UNAVAILABLE_BYTES if self.type == "bytes" and not self.name else None
 
 
 def _float(text: str) -> Json:
@@ -95,11 +108,17 @@ def _decimal(scale: int) -> ConnectType:
 
 
 def _variable_decimal(text: str) -> Json:
-    exponent = Decimal(text).as_tuple().exponent
+    """Return a decimal with its scale, as Debezium without zeros at the end."""
+    number = Decimal(text).normalize(_EXACT)
+    exponent = number.as_tuple().exponent
     if not isinstance(exponent, int):
         raise ValueError
     scale = max(-exponent, 0)
-    return {"scale": scale, "value": encode_unscaled(Decimal(text), scale)}
+    return {"scale": scale, "value": encode_unscaled(number, scale)}
+
+
+def _money(text: str) -> Json:
+    return encode_unscaled(Decimal(text.replace("$", "").replace(",", "")), 2)
 
 
 def _days(text: str) -> Json:
@@ -114,12 +133,15 @@ def _milliseconds(text: str) -> int:
     return _microseconds(text) // 1000
 
 
-def _zoned(text: str) -> Json:
-    """Return an instant in ISO 8601 with Z, with as many digits of the second as it has."""
-    at = datetime.fromisoformat(text)
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
-    return at.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
+def _zoned(digits: int) -> ConnectType:
+    """Return the type of instants in ISO 8601 with Z, with as many digits of the second as the column has."""
+    def read(text: str) -> Json:
+        at = datetime.fromisoformat(text)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        fraction = f".{at.microsecond:06d}"[:digits + 1] if digits else ""
+        return at.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
+
+    return ConnectType("string", read, "io.debezium.time.ZonedTimestamp")
 
 
 def _time(text: str) -> int:
@@ -161,7 +183,7 @@ def _bits(size: int) -> ConnectType:
         return ConnectType("boolean", lambda text: text == "1")
 
     def read(text: str) -> Json:
-        return base64.b64encode(int(text, 2).to_bytes((len(text) + 7) // 8, "little")).decode()
+        return base64.b64encode(int(text or "0", 2).to_bytes((len(text) + 7) // 8, "little")).decode()
 
     return ConnectType("bytes", read, "io.debezium.data.Bits", 1, {"length": str(size)})
 
@@ -178,6 +200,7 @@ _VARIABLE = ConnectType(
     "struct", _variable_decimal, "io.debezium.data.VariableScaleDecimal", 1,
     fields=({"type": "int32", "optional": False, "field": "scale"},
             {"type": "bytes", "optional": False, "field": "value"}),
+    doc="Variable scaled decimal",
 )
 _SHARED: dict[str, ConnectType] = {
     "tinyint": _integer("int16"), "tinyint unsigned": _integer("int16"), "smallint": _integer("int16"),
@@ -187,6 +210,7 @@ _SHARED: dict[str, ConnectType] = {
     "real": ConnectType("float", _float), "float": ConnectType("float", _float),
     "double precision": ConnectType("double", _float), "double": ConnectType("double", _float),
     "boolean": ConnectType("boolean", _boolean), "numeric": _VARIABLE,
+    "money": ConnectType("bytes", _money, "org.apache.kafka.connect.data.Decimal", 1, {"scale": "2"}),
     "date": ConnectType("int32", _days, "io.debezium.time.Date"),
     "year": ConnectType("int32", int, "io.debezium.time.Year"),
     "uuid": _text("io.debezium.data.Uuid"), "json": _text("io.debezium.data.Json"),
@@ -195,7 +219,6 @@ _SHARED: dict[str, ConnectType] = {
 }
 _MILLISECONDS = ConnectType("int64", _milliseconds, "io.debezium.time.Timestamp")
 _MICROSECONDS = ConnectType("int64", _microseconds, "io.debezium.time.MicroTimestamp")
-_ZONED = ConnectType("string", _zoned, "io.debezium.time.ZonedTimestamp")
 _TIME_OF_DAY = ConnectType("int64", _time, "io.debezium.time.MicroTime")
 _TIME_MILLISECONDS = ConnectType("int32", lambda text: _time(text) // 1000, "io.debezium.time.Time")
 _OLD = r"(?: /\* mariadb-5\.3 \*/)?"
@@ -214,17 +237,17 @@ def connect_type(source_type: str) -> ConnectType:
         return made
     if match := re.fullmatch(rf"(timestamp|datetime)(?:\((\d)\))?( without time zone)?{_OLD}", source_type):
         if match[1] == "timestamp" and not match[3]:
-            return _ZONED
+            return _zoned(int(match[2] or 0))
         digits = int(match[2]) if match[2] else 6 if match[3] else 0
         return _MILLISECONDS if digits <= 3 else _MICROSECONDS
-    if re.fullmatch(r"timestamp(\(\d\))? with time zone", source_type):
-        return _ZONED
+    if match := re.fullmatch(r"timestamp(?:\((\d)\))? with time zone", source_type):
+        return _zoned(int(match[1] or 6))
     if match := re.fullmatch(rf"time(?:\((\d)\))?( without time zone)?{_OLD}", source_type):
         return _TIME_MILLISECONDS if match[2] and match[1] and int(match[1]) <= 3 else _TIME_OF_DAY
     if re.fullmatch(r"time(\(\d\))? with time zone", source_type):
         return ConnectType("string", _zoned_time, "io.debezium.time.ZonedTime")
-    if match := re.fullmatch(r"bit\((\d+)\)", source_type):
-        return _bits(int(match[1]))
+    if match := re.fullmatch(r"bit(?: varying)?(?:\((\d+)\))?", source_type):
+        return _bits(int(match[1] or _UNBOUNDED))
     if re.fullmatch(r"bytea|(?:var)?binary\(\d+\)|(?:tiny|medium|long)?blob", source_type):
         return ConnectType("bytes", _bytes)
     if match := re.fullmatch(r"(enum|set)\((.*)\)(?: character set \w+)?", source_type):
@@ -239,9 +262,3 @@ def read_value(source_type: str, text: str) -> Json:
         return connect_type(source_type).read(text)
     except (ArithmeticError, KeyError) as error:
         raise ValueError from error
-
-
-def has_placeholder(source_type: str) -> bool:
-    """Return whether Debezium has a placeholder for a type's values that the log did not carry."""
-    kind = connect_type(source_type)
-    return kind.type == "string" and kind.name in ("", "io.debezium.data.Json", "io.debezium.data.Xml")
