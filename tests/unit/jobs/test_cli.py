@@ -184,11 +184,20 @@ GRACEFUL = """
 """
 
 
+# A signal that arrives just before a sleep begins does not interrupt it.
+NAPPING = """
+    import time
+    print("ready", flush=True)
+    for _ in range(300):
+        time.sleep(0.1)
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "number", "code", "out"),
     [
-        ("import time; print('ready', flush=True); time.sleep(30)", signal.SIGTERM, 0, ""),
-        ("import time; print('ready', flush=True); time.sleep(30)", signal.SIGINT, 130, ""),
+        (NAPPING, signal.SIGTERM, 0, ""),
+        (NAPPING, signal.SIGINT, 130, ""),
         (GRACEFUL, signal.SIGTERM, 0, "cleaned up\n"),
         (GRACEFUL, signal.SIGINT, 0, "cleaned up\n"),
     ],

@@ -16,6 +16,7 @@ WITHOUT_EFFECT = {
     "core.errors": "errors end a run",
     "core.failpoints": "inert outside tests",
     "core.progress": "shows how far the work is",
+    "lake.batch_times": "notes batches in commits",
     "lake.files": "opens files",
     "lake.frontier": "finds state, which redecode does not read",
     "lake.layout": "paths of tables",
