@@ -33,7 +33,7 @@ print(spark.read.format("delta").load(sys.argv[2]).count(),
 
 def run(code: str, *arguments: object, options: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=550, check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(import_paths()), "SPARK_SUBMIT_OPTS": options},
     )
 
