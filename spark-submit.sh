@@ -203,9 +203,8 @@ run_lint() {
 # The suites' processes, the last with all other folders: much of their time is waiting, so six run at once.
 test_parts=(
     "tests/spark/reconcile tests/spark/state"
-    "tests/spark/maintenance tests/spark/quality tests/spark/sql tests/spark/verification"
-    "tests/unit tests/property tests/faults" "tests/e2e tests/integration/outputs tests/integration/s3"
-    "tests/integration/mysql tests/integration/postgres"
+    "tests/spark/maintenance tests/spark/quality tests/spark/sql tests/spark/verification tests/integration/outputs"
+    "tests/unit tests/faults" "tests/e2e" "tests/integration/mysql tests/integration/postgres"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})

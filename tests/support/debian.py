@@ -234,11 +234,13 @@ def _fetch_source(package: str, release: str, folder: str, path: Path) -> None:
         _run("apt-get", *options, "update")
         _run("apt-get", *options, "source", "--download-only", package, cwd=Path(name))
         with tarfile.open(next(Path(name).glob("*.orig.tar.*"))) as archive:
+            # Where Python has it: Debian's 3.11 does not.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in archive:
                 _, _, inner = member.name.partition("/")
                 if inner.startswith(f"{folder}/"):
                     member.name = inner.removeprefix(f"{folder}/")
-                    archive.extract(member, root, filter="data")
+                    archive.extract(member, root)
         root.chmod(0o755)
         root.rename(path)
 
