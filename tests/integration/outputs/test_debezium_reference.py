@@ -62,7 +62,7 @@ _COLUMNS = {
     "masks": ("bit varying", "B'1'"),
     "lamp": ("bit varying(1)", "B'1'"),
     "price": ("money", "'-1234.5'"),
-    "host": ("inet", "'10.0.0.1'"),
+    "host": ("inet", "'192.0.2.1'"),
     "span": ("int4range", "'[1,5)'"),
     "row": ("oid", "4294967295"),
     "words": ("tsvector", "'a:1 b:2'"),
