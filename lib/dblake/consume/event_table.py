@@ -161,13 +161,13 @@ class EventTable:
     def has_after(self, position: Position, batch: int) -> bool:
         """Return True if batches up to ``batch`` have events of transactions after that of a position."""
         after = position.incarnation, position.lsn
+        end = position_parts(Position(*after, _UNBOUNDED))
         for file in self._files:
             if file.low[BATCH] > batch or (file.high[INCARNATION], file.high[LSN]) <= after:
                 continue
             for rows in self._read(file, [INCARNATION, LSN, BATCH], 0, batch):
                 incarnation, lsn, batches = (rows[name].to_numpy() for name in (INCARNATION, LSN, BATCH))
-                is_later = (incarnation > after[0]) | ((incarnation == after[0]) & (lsn > after[1]))
-                if (is_later & (batches <= batch)).any():
+                if (is_older(end, [incarnation, lsn, np.zeros_like(lsn)]) & (batches <= batch)).any():
                     return True
         return False
 

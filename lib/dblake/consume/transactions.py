@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -118,7 +119,26 @@ class _Tail:
         return found
 
 
-class SpooledEvents(Sequence[Event]):
+class _StoredEvents(Sequence[Event], ABC):
+    """Events that are read as they are asked for."""
+
+    @abstractmethod
+    def _find(self, place: int) -> Event:
+        """Return the event at a place from 0 on."""
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, place: int | slice) -> Event | Sequence[Event]:
+        if isinstance(place, slice):
+            return [self._find(number) for number in range(len(self))[place]]
+        return self._find(range(len(self))[place])
+
+
+class SpooledEvents(_StoredEvents):
     """The events of a large transaction, in a temporary file that is removed with this object."""
 
     def __init__(self, builder: EventBuilder) -> None:
@@ -158,18 +178,9 @@ class SpooledEvents(Sequence[Event]):
         for number in range(len(self._rows)):
             yield from self._read(number)
 
-    @overload
-    def __getitem__(self, place: int) -> Event: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Event]: ...
-
-    def __getitem__(self, place: int | slice) -> Event | Sequence[Event]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
-        place = place + len(self) if place < 0 else place
+    def _find(self, place: int) -> Event:
         for number, count in enumerate(self._rows):
-            if 0 <= place < count:
+            if place < count:
                 return self._read(number)[place]
             place -= count
         raise IndexError("no such event")
@@ -180,7 +191,7 @@ class SpooledEvents(Sequence[Event]):
             return self._builder.build(pa.Table.from_batches([batch]), number + 1 == len(self._rows))
 
 
-class WithoutEvents(Sequence[Event]):
+class WithoutEvents(_StoredEvents):
     """The events of a transaction without some, given by table and position; they stay where they are kept."""
 
     def __init__(self, events: Sequence[Event], without: Collection[tuple[str, Position]]) -> None:
@@ -198,14 +209,5 @@ class WithoutEvents(Sequence[Event]):
         for number, event in enumerate(self._kept(), 1):
             yield replace(event, last_in_transaction=self._is_whole) if number == self._count else event
 
-    @overload
-    def __getitem__(self, place: int) -> Event: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Event]: ...
-
-    def __getitem__(self, place: int | slice) -> Event | Sequence[Event]:
-        if isinstance(place, slice):
-            return list(self)[place]
-        number = range(self._count)[place]
-        return next(islice(self, number, None))
+    def _find(self, place: int) -> Event:
+        return next(islice(self, place, None))

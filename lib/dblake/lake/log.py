@@ -206,15 +206,12 @@ def commit_files(
     if the application's version, or the table's schema, was changed after it was read: then none of the files is
     visible. The caller has checked that ``batch`` is newer, and holds the commit lock.
     """
-    now = int(time.time() * 1000)
-    added: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.size, {}, now, True, file.statistics) for file in files
-    ]
     try:
         with confirmed_commit(path) as metadata:
             properties = CommitProperties(
                 metadata | dict(notes or {}), app_transactions=[Transaction(application, batch)]
             )
+            added = _add_actions(files, is_new=True)
             table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
     except CommitFailedError as error:
         raise TableUnavailable(
@@ -229,11 +226,18 @@ def replace_files(path: str, table: DeltaTable, removed: Mapping[str, int], file
     ``table`` is the table at ``path`` as it was read. Takes the table's commit lock. Raises deltalake's
     CommitFailedError, and changes nothing, if another writer removed one of the files after it was read.
     """
-    now = int(time.time() * 1000)
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.size, {}, now, False, file.statistics) for file in files
-    ]
-    actions += [RemoveAction(name, False, now, size, {}) for name, size in removed.items()]
+    actions = _add_actions(files, is_new=False)
+    actions += [RemoveAction(name, False, _milliseconds(), size, {}) for name, size in removed.items()]
     with commit_lock(path), confirmed_commit(path) as metadata:
         properties = CommitProperties({COMPACTS: str(len(removed)), **metadata})
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+
+
+def _add_actions(files: Iterable[DataFile], *, is_new: bool) -> list[AddAction | RemoveAction]:
+    """Return the actions that add files; ``is_new`` is False for rows that the table has already."""
+    now = _milliseconds()
+    return [AddAction(file.path, file.size, {}, now, is_new, file.statistics) for file in files]
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)

@@ -22,7 +22,7 @@ from dblake.landing.columns import INCARNATION, LSN, SEQ
 from dblake.maintenance.compaction import SMALL_FILE_BYTES
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
 from dblake.spark.conflicts import retry_on_conflict
-from dblake.state.fold import is_older
+from dblake.state.fold import POSITION, is_older
 
 _ORDERED_BYTES = 64 << 20
 """Bytes of events that are ordered together; more where the row groups of many files overlap."""
@@ -88,7 +88,7 @@ class _RowGroup:
 def _row_groups(path: str, file: str) -> Iterator[_RowGroup]:
     with open_event_file(path, file) as parquet:
         for number in range(parquet.num_row_groups):
-            low, _ = group_bounds(parquet.metadata.row_group(number), (INCARNATION, LSN, SEQ))
+            low, _ = group_bounds(parquet.metadata.row_group(number), POSITION)
             yield _RowGroup((low.get(INCARNATION, 0), low.get(LSN, 0), low.get(SEQ, 0)), file, number)
 
 
@@ -113,5 +113,5 @@ def _ordered_events(path: str, files: Collection[str]) -> Iterator[pa.Table]:
 
 def _count_before(rows: pa.Table, position: tuple[int, int, int]) -> int:
     """Return how many events precede a position."""
-    at = [rows[name].to_numpy() for name in (INCARNATION, LSN, SEQ)]
+    at = [rows[name].to_numpy() for name in POSITION]
     return int(np.count_nonzero(is_older(at, [np.array(part) for part in position])))
