@@ -120,7 +120,7 @@ class _Tail:
 
 
 class _StoredEvents(Sequence[Event], ABC):
-    """Events that are read as they are asked for."""
+    """Events that are read on access."""
 
     @abstractmethod
     def _find(self, place: int) -> Event:
