@@ -192,11 +192,15 @@ def describe(transactions: list[Transaction]) -> list[str]:
     return found
 
 
-def folded_shop(folder: Path, transactions: int) -> Shop:
-    """Return a shop whose state holds dumps of its tables and so many transactions."""
+def folded_shop(folder: Path, transactions: int, later: int = 0) -> Shop:
+    """Return a shop whose state holds dumps of its tables and so many transactions; ``later`` more are in events."""
     shop = Shop(folder)
     shop.move(transactions)
     shop.land(*TABLES)
     shop.reconcile()
     shop.fold()
+    if later:
+        shop.move(later)
+        shop.land()
+        shop.reconcile()
     return shop

@@ -42,11 +42,7 @@ Record = tuple[str, bytes | None, bytes]
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     """Return a shop with a bootstrap of 40 rows and changes after it."""
-    shop = folded_shop(tmp_path, 3)
-    shop.move(30)
-    shop.land()
-    shop.reconcile()
-    return shop
+    return folded_shop(tmp_path, 3, later=30)
 
 
 @pytest.fixture

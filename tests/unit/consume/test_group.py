@@ -16,7 +16,7 @@ from dblake.consume.group import GroupSubscription
 from dblake.consume.model import ControlKind, Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import Fenced, ProgressUnavailable, StateNotReady
-from tests.support.consumers import TABLES, Shop
+from tests.support.consumers import TABLES, Shop, folded_shop
 
 PARTITIONS = 4
 
@@ -110,15 +110,7 @@ class Member:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    shop = Shop(tmp_path_factory.mktemp("shop"))
-    shop.move(12)
-    shop.land(*TABLES)
-    shop.reconcile()
-    shop.fold()
-    shop.move(12)
-    shop.land()
-    shop.reconcile()
-    return shop
+    return folded_shop(tmp_path_factory.mktemp("shop"), 12, later=12)
 
 
 def everything(shop: Shop) -> list[str]:

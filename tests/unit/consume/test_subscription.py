@@ -49,11 +49,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def make_shop(folder: Path) -> Shop:
-    shop = folded_shop(folder, 15)
-    shop.move(5)
-    shop.land()
-    shop.reconcile()
-    return shop
+    return folded_shop(folder, 15, later=5)
 
 
 def read(shop: Shop, **settings: Any) -> list[Transaction]:

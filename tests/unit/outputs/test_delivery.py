@@ -27,7 +27,7 @@ from dblake.outputs.protocol import Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
 from dblake.outputs.stdout import StdoutOutput
 from dblake.read.event_files import open_event_file
-from tests.support.consumers import TABLES, Shop, describe
+from tests.support.consumers import Shop, describe, folded_shop
 from tests.support.plain_lake import PlainLake
 from tests.support.schemas import table_schema
 
@@ -37,15 +37,7 @@ HOW = DeliverySettings("archive", max_events=7, retry_seconds=5, max_dead_letter
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    shop = Shop(tmp_path_factory.mktemp("shop"))
-    shop.move(5)
-    shop.land(*TABLES)
-    shop.reconcile()
-    shop.fold()
-    shop.move(6)
-    shop.land()
-    shop.reconcile()
-    return shop
+    return folded_shop(tmp_path_factory.mktemp("shop"), 5, later=6)
 
 
 class Faulty:
