@@ -11,6 +11,7 @@ Imports nothing but the standard library: what precedes the first phase cannot b
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import signal
 import sys
@@ -45,6 +46,14 @@ def handle_signals() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    # The first function registered is the last called.
+    atexit.register(_keep_exit_code)
+
+
+def _keep_exit_code() -> None:
+    """Let signals be ignored: Python restores their default actions next, which would end the process by signal."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _line_of_interruption(job: str) -> bytes:

@@ -304,6 +304,23 @@ def test_signal_in_destructor_ends_job_silently(tmp_path: Path, number: signal.S
     assert (process.returncode, err.replace("dblake probe: interrupted\n", "")) == (code, "")
 
 
+FINALIZED = """\
+    import os, signal, sys
+    class Signalling:
+        def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{number}):
+            kill(process, number)
+    sys.modules["signalling"] = Signalling()  # the interpreter destroys it after the handlers of signals
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_signal_in_finalization_changes_nothing(tmp_path: Path, number: str) -> None:
+    """Python restores the default actions of signals before it destroys modules."""
+    code = "from jobs.cli.stop import handle_signals\nhandle_signals()\n" + JOB
+    done = run(tmp_path, code.format(body=FINALIZED.strip().format(number=number)), "--conf", CONF)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_log_of_other_library_begins_at_warning(tmp_path: Path) -> None:
     body = "import logging; x = logging.getLogger('x'); x.setLevel('INFO'); x.info('chatter'); x.warning('careful')"
     done = run(tmp_path, JOB.format(body=body), "--conf", CONF)
