@@ -202,9 +202,11 @@ run_lint() {
 
 # The suites' processes, the last with all other folders: much of their time is waiting, so six run at once.
 test_parts=(
-    "tests/spark/reconcile tests/spark/state"
-    "tests/spark/maintenance tests/spark/quality tests/spark/sql tests/spark/verification tests/integration/outputs"
-    "tests/unit tests/faults" "tests/e2e" "tests/integration/mysql tests/integration/postgres"
+    "tests/e2e tests/integration/zookeeper"
+    "tests/unit tests/faults/test_moments.py tests/integration/s3"
+    "tests/spark/reconcile tests/spark/maintenance tests/spark/quality tests/spark/verification"
+    "tests/integration/postgres tests/integration/mysql"
+    "tests/conformance tests/integration/outputs tests/spark/sql"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})

@@ -12,10 +12,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import NotEmptyError
 
 from dblake.capture.progress import open_progress
 from dblake.source.postgres.embedded import EmbeddedPostgres
@@ -317,6 +318,18 @@ def test_leader_without_zookeeper_stops_writing_and_exits(
         cluster.verify()
 
 
+def delete_node(zookeeper: ZookeeperServer, path: str) -> None:
+    """Delete a node with all below it, while capture may add to it."""
+    client = zookeeper.client()
+    try:
+        while True:
+            with suppress(NotEmptyError):
+                client.delete(path, recursive=True)
+                return
+    finally:
+        client.stop()
+
+
 @pytest.mark.parametrize("kind", ["file", pytest.param("zookeeper", marks=pytest.mark.slow)])
 def test_lost_documents_cost_queued_dumps_only(
     postgres: EmbeddedPostgres, zookeeper: ZookeeperServer, zookeeper_url: str, tmp_path: Path, kind: str
@@ -330,9 +343,7 @@ def test_lost_documents_cost_queued_dumps_only(
             if kind == "file":
                 (tmp_path / "progress/shop").rename(tmp_path / "lost")
             else:
-                client = zookeeper.client()
-                client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/documents", recursive=True)
-                client.stop()
+                delete_node(zookeeper, f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/documents")
             cluster.wait_for_landed(5, by=leader)
             assert not {entry["id"] for entry in cluster.lake.dumps() if entry["state"] != "cancelled"} & set(lost)
             queued = cluster.lake.dump(T)
@@ -351,9 +362,7 @@ def test_leader_exits_when_all_nodes_are_lost_and_next_resumes(
         cluster.lake.dump(T)
         leader = cluster.capture()
         cluster.wait_for_landed(5, by=leader)
-        client = zookeeper.client()
-        client.delete(f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}", recursive=True)
-        client.stop()
+        delete_node(zookeeper, f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}")
         assert leader.wait_for_exit() == 75, leader.log
         cluster.lake.dump(T)
     cluster.catch_up()

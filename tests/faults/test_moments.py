@@ -142,11 +142,14 @@ def test_job_stopped_at_any_moment_ends_cleanly(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_quickstart_stopped_at_any_moment_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_quickstart_stopped_at_any_moment_ends_cleanly(
+    durations: dict[str, float], tmp_path: Path, number: signal.Signals
+) -> None:
     conf = tmp_path / "quickstart.yaml"
     conf.write_text(QUICKSTART.format(port=free_port()))
     command = ["quickstart", "--conf", str(conf), "--scale", "1"]
-    seconds = run_whole(command, {})
+    seconds = durations.get("quickstart") or run_whole(command, {})
+    durations["quickstart"] = seconds
     require_clean([stop_at(delay, number, command) for delay in picked(seconds, "quickstart", number)])
 
 

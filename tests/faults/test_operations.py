@@ -58,12 +58,14 @@ def run(kind: str, rounds: int, only: tuple[str, ...] = ()) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("spark")
 def test_tables_stay_equal_or_named_under_operations() -> None:
     run("postgres", 2, SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_tables_stay_equal_or_named_in_many_rounds(kind: str) -> None:
     run(kind, 5 * EFFORT)

@@ -23,6 +23,7 @@ from dblake.lake.storage import Location, join
 from dblake.lake.tables import create_table, find_table, has_table, open_table
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
+from tests.support.effort import EFFORT
 from tests.support.s3 import S3Server, location, storage
 from tests.support.s3_proxy import COMMIT, Fault, Rule, S3Proxy
 
@@ -58,7 +59,7 @@ def test_server_decides_conditional_writes_one_at_a_time(s3: S3Server) -> None:
 
 @pytest.mark.parametrize(
     ("is_conditional", "appends"), [
-        (True, 25), (False, 25), pytest.param(True, 500, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        (True, 25), (False, 25), pytest.param(True, 75 * EFFORT, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 def test_contested_appends_lose_none_by_condition(

@@ -70,7 +70,7 @@ def test_live_reading_inside_a_transaction_stops_before_it(tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [4, pytest.param(8 * EFFORT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4 * EFFORT])
 def test_readings_keep_sum_while_jobs_run(tmp_path: Path, rounds: int) -> None:
     """Each round reads plain, live, at a random position and at a random commit time."""
     bank, draw = Bank(tmp_path), random.Random(rounds)
