@@ -203,7 +203,7 @@ run_lint() {
 # The suites' processes, the last with all other folders: much of their time is waiting, so six run at once.
 test_parts=(
     "tests/e2e tests/integration/zookeeper"
-    "tests/unit tests/faults/test_moments.py tests/integration/s3"
+    "tests/unit tests/faults/test_moments.py tests/faults/test_regression_suite.py tests/integration/s3"
     "tests/spark/reconcile tests/spark/maintenance tests/spark/quality tests/spark/verification"
     "tests/integration/postgres tests/integration/mysql"
     "tests/conformance tests/integration/outputs tests/spark/sql"

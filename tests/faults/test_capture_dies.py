@@ -9,7 +9,6 @@ The short suite kills at ``landing.committed`` on PostgreSQL and at ``dump.low_w
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.effort import EFFORT
+from tests.support.effort import EFFORT, choose_seed
 from tests.support.rig import HOME, Rig, T, rig_on
 
 SECONDS = 15.0 * EFFORT
@@ -69,8 +68,7 @@ def test_capture_killed_at_failpoint_resumes_exactly(rig: Rig, failpoint: str) -
 
 @pytest.mark.slow
 def test_capture_killed_at_random_resumes_exactly(rig: Rig) -> None:
-    seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
-    print(f"DBLAKE_SEED={seed}")
+    seed = choose_seed()
     dice = random.Random(seed)
     deadline = time.monotonic() + (SECONDS if rig.backend.keeps_log_for_reader else SECONDS / 2)
     with rig.load(seed):

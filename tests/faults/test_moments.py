@@ -53,6 +53,11 @@ JOBS = {
     "up": Job([], 12.0, in_place=True),
     "verify": Job(["--table", "public.t0", "--wait"], 5.0),
 }
+STOPS = [
+    pytest.param(name, number, id=f"{name}-{number.name}")
+    for at, name in enumerate(JOBS) for number in (SIGNALS if EFFORT > 1 else [SIGNALS[at % 2]])
+]
+"""Jobs with the signals that stop them: both with more effort, else one of the two by turns."""
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +128,7 @@ def require_clean(endings: Sequence[Ending]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(("name", "number"), STOPS)
 def test_job_stopped_at_any_moment_ends_cleanly(
     shop: Shop, durations: dict[str, float], tmp_path: Path, name: str, number: signal.Signals
 ) -> None:

@@ -5,14 +5,12 @@ The long form is ``./spark-submit.sh stress``. ``DBLAKE_EFFORT`` lengthens this 
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.effort import EFFORT
+from tests.support.effort import EFFORT, choose_seed
 from tests.support.oracle import ObservedEvent, Step, find_wrong_steps, remaining_rows
 from tests.support.rig import PACE, rig_on
 from tests.support.stress import Stress
@@ -70,8 +68,7 @@ def test_oracle_returns_remaining_rows() -> None:
 def test_every_step_lands_once_while_jobs_are_killed(
     kind: str, jobs: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
-    print(f"DBLAKE_SEED={seed}")
+    seed = choose_seed()
     pace: dict[str, Any] = PACE if jobs else {}
     with rig_on(kind, request, tmp_path, **pace) as rig:
         stress = Stress(rig, seed=seed, seconds=SECONDS, kill_every=3.0, jobs=jobs)

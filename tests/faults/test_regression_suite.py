@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.effort import EFFORT
+from tests.support.effort import EFFORT, choose_seed
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_suite import KEPT, SuiteDatabase
 from tests.support.operations.system import LiveSystem
@@ -26,9 +24,10 @@ NAMED = ("suspended", "incomplete", "state_behind")
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.usefixtures("spark")
 def test_capture_follows_regression_suite_of_postgres(tmp_path: Path) -> None:
     with debian_server(tmp_path / "server", None) as server:
-        database, share, seed = RegressionDatabase(server), min(EFFORT / 3, 1), choose_seed()
+        database, share, seed = RegressionDatabase(server), min(EFFORT / 6, 1), choose_seed()
         follow_suite(
             LiveSystem(database, tmp_path, patterns=["*.*"]),
             lambda: f"{database.run_suite(tmp_path / 'output', share, seed)} tests", least=30 if share == 1 else 2,
@@ -37,21 +36,15 @@ def test_capture_follows_regression_suite_of_postgres(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.usefixtures("spark")
 def test_capture_follows_test_suite_of_mariadb(tmp_path: Path) -> None:
     with MysqlServer("mariadb", tmp_path / "server", "--sql-mode=") as server:
-        database, count = SuiteDatabase(server), 20 * EFFORT
+        database, count = SuiteDatabase(server), 10 * EFFORT
         seed = choose_seed()
         system = LiveSystem(database, tmp_path, patterns=["test.*", f"{KEPT}.*"])
         follow_suite(
             system, lambda: f"{count} tests left {database.run_suite(tmp_path / 'output', count, seed)} tables", least=1
         )
-
-
-def choose_seed() -> int:
-    """Return the seed that the environment names, or one of the moment, and print it."""
-    seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
-    print(f"DBLAKE_SEED={seed}")
-    return seed
 
 
 def follow_suite(system: LiveSystem, run: Callable[[], str], least: int) -> None:

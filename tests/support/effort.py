@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
 EFFORT = int(os.environ.get("DBLAKE_EFFORT", "1"))
 """Multiplies the histories, rounds and seconds of slow tests; ``DBLAKE_EFFORT=10`` is for a release."""
+
+
+def choose_seed() -> int:
+    """Return the seed of ``DBLAKE_SEED``, with more effort one of the moment, else always the same; and print it."""
+    seed = int(os.environ.get("DBLAKE_SEED") or (time.time_ns() % 100_000 if EFFORT > 1 else 1))
+    print(f"DBLAKE_SEED={seed}")
+    return seed
 
 
 def seeds(short: int, slow: int) -> list[object]:

@@ -88,6 +88,10 @@ class Airflow:
             raise DblakeError(f"airflow {' '.join(arguments[:2])} ended with {code}",
                               next_step=f"read {log}")
 
+    def stop_scheduler(self) -> None:
+        """Stop the scheduler with its workers; the API server answers as before."""
+        stop_process(self._processes.pop("scheduler"), _STOP_SECONDS, group=True)
+
     def request(self, path: str, body: Mapping[str, Any] | None = None, method: str = "") -> Any:
         """Return the REST API's JSON response; with a body the default method is POST."""
         data = None if body is None else json.dumps(body).encode()

@@ -59,7 +59,7 @@ def test_server_decides_conditional_writes_one_at_a_time(s3: S3Server) -> None:
 
 @pytest.mark.parametrize(
     ("is_conditional", "appends"), [
-        (True, 25), (False, 25), pytest.param(True, 75 * EFFORT, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        (True, 25), (False, 25), pytest.param(True, 50 * EFFORT, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 def test_contested_appends_lose_none_by_condition(

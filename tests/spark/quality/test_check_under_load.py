@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.clean import run_checks_under_load
+from tests.support.effort import choose_seed
 from tests.support.rig import PACE, rig_at
 
 
@@ -19,8 +18,7 @@ from tests.support.rig import PACE, rig_at
 def test_check_beside_all_jobs_reports_no_failure(
     spark: SparkSession, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("DBLAKE_SEED", str(time.time_ns() % 100_000)))
-    print(f"DBLAKE_SEED={seed}")
+    seed = choose_seed()
     with rig_at(postgres, tmp_path, **PACE) as rig:
         figures = run_checks_under_load(rig, spark, 1, seed=seed, kill_every=4.0)
     print(figures)

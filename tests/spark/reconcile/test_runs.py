@@ -36,6 +36,7 @@ from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
 from dblake.status.table_problems import removal_problems
 from tests.model.dblog import ChunkRow, High, Low, reconcile
+from tests.support.effort import EFFORT
 from tests.support.histories import interleave_landings, play, random_steps
 from tests.support.landed import Change, LandedRecord, land, landing_row, schema_row, to_model
 
@@ -286,7 +287,7 @@ def test_landing_compacted_while_stopped_is_reconciled(spark: SparkSession, tmp_
 @pytest.mark.slow
 def test_compacted_landing_of_histories_gives_same_events(spark: SparkSession, tmp_path: Path) -> None:
     """One file holds all batches: no batch may be reconciled twice, and windows reach back into the file."""
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(10)]
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(5 * EFFORT)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     plain, compacted = Paths(str(tmp_path / "plain"), "shop"), Paths(str(tmp_path / "compacted"), "shop")
     for paths in (plain, compacted):

@@ -112,7 +112,8 @@ def backend_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "kind", ["postgres", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mariadb", "mysql"))]
+    "kind", ["postgres", pytest.param("mariadb", marks=pytest.mark.slow),
+             *([pytest.param("mysql", marks=pytest.mark.slow)] if EFFORT > 1 else [])],
 )
 def test_faults_under_load_are_found_and_repaired(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
