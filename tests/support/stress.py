@@ -136,11 +136,12 @@ class Stress:
         One life of three is killed some time after its first write, the other two at any time, mostly before it.
         """
         dice = random.Random(self._seed + 1)
+        while not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
+            if self._stop.wait(0.5):
+                return
         for life, job in enumerate(itertools.cycle(self._jobs)):
             if self._stop.wait(1.0):
                 return
-            if not DeltaTable.is_deltatable(self._rig.lake.paths.landing):
-                continue
             self._runs[job] += 1
             version = self._table_version(job)
             process = self._rig.start("--continuous", job=job)

@@ -71,7 +71,7 @@ def test_requests_of_idle_jobs_do_not_grow_with_age(s3: S3Server, tmp_path: Path
     """How many commits are newer than the newest checkpoint differs: their number is bounded, and left out here."""
     with S3Proxy(s3.port) as proxy:
         bench, counts = Bench(s3, proxy, tmp_path), []
-        for commits in (110, 160):
+        for commits in (110, 210):
             bench.age(commits)
             requests = bench.measure()
             assert max(map(len, requests.values())) <= _MAX_IDLE_REQUESTS

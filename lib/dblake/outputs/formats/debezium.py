@@ -77,9 +77,10 @@ class DebeziumFormat:
     def encode(self, event: Event) -> bytes:
         """Return the change event's value."""
         now = time.time_ns()
+        before = event.key if event.before is None and event.op == "d" else event.before
         payload = {
-            "before": self._row(event.before if event.before is not None or event.op != "d" else event.key, event),
-            "after": self._row(event.after, event, is_partial=event.op in ("u", "c", "f")),
+            "before": self._complete_row(before, event),
+            "after": self._complete_row(event.after, event, is_partial=event.op in ("u", "c", "f")),
             "source": self._source(event),
             "transaction": None,
             "op": "u" if event.op == "f" else event.op,
@@ -103,7 +104,7 @@ class DebeziumFormat:
         """Return None: Debezium's consumers know no control entries."""
         return None
 
-    def _row(self, image: Image | None, event: Event, *, is_partial: bool = False) -> dict[str, Json] | None:
+    def _complete_row(self, image: Image | None, event: Event, *, is_partial: bool = False) -> dict[str, Json] | None:
         row = _row(image, event, is_partial=is_partial)
         if row is not None and self._schemas:
             # A reader of the schema rejects a record without a field that is not optional.
