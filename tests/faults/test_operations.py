@@ -57,4 +57,4 @@ def run(kind: str, rounds: int) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_tables_stay_equal_or_named_in_many_rounds(kind: str) -> None:
-    run(kind, 5 * EFFORT)
+    run(kind, 3 * EFFORT)

@@ -100,8 +100,8 @@ def may_change(statement: Statement, table: str) -> bool:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("flavour", "pairs"),
-    [("mariadb", 0), pytest.param("mariadb", 150 * EFFORT, marks=pytest.mark.slow),
-     pytest.param("mysql", 150 * EFFORT, marks=pytest.mark.slow)],
+    [("mariadb", 0), pytest.param("mariadb", 100 * EFFORT, marks=pytest.mark.slow),
+     pytest.param("mysql", 100 * EFFORT, marks=pytest.mark.slow)],
 )
 def test_classification_covers_what_statements_change(
     flavour: str, pairs: int, request: pytest.FixtureRequest

@@ -18,6 +18,7 @@ from dblake.core.schema import Column
 from dblake.outputs.native import NativeFormat
 from tests.support.backends import MemoryBackend
 from tests.support.consumers import LEFT, RIGHT, TABLES, Shop, folded_shop
+from tests.support.effort import EFFORT
 from tests.support.kafka import KafkaServer
 from tests.support.killed_subscriber import MAX_EVENTS, KilledSubscriber
 from tests.support.schemas import table_schema
@@ -81,7 +82,7 @@ def _place(checkpoint: str) -> str:
     return re.sub(r',"id":"\w+"', "", checkpoint)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(2 * EFFORT, marks=pytest.mark.slow)])
 def test_killed_kafka_repeats_only_unsaved_writes(shop: Shop, kafka: KafkaServer, tmp_path: Path, rounds: int) -> None:
     """A record is in its topic once, and again for each kill before its write's checkpoint; its key keeps its order."""
     writes, encoder = _writes(shop), NativeFormat()
@@ -113,7 +114,7 @@ def test_killed_kafka_repeats_only_unsaved_writes(shop: Shop, kafka: KafkaServer
             assert order[newer] > order[older] or write_of[newer] == write_of[older]
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(3 * EFFORT, marks=pytest.mark.slow)])
 def test_killed_http_repeats_unsaved_writes_by_key(
     shop: Shop, service: Service, tmp_path: Path, rounds: int
 ) -> None:

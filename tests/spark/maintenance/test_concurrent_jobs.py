@@ -27,7 +27,7 @@ from tests.support.lake import CaptureLake
 T = "public.t"
 _MAX_FILES = 60
 """Limit of a table's files after the last maintenance: far fewer than one per batch."""
-BATCHES = 100 * EFFORT
+BATCHES = 60 * EFFORT
 
 
 class JobLoop:

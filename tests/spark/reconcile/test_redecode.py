@@ -36,6 +36,7 @@ from dblake.state.run import run_state
 from dblake.status.stage_problems import redecode_problems
 from jobs.reconcile import reconcile as job
 from tests.model.dblog import ChunkRow, High, Low
+from tests.support.effort import EFFORT
 from tests.support.histories import interleave_landings, play, random_steps
 from tests.support.landed import Change, LandedRecord, land
 
@@ -343,7 +344,7 @@ def test_redecode_requires_unseen_rows_and_orphans_in_landing(spark: SparkSessio
 
 @pytest.mark.slow
 def test_redecode_of_random_histories_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(40)]
+    worlds = [play(random_steps(seed), f"h{seed}") for seed in range(20 * EFFORT)]
     schemas = {name: schema for world in worlds for name, schema in world.tables.items()}
     paths = Paths(str(tmp_path), "shop")
     land(paths.landing, "shop", interleave_landings(worlds), schemas)
