@@ -120,6 +120,15 @@ def test_event_times_do_not_depend_on_local_time_zone(spark: SparkSession, tmp_p
     assert [row["closed_at"] for row in query_rows(paths.windows, "SELECT closed_at FROM t")] == [at[30]]
 
 
+def test_truncate_in_window_drops_all_rows_of_chunk(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows may have been read before it: without it they would return at the high watermark."""
+    *read, high = chunk(2, "k", 20, 30, {"1": "a", "2": "b"})
+    truncate = Change(2, 1, Position(1, 25), None, T.table, "t", last=True)
+    paths = lake(tmp_path, [put(1, 10, "1", "a"), *read, truncate, high])
+    reconcile_once(spark, paths)
+    assert events(spark, paths) == [(10, 0, "c", "a"), (25, 0, "t", None)]
+
+
 def test_second_run_without_new_batches_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     paths = lake(tmp_path, WHOLE)
     assert reconcile_once(spark, paths) == 3
