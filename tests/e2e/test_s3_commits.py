@@ -22,7 +22,7 @@ from dblake.lake.tables import create_table, open_table
 from dblake.reconcile.stream import reconcile_once
 from dblake.spark.storage import require_storage
 from dblake.state.run import run_state
-from tests.support.effort import EFFORT
+from tests.support.effort import EFFORT, with_effort
 from tests.support.rig import rig_on
 from tests.support.s3 import S3Server, location, storage
 from tests.support.s3_proxy import COMMIT, Fault, Rule, S3Proxy
@@ -83,7 +83,7 @@ def test_contested_commits_of_spark_and_delta_rs(spark: SparkSession, table: Loc
 @pytest.mark.parametrize(
     ("log_store", "commits", "entries"),
     [
-        *([pytest.param(OWN_LOG_STORE, 10 * EFFORT, False, id="own-transactions")] if EFFORT > 1 else []),
+        *with_effort(pytest.param(OWN_LOG_STORE, 10 * EFFORT, False, id="own-transactions")),
         pytest.param(OWN_LOG_STORE, 100 * EFFORT, True, id="own-entries"),
         pytest.param(ORDINARY_LOG_STORE, 200, True, id="ordinary-entries"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.effort import EFFORT
+from tests.support.effort import with_effort
 from tests.support.exports import Export, export
 from tests.support.oracle import find_wrong_steps
 from tests.support.rig import Rig, T, observe_event, rig_on
@@ -16,7 +16,7 @@ _COLD_ROWS = 300
 _KILLS = [
     *(("postgres", name) for name in ("dump.low_written", "dump.chunk_read", "dump.high_written", "landing.committed")),
     *(("postgres", name) for name in ("dump.before_progress", "dump.progress_saved")),
-    ("mariadb", "landing.committed"), *([("mariadb", "dump.chunk_read")] if EFFORT > 1 else []),
+    ("mariadb", "landing.committed"), *with_effort(("mariadb", "dump.chunk_read")),
 ]
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pytest
 
 EFFORT = int(os.environ.get("DBLAKE_EFFORT", "1"))
 """Multiplies the histories, rounds and seconds of slow tests; ``DBLAKE_EFFORT=10`` is for a release."""
+
+
+def with_effort(*cases: Any) -> tuple[Any, ...]:
+    """Return parameters that repeat a covered case: none at usual effort."""
+    return cases if EFFORT > 1 else ()
 
 
 def choose_seed() -> int:

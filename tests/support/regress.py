@@ -82,28 +82,29 @@ class RegressionDatabase:
 
         The first two groups, whose tables others use, always run.
         """
-        folder, count = self._folder, 0
+        count = 0
         results.mkdir()
         (results / "results").mkdir()
         results.chmod(0o777)
         (results / "results").chmod(0o777)
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            first, second, *others = read_schedule(folder)
+            first, second, *others = read_schedule(self._folder)
             chosen = sorted(Random(seed).sample(range(len(others)), round(share * len(others))))
             for group in (first, second, *(others[number] for number in chosen)):
-                list(pool.map(lambda test: self._run_test(folder, test, results), group))
+                list(pool.map(lambda test: self._run_test(test, results), group))
                 count += len(group)
         return count
 
-    def _run_test(self, folder: Path, test: str, results: Path) -> None:
+    def _run_test(self, test: str, results: Path) -> None:
         environment = os.environ | {
             "PGHOST": "127.0.0.1", "PGPORT": str(self._server.port), "PGUSER": self._server.user,
             "PGPASSWORD": self._server.password, "PGDATABASE": "regression", "PGTZ": "America/Los_Angeles",
             "PGDATESTYLE": "Postgres, MDY", "PGOPTIONS": "-c intervalstyle=postgres_verbose",
-            "PG_ABS_SRCDIR": str(folder), "PG_ABS_BUILDDIR": str(results), "PG_LIBDIR": str(folder),
+            "PG_ABS_SRCDIR": str(self._folder), "PG_ABS_BUILDDIR": str(results), "PG_LIBDIR": str(self._folder),
             "PG_DLSUFFIX": ".so", "PGAPPNAME": f"pg_regress/{test}",
         }
-        with (folder / f"sql/{test}.sql").open("rb") as statements, (results / f"{test}.out").open("wb") as output:
+        source = self._folder / "sql" / f"{test}.sql"
+        with source.open("rb") as statements, (results / f"{test}.out").open("wb") as output:
             try:
                 subprocess.run(
                     [binaries() / "psql", "-X", "-a", "-q", "-v", "HIDE_TABLEAM=on"], stdin=statements, stdout=output,

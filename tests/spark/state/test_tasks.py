@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from dblake.lake.frontier import read_frontier
 from dblake.state.run import run_state
 from tests.spark.state.conftest import Lake, table_schema
-from tests.support.effort import EFFORT
+from tests.support.effort import with_effort
 
 HOME = Path(__file__).parents[3]
 TABLES = [table_schema(f"public.t{n}", "id integer key", "a text") for n in range(4)]
@@ -83,7 +83,7 @@ def test_state_killed_between_tables_resumes(lake: Lake) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first, then", [(1 << 30, 0), *([(0, 1 << 30)] if EFFORT > 1 else [])])
+@pytest.mark.parametrize("first, then", [(1 << 30, 0), *with_effort((0, 1 << 30))])
 def test_state_on_cluster_equals_state_in_process(lake: Lake, first: int, then: int) -> None:
     """Executors fold events of up to so many bytes at once, and more in key ranges."""
     fill(lake)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from dblake.core.schema import Column, TableSchema
 from tests.spark.verification.conftest import Rows, VerifiedLake, counts
 from tests.support.backends import Backend, PostgresBackend
-from tests.support.effort import EFFORT
+from tests.support.effort import EFFORT, with_effort
 from tests.support.mysql_backend import mysql_backend
 
 T = "public.t"
@@ -113,7 +113,7 @@ def backend_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "kind", ["postgres", pytest.param("mariadb", marks=pytest.mark.slow),
-             *([pytest.param("mysql", marks=pytest.mark.slow)] if EFFORT > 1 else [])],
+             *with_effort(pytest.param("mysql", marks=pytest.mark.slow))],
 )
 def test_faults_under_load_are_found_and_repaired(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
@@ -127,7 +127,7 @@ def test_faults_under_load_are_found_and_repaired(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["postgres", "mariadb", *(["mysql"] if EFFORT > 1 else [])])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", *with_effort("mysql")])
 def test_repeated_verifications_beside_changes_report_faults_only(
     kind: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
