@@ -50,8 +50,11 @@ def fetched_jars(name: str, packages: Sequence[str]) -> Path:
             if not folder.is_dir():
                 _fetch(folder, packages)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable(f"{name} cannot be fetched: {type(error).__name__}. Next: check that Maven Central is "
-                          "reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
+        if isinstance(error, subprocess.CalledProcessError):
+            # Ivy prints what it could not resolve, and why, on standard output.
+            sys.stderr.write(error.output.decode(errors="replace").partition(":: problems summary ::")[2])
+        raise Unavailable(f"{name} cannot be fetched: {type(error).__name__}. Next: see Ivy's problems above, check "
+                          "that Maven Central is reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
     return folder
 
 

@@ -140,7 +140,7 @@ def partition_cases() -> Iterator[ParameterSet]:
             yield pytest.param(server, name, live, id=case, marks=pytest.mark.slow if is_slow else [])
 
 
-@pytest.mark.parametrize(("world", "name", "live"), partition_cases(), indirect=["world"])
+@pytest.mark.parametrize(("world", "name", "live"), list(partition_cases()), indirect=["world"])
 def test_partition_change_converges_after_redump(
     world: Reshaped, lake: CaptureLake, partitioned: Source, name: str, live: bool
 ) -> None:
