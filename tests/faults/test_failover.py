@@ -19,6 +19,7 @@ import pytest
 from kazoo.exceptions import NotEmptyError
 
 from dblake.capture.progress import open_progress
+from dblake.core.zookeeper_url import ZookeeperUrl
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.postgres import fresh_database
@@ -343,7 +344,7 @@ def test_lost_documents_cost_queued_dumps_only(
             if kind == "file":
                 (tmp_path / "progress/shop").rename(tmp_path / "lost")
             else:
-                delete_node(zookeeper, f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/documents")
+                delete_node(zookeeper, f"{ZookeeperUrl.parse(zookeeper_url).root}/shop/documents")
             cluster.wait_for_landed(5, by=leader)
             assert not {entry["id"] for entry in cluster.lake.dumps() if entry["state"] != "cancelled"} & set(lost)
             queued = cluster.lake.dump(T)
@@ -362,7 +363,7 @@ def test_leader_exits_when_all_nodes_are_lost_and_next_resumes(
         cluster.lake.dump(T)
         leader = cluster.capture()
         cluster.wait_for_landed(5, by=leader)
-        delete_node(zookeeper, f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}")
+        delete_node(zookeeper, ZookeeperUrl.parse(zookeeper_url).root)
         assert leader.wait_for_exit() == 75, leader.log
         cluster.lake.dump(T)
     cluster.catch_up()

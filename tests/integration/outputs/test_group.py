@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dblake.core.zookeeper_url import ZookeeperUrl
 from tests.integration.outputs.ledger import read_ledger
 from tests.support.consumers import Shop
 from tests.support.zookeeper import ZookeeperServer
@@ -160,7 +161,7 @@ def test_group_of_processes_delivers_every_event_in_order(
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
     client = zookeeper.client()
-    root = f"/{zookeeper_url.partition('?')[0].rpartition('/')[2]}/shop/outputs/all"
+    root = f"{ZookeeperUrl.parse(zookeeper_url).root}/shop/outputs/all"
     assert (client.get_children(f"{root}/owners"), client.get_children(f"{root}/members")) == ([], [])
     client.stop()
     out, errors = members.start("--until-caught-up", "--json").communicate(timeout=60)
