@@ -50,11 +50,8 @@ def fetched_jars(name: str, packages: Sequence[str]) -> Path:
             if not folder.is_dir():
                 _fetch(folder, packages)
     except (OSError, subprocess.SubprocessError) as error:
-        if isinstance(error, subprocess.CalledProcessError):
-            # Ivy prints what it could not resolve, and why, on standard output.
-            sys.stderr.write(error.output.decode(errors="replace").partition(":: problems summary ::")[2])
-        raise Unavailable(f"{name} cannot be fetched: {type(error).__name__}. Next: see Ivy's problems above, check "
-                          "that Maven Central is reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
+        raise Unavailable(f"{name} cannot be fetched: {type(error).__name__}. Next: check that Maven Central is "
+                          "reachable, or set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…") from error
     return folder
 
 
@@ -69,9 +66,16 @@ def _fetch(folder: Path, packages: Sequence[str]) -> None:
     needed = "\n".join((_DEPENDENCY if len(one) == 3 else _ONE_JAR).format(*one) for one in parts)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.new.") as new:
         (Path(new) / "ivy.xml").write_text(_MODULE.format(folder.name, needed), encoding="utf-8")
-        subprocess.run(
+        done = subprocess.run(
             [find_java(), "-jar", str(ivy), "-ivy", f"{new}/ivy.xml", "-cache", f"{new}/cache", "-types", "jar",
              "bundle", "-confs", "default", "-retrieve", f"{new}/jars/[artifact]-[revision].[ext]"],
-            check=True, capture_output=True, timeout=_FETCH_SECONDS, cwd=new,
+            check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=_FETCH_SECONDS, cwd=new,
         )
+        if done.returncode:
+            # Ivy's last section has what it could not resolve, and why; a JVM that did not start has none.
+            sys.stderr.write(done.stdout.rpartition(":: problems summary ::")[2])
+            raise Unavailable(f"{folder.name} cannot be fetched: Ivy failed with {done.returncode}. Next: see its "
+                              "problems above, check that Maven Central is reachable, or set "
+                              "JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…")
         shutil.move(f"{new}/jars", folder)
