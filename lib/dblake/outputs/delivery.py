@@ -2,8 +2,8 @@
 
 Place: between ``consume`` and an output. Guarantee: a checkpoint is saved after ``write`` has returned for everything
 before it, and never passes an event that was neither written nor recorded as a dead letter. After a failure the output
-is opened again and delivery continues from the last checkpoint. A member of a group writes only while its lease is
-valid.
+is opened again and delivery continues from the last checkpoint. An output is opened, written and closed only while this
+process holds its checkpoint, or, as a member of a group, its lease.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,9 +56,11 @@ class Delivery:
 
     def __init__(
         self, output: Output, open_feed: Callable[[str | None], Feed], paths: Paths, settings: DeliverySettings,
-        stop: threading.Event,
+        stop: threading.Event, store: AbstractContextManager[object] | None = None,
     ) -> None:
+        """``store`` is the feed's checkpoint store; the run holds it around all that the output does."""
         self._output, self._open, self._paths, self._settings, self._stop = output, open_feed, paths, settings, stop
+        self._store = store or nullcontext()
         self._rejected: set[tuple[str, Position]] = set()
         self._has_written = False
         self._failing_since: float | None = None
@@ -68,6 +70,11 @@ class Delivery:
 
     def run(self) -> DeliveryCounts:
         """Deliver until the feed ends; return the counts. Raises what the output raises at last."""
+        with self._store:
+            self._run_output()
+        return self.counts
+
+    def _run_output(self) -> None:
         try:
             held = self._open_output()
             with self._open(held) as feed:
@@ -81,7 +88,6 @@ class Delivery:
         finally:
             self._output.close()
             self._report(is_last=True)
-        return self.counts
 
     def _mark_error(self, error: DblakeError) -> None:
         at = self.counts.position

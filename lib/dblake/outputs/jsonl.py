@@ -1,7 +1,9 @@
 """JSON lines in files.
 
 Place: an output of ``delivery``. Files have exactly-once effects: a small document beside them records the checkpoint
-and the length of every file, and ``open`` cuts off what was written after it.
+and the length of every file, and ``open`` cuts off what was written after it. Guarantee: one process at a time has the
+files, wherever its subscription keeps a checkpoint; lines that the document does not cover are never overwritten. Files
+are readable by their user only.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from dblake.consume.model import Control, Event, Transaction
-from dblake.core.errors import ConfigError, OutputUnavailable
+from dblake.core.durable_file import replace_file
+from dblake.core.errors import ConfigError, Fenced, OutputUnavailable
+from dblake.core.file_lock import FileLock
 from dblake.core.names import folder, split_qualified
 from dblake.outputs.protocol import OutputContext
 
@@ -31,21 +36,29 @@ class JsonlOutput:
         head = path.partition("{")[0]
         directory, name = os.path.split(head)
         self._ledger = Path(directory) / f".{name or context.name}.checkpoint"
+        self._lock = FileLock(self._ledger.with_name(f"{self._ledger.name}.lock"))
         self._files: dict[str, BinaryIO] = {}
         self._sizes: dict[str, int] = {}
+        self._checkpoint: str | None = None
 
     def open(self) -> str | None:
         """Cut the files to the lengths at the last checkpoint, and return it; see Output."""
         try:
             self._ledger.parent.mkdir(parents=True, exist_ok=True)
+            if not self._lock.acquire():
+                raise Fenced(
+                    f"another process writes the files of {self._ledger}",
+                    next_step="stop it, or leave the work to it",
+                )
+            self._sizes, self._checkpoint = {}, None
             if not self._ledger.exists():
                 return None
             document = json.loads(self._ledger.read_text(encoding="utf-8"))
             self._sizes = {str(file): int(size) for file, size in document["sizes"].items()}
+            self._checkpoint = document["checkpoint"]
             for file, size in self._sizes.items():
-                self._require_length(file, size)
-                os.truncate(file, size)
-            return str(document["checkpoint"])
+                self._cut(file, size)
+            return self._checkpoint
         except (ValueError, KeyError, AttributeError):
             raise ConfigError(
                 f"output: {self._ledger} cannot be parsed", next_step="restore it, or move it and the files away"
@@ -65,15 +78,21 @@ class JsonlOutput:
                 file.flush()
                 os.fsync(file.fileno())
                 self._sizes[name] = os.fstat(file.fileno()).st_size
-            self._record(checkpoint)
+            self._checkpoint = checkpoint
+            self._record()
         except OSError as error:
             raise _unusable(error) from error
 
     def close(self) -> None:
         """Close the files; see Output."""
         files, self._files = self._files, {}
-        for file in files.values():
-            file.close()
+        try:
+            for file in files.values():
+                # What a full disk has kept in the buffer is written again from the checkpoint.
+                with suppress(OSError):
+                    file.close()
+        finally:
+            self._lock.release()
 
     def _append(self, entry: Event | Control, line: bytes | None) -> None:
         if line is None:
@@ -81,31 +100,45 @@ class JsonlOutput:
         name = self._name(entry)
         file = self._files.get(name)
         if file is None:
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            # What a write that failed left in a file that the checkpoint does not know is cut off.
-            file = self._files[name] = open(name, "ab" if name in self._sizes else "wb")  # noqa: SIM115
+            if name not in self._sizes:
+                self._claim(name)
+            file = self._files[name] = open(name, "ab", opener=_open_private)  # noqa: SIM115
         file.write(line + b"\n")
+
+    def _claim(self, name: str) -> None:
+        """Record a file as this output's before it has lines. Raises ConfigError for one that has some."""
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size:
+            raise ConfigError(
+                f"output: file {name} has lines that the checkpoint beside it, {self._ledger.name}, does not cover",
+                next_step=f"move the file away, or restore {self._ledger} if it was lost; then run this again",
+            )
+        self._sizes[name] = 0
+        self._record()
 
     def _name(self, entry: Event | Control) -> str:
         table = _CONTROL if entry.table is None else ".".join(folder(part) for part in split_qualified(entry.table))
         return self._path.replace("{source}", entry.source).replace("{table}", table)
 
-    def _record(self, checkpoint: str) -> None:
-        part = self._ledger.with_name(f"{self._ledger.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump({"checkpoint": checkpoint, "sizes": self._sizes}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._ledger)
+    def _record(self) -> None:
+        replace_file(self._ledger, json.dumps({"checkpoint": self._checkpoint, "sizes": self._sizes}).encode())
 
     @staticmethod
-    def _require_length(file: str, size: int) -> None:
+    def _cut(file: str, size: int) -> None:
+        """Cut off what was written after the checkpoint; the file may be missing if nothing was before it."""
         actual = os.path.getsize(file) if os.path.exists(file) else 0
-        if actual < size:
+        if actual > size:
+            os.truncate(file, size)
+        elif actual < size:
             raise ConfigError(
                 f"output: file {file} has {actual} bytes, fewer than the {size} written",
                 next_step="restore it; or move all files and the .checkpoint file beside them away, and start again",
             )
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _unusable(error: OSError) -> OutputUnavailable | ConfigError:

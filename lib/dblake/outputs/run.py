@@ -20,6 +20,7 @@ from dblake.core.errors import ConfigError, UsageError
 from dblake.lake.layout import Paths
 from dblake.outputs.delivery import Delivery, DeliverySettings
 from dblake.outputs.feed import Feed, GroupFeed
+from dblake.outputs.held_store import HeldStore
 from dblake.outputs.metrics import DeliveryCounts
 from dblake.outputs.protocol import Output
 from dblake.outputs.target import STDOUT, Target
@@ -49,13 +50,14 @@ def deliver(
     target = Target() if name == STDOUT else targets[name]
     output = target.make(name, paths.source, facts)
     run = _Run(paths, name, target, options, progress, stop)
-    open_feed = run.member_opener(output) if target.group else run.subscription_opener(output)
+    store = None if target.group else run.make_store()
+    open_feed = run.member_opener(output) if target.group else run.subscription_opener(output, store)
     how = DeliverySettings(
         name, target.max_events, target.retry_seconds, target.max_dead_letters, options.metrics,
         marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
         is_member=target.group is not None,
     )
-    return Delivery(output, open_feed, paths, how, stop).run()
+    return Delivery(output, open_feed, paths, how, stop, store).run()
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,15 @@ class _Run:
     def tables(self) -> Sequence[str]:
         return list(self.options.tables) or list(self.target.tables)
 
-    def subscription_opener(self, output: Output) -> Callable[[str | None], Feed]:
+    def make_store(self) -> HeldStore | None:
+        """Return the store of the output's checkpoint; None for one without."""
+        default = None if self.name == STDOUT else checkpoint_url(self.progress, self.paths.source, self.name)
+        url = self.options.checkpoint or default
+        return HeldStore(open_store(url)) if url else None
+
+    def subscription_opener(self, output: Output, store: HeldStore | None) -> Callable[[str | None], Feed]:
         """Return how to open a subscription at the checkpoint that the output holds; None: at the stored one."""
-        paths, name, options = self.paths, self.name, self.options
-        url = options.checkpoint or (None if name == STDOUT else checkpoint_url(self.progress, paths.source, name))
-        store = open_store(url) if url else None
+        paths, options = self.paths, self.options
         wanted = SubscriptionSettings(
             Selection(self.tables, self.target.columns, self.target.partition), options.start or self.target.start,
             ignores_checkpoint=options.start is not None, until_caught_up=options.until_caught_up,

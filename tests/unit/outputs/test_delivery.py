@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, EventRejected, Fenced, OutputUnavailable
 from dblake.lake.query import query_rows
 from dblake.outputs.delivery import Delivery, DeliverySettings
+from dblake.outputs.held_store import HeldStore
 from dblake.outputs.jsonl import JsonlOutput
 from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import Output, OutputContext
@@ -63,11 +65,13 @@ class Faulty:
 
 
 def deliver(shop: Shop, output: Output, store: Path, how: DeliverySettings = HOW) -> Delivery:
+    held_store = HeldStore(FileCheckpoint(store))
+
     def open_subscription(held: str | None) -> Subscription:
         settings = SubscriptionSettings(until_caught_up=True, checkpoint=held)
-        return Subscription([shop.paths], settings, FileCheckpoint(store))
+        return Subscription([shop.paths], settings, held_store)
 
-    delivery = Delivery(output, open_subscription, shop.paths, how, threading.Event())
+    delivery = Delivery(output, open_subscription, shop.paths, how, threading.Event(), held_store)
     delivery.run()
     return delivery
 
@@ -220,11 +224,11 @@ def test_jsonl_files_have_every_line_once(shop: Shop, tmp_path: Path) -> None:
     class Dies(JsonlOutput):
         calls = 0
 
-        def _record(self, checkpoint: str) -> None:
+        def _record(self) -> None:
             self.calls += 1
             if self.calls % 3 == 0:
                 raise KeyError("the process dies")
-            super()._record(checkpoint)
+            super()._record()
 
     for _ in range(30):
         try:
@@ -292,3 +296,79 @@ def test_custom_class_is_made_with_settings() -> None:
     assert isinstance(make_output("dblake.outputs.jsonl:JsonlOutput", CONTEXT, {"path": "x"}), JsonlOutput)
     with pytest.raises(ConfigError, match="does not take these settings"):
         make_output("jsonl", CONTEXT, {"paht": "x"})
+
+
+class _Shared(JsonlOutput):
+    """Lets another run of the same output begin once this one has written."""
+
+    def __init__(self, path: Path, begin_other: Callable[[], None]) -> None:
+        super().__init__(CONTEXT, path=str(path))
+        self._begin_other = begin_other
+
+    def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:
+        super().write(transactions, checkpoint)
+        self._begin_other()
+
+
+@pytest.mark.parametrize("checkpoint", ["checkpoint", "another"])
+def test_second_run_of_jsonl_changes_no_file(shop: Shop, tmp_path: Path, checkpoint: str) -> None:
+    """The second one is rejected by the checkpoint's lock or, with a checkpoint elsewhere, by that of the files."""
+    path, rejected = tmp_path / "all.jsonl", list[str]()
+
+    def begin_other() -> None:
+        size = path.stat().st_size
+        # What the checkpoint does not cover is what a second run would cut off.
+        with path.open("ab") as file:
+            file.write(b"{}\n")
+        with pytest.raises(Fenced) as error:
+            deliver(shop, JsonlOutput(CONTEXT, path=str(path)), tmp_path / checkpoint)
+        rejected.append(error.value.what)
+        assert path.stat().st_size == size + 3
+        os.truncate(path, size)
+
+    deliver(shop, _Shared(path, begin_other), tmp_path / "checkpoint")
+    assert len(rejected) > 1
+    assert "another process" in rejected[0]
+
+
+def test_second_run_opens_no_output(shop: Shop, tmp_path: Path) -> None:
+    """The checkpoint is taken before an output may connect, create tables or cut files back."""
+    holder, second, metrics = FileCheckpoint(tmp_path / "checkpoint"), Faulty(), tmp_path / "output.prom"
+    holder.open()
+    with pytest.raises(Fenced):
+        deliver(shop, second, tmp_path / "checkpoint", replace(HOW, metrics=metrics))
+    assert second.opened == 0
+    assert not metrics.exists()
+    holder.close()
+    deliver(shop, second, tmp_path / "checkpoint")
+    assert describe(second.written) == everything(shop)
+
+
+def test_lock_is_released_after_output_is_closed(shop: Shop, tmp_path: Path) -> None:
+    """Closing may write what is buffered, which must not meet another process's writes."""
+    store, seen = tmp_path / "checkpoint", list[str]()
+
+    class Last(Faulty):
+        def close(self) -> None:
+            with pytest.raises(Fenced):
+                FileCheckpoint(store).open()
+            seen.append("locked")
+
+    deliver(shop, Last(), store)
+    assert seen == ["locked"]
+
+
+@pytest.mark.parametrize("pattern", ["all.jsonl", "{table}.jsonl"])
+def test_jsonl_file_without_checkpoint_rejected(shop: Shop, tmp_path: Path, pattern: str) -> None:
+    """Lines that no checkpoint covers are not overwritten; the next step that the error names helps."""
+    file = tmp_path / pattern.format(table="public.left")
+    file.write_text("kept\n", encoding="utf-8")
+    path = str(tmp_path / pattern)
+    with pytest.raises(ConfigError, match=f"{file} has lines that the checkpoint beside it") as error:
+        deliver(shop, JsonlOutput(CONTEXT, path=path), tmp_path / "checkpoint")
+    assert "move the file away" in error.value.next_step
+    assert file.read_text(encoding="utf-8") == "kept\n"
+    file.rename(tmp_path / "moved")
+    deliver(shop, JsonlOutput(CONTEXT, path=path), tmp_path / "checkpoint")
+    assert (tmp_path / "moved").read_text(encoding="utf-8") == "kept\n"
+    assert file.stat().st_size
