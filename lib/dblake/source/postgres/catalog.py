@@ -27,6 +27,23 @@ LEFT JOIN LATERAL (
   SELECT below.* FROM below JOIN pg_type t ON t.oid = below.type AND t.typtype <> 'd'
 ) base ON true
 """
+# Without pg_partition_tree, which waits for locks on the table and its partitions. A partition that is being detached
+# no longer counts; PostgreSQL 13 has no such column.
+_PARTITION_TREE = """
+WITH RECURSIVE tree(oid) AS (
+  SELECT {root}::oid UNION ALL
+  SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
+  JOIN pg_class child ON child.oid = i.inhrelid AND child.relispartition
+  WHERE NOT coalesce((to_jsonb(i) ->> 'inhdetachpending')::boolean, false)
+) SELECT oid FROM tree
+"""
+
+
+def partition_tree(root: str) -> str:
+    """Return a query of the oids of a table and all its partitions, which waits for no lock; ``root`` is SQL."""
+    return _PARTITION_TREE.format(root=root)
+
+
 _COLUMNS = f"""
 SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
        {_TYPE_NAME.format(type="a.atttypid", modifier="a.atttypmod")}, NOT a.attnotnull,
@@ -35,7 +52,10 @@ SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod,
                AND g.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])),
        format_type(a.atttypid, a.atttypmod), {{files}},
        EXISTS (SELECT FROM pg_type o WHERE o.oid = coalesce(base.type, a.atttypid) AND o.typtype = 'b'
-               AND o.typcategory <> 'A' AND o.typnamespace <> 'pg_catalog'::regnamespace)
+               AND o.typcategory <> 'A' AND o.typnamespace <> 'pg_catalog'::regnamespace),
+       coalesce(a.attnum = ANY(i.indkey), false) AND EXISTS (
+         SELECT FROM pg_index own WHERE own.indexrelid IN ({partition_tree('i.indexrelid')})
+         AND NOT (own.indimmediate AND own.indisvalid))
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -48,26 +68,12 @@ _NAMES = (
     f"SELECT coalesce({_TYPE_NAME.format(type='t', modifier='m')}, 'unknown')"
     f" FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS x(t, m, n) {_BASE.format(type='x.t')} ORDER BY n"
 )
-# Without pg_partition_tree, which waits for locks on the table and its partitions. A partition that is being detached
-# no longer counts; PostgreSQL 13 has no such column.
-_PARTITION_TREE = """
-WITH RECURSIVE tree(oid) AS (
-  SELECT {root}::oid UNION ALL
-  SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
-  JOIN pg_class child ON child.oid = i.inhrelid AND child.relispartition
-  WHERE NOT coalesce((to_jsonb(i) ->> 'inhdetachpending')::boolean, false)
-) SELECT oid FROM tree
-"""
+LOOSE_KEY = (
+    "the primary key is deferrable, or not valid in all partitions: two rows may share a key for a time, and the log"
+    " does not show which of them changes"
+)
 _ALL = """NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
 AND n.nspname <> 'information_schema' AND n.nspname <> %(watermark_schema)s"""
-
-
-
-
-def partition_tree(root: str) -> str:
-    """Return a query of the oids of a table and all its partitions, which waits for no lock; ``root`` is SQL."""
-    return _PARTITION_TREE.format(root=root)
-
 
 _FILES = f"ARRAY(SELECT relfilenode FROM pg_class WHERE oid IN ({partition_tree('%(oid)s')}) ORDER BY oid)"
 
@@ -86,6 +92,8 @@ class CatalogTable:
     """True for the root of partitions, which hold its rows."""
     has_generated_key: bool
     """True if the primary key contains a generated column, so that its other columns do not identify a row."""
+    has_loose_key: bool
+    """True if two rows may share a primary key for a time: it is deferrable, or not valid in all partitions."""
     declared: tuple[str, ...]
     """The declared type of each column: a domain by its own name."""
     extension_ordered: tuple[str, ...]
@@ -111,8 +119,12 @@ def table_by_oid(cur: cursor, oid: int, *, first: str = "") -> CatalogTable | No
     return tables[0] if tables else None
 
 
-def require_whole_key(table: CatalogTable) -> None:
-    """Raise Unsupported if the log omits part of the primary key."""
+def require_usable_key(table: CatalogTable) -> None:
+    """Raise Unsupported if the log does not identify rows by the primary key."""
+    if table.has_loose_key:
+        raise Unsupported(
+            f"table {table.schema.table}: {LOOSE_KEY}", next_step="run preflight, which prints how to replace it"
+        )
     if table.has_generated_key:
         raise Unsupported(
             f"table {table.schema.table}: its primary key has a generated column, which the log omits, so rows"
@@ -144,6 +156,7 @@ def _assemble(rows: list[tuple[Any, ...]]) -> list[CatalogTable]:
             types=tuple((r[4], r[5]) for r in group),
             is_partitioned=group[0][9] == "p",
             has_generated_key=group[0][10],
+            has_loose_key=any(r[14] for r in group),
             declared=tuple(r[11] for r in group),
             extension_ordered=tuple(r[3] for r in group if r[8] is not None and r[13]),
             files=tuple(group[0][12] or ()),

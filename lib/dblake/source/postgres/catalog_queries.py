@@ -44,7 +44,9 @@ SELECT c.oid, c.relnamespace, c.relkind = 'p',
        coalesce(c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
                 AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')), false),
        ARRAY(SELECT attname::text FROM pg_attribute
-             WHERE attrelid = c.oid AND attgenerated <> '' AND NOT attisdropped ORDER BY attnum)
+             WHERE attrelid = c.oid AND attgenerated <> '' AND NOT attisdropped ORDER BY attnum),
+       (SELECT ARRAY[conname::text, regexp_replace(pg_get_constraintdef(oid), ' DEFERRABLE.*$', '')]
+        FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p')
 FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = %(user)s
 WHERE c.oid = ANY(%(oids)s::oid[])
 """
@@ -139,7 +141,8 @@ def _read_tables(cur: cursor, captured: list[catalog.CatalogTable], user: str) -
     # A table dropped since the schemas were read has no facts.
     return tuple(
         Table(
-            t.oid, t.schema_name, t.table_name, t.schema, t.has_generated_key, tuple(identities[t.oid]), *facts[t.oid]
+            t.oid, t.schema_name, t.table_name, t.schema, t.has_generated_key, t.has_loose_key,
+            tuple(identities[t.oid]), *facts[t.oid],
         )
         for t in captured
         if t.oid in facts and t.oid in identities

@@ -193,7 +193,7 @@ class PgChunkReader:
 def _require_dumpable(name: str, table: catalog.CatalogTable | None) -> catalog.CatalogTable:
     if table is None:
         raise Unsupported(f"table {name} does not exist", next_step="correct its name")
-    catalog.require_whole_key(table)
+    catalog.require_usable_key(table)
     if not table.schema.primary_key:
         raise Unsupported(
             f"table {name} has no primary key, so it cannot be dumped",

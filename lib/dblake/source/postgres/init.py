@@ -27,7 +27,8 @@ _SERVER_CHECKS = ("server_version", "standby", "wal_level", "replication_slots",
 """What --init needs of the server and cannot change."""
 _MANUAL_CHECKS = (
     *_SERVER_CHECKS,
-    "replica_identity", "primary_key", "generated_columns", "unlogged_tables", "publication_filters", "row_security",
+    "key_constraint", "replica_identity", "primary_key", "generated_columns", "unlogged_tables",
+    "publication_filters", "row_security",
 )
 
 

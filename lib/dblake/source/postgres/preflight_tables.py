@@ -13,6 +13,7 @@ from psycopg2 import sql
 from dblake.core.names import abbreviated, qualified, quote_part
 from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.postgres import statements
+from dblake.source.postgres.catalog import LOOSE_KEY
 from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
@@ -28,6 +29,7 @@ def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[
     yield _check_generated_columns(facts.tables, settings)
     yield _check_unlogged_tables(facts.unlogged)
     yield from _check_privileges(facts.tables, settings)
+    yield _check_key_constraints(facts.tables)
     yield _check_replica_identity(facts)
     yield _check_toasted_identity(facts)
     yield _check_primary_key(facts, settings)
@@ -100,11 +102,22 @@ def _check_privileges(tables: Sequence[Table], settings: PostgresSettings) -> It
     )
 
 
+def _check_key_constraints(tables: Sequence[Table]) -> Finding:
+    loose = [t for t in tables if t.has_loose_key]
+    return Finding(
+        "key_constraint", ok=not loose,
+        detail=f"{LOOSE_KEY}: {abbreviated([t.qualified for t in loose])}" if loose else "",
+        fix=statements.script(statements.replace_key(t, *t.key_constraint) for t in loose if t.key_constraint),
+        tables={t.qualified: f"key_constraint: {LOOSE_KEY}" for t in loose}, affects="log",
+    )
+
+
 def _check_replica_identity(facts: CatalogFacts) -> Finding:
     wrong: list[tuple[Identity, str]] = []
     tables: list[str] = []
     for table in facts.tables:
-        if not table.columns.primary_key:
+        # An identity could not help where the key itself has to be replaced.
+        if table.has_loose_key or not table.columns.primary_key:
             continue
         root = table.identities[0]
         for identity in table.identities:

@@ -118,7 +118,7 @@ class Relations:
             schema = self._schema_from_log(relation, cataloged)
         try:
             if cataloged:
-                catalog.require_whole_key(cataloged)
+                catalog.require_usable_key(cataloged)
             self._require_identity(relation, schema)
         except Unsupported as error:
             return ResolvedTable(None, rejected=(schema.table, error.what))

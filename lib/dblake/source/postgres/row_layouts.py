@@ -31,7 +31,6 @@ SELECT c.oid,
        END, c.relreplident = 'n',
        c.relkind = 'p' OR c.relispartition, root_schema.nspname, root.relname,
        EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '' AND NOT attisdropped),
-       coalesce(NOT i.indimmediate, false),
        ARRAY(SELECT a.attname::text FROM pg_attribute a
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1)
 FROM pg_class c
@@ -62,7 +61,6 @@ class _CatalogSchema(_TypedSchema):
     """True if the log contains updates and deletes, because a replica identity is in effect."""
     is_identity_nothing: bool
     """True if the replica identity is NOTHING, whatever the key."""
-    is_key_deferrable: bool
 
 
 class RowLayouts:
@@ -140,12 +138,12 @@ class RowLayouts:
         return ResolvedTable(typed.schema)
 
     def _read_catalog(self, layout: RowLayout) -> _CatalogSchema | None:
-        """Return the table as the catalog has it; raise Unsupported for partitions and generated columns."""
+        """Return the table as the catalog has it; raise Unsupported if it cannot be captured."""
         self._cursor.execute(_TABLE, layout.table)
         row = self._cursor.fetchone()
         if row is None:
             return None
-        oid, has_identity, is_nothing, is_partitioned, root_schema, root_name, is_generated, deferrable, wide = row
+        oid, has_identity, is_nothing, is_partitioned, root_schema, root_name, is_generated, wide = row
         name = qualified(*layout.table)
         if is_partitioned and self._table_filter(root_schema or layout.table[0], root_name or layout.table[1]):
             raise Unsupported(
@@ -160,8 +158,9 @@ class RowLayouts:
                 f"table {name} has generated columns, which wal2json does not distinguish from others",
                 next_step="remove it from source.tables, or set source.plugin to pgoutput",
             )
+        catalog.require_usable_key(table)
         types = tuple(map(encode_type, table.declared))
-        return _CatalogSchema(table.schema, types, frozenset(wide), has_identity, is_nothing, deferrable)
+        return _CatalogSchema(table.schema, types, frozenset(wide), has_identity, is_nothing)
 
     def _select_schema(
         self, layout: RowLayout, previous: _TypedSchema | None, cataloged: _CatalogSchema | None
@@ -235,10 +234,7 @@ def _may_be_out_of_line(name: str, type_: bytes, cataloged: _CatalogSchema | Non
 def _is_compatible(layout: RowLayout, typed: _TypedSchema, cataloged: _CatalogSchema | None) -> bool:
     """Return True if a row of this layout can be a row of this schema."""
     columns = {c.name: (type_, c.nullable) for c, type_ in zip(typed.schema.columns, typed.types, strict=True)}
-    is_deferrable = cataloged is not None and cataloged.is_key_deferrable
-    if layout.key is not None and set(layout.key) != set(typed.schema.primary_key) and not (
-        is_deferrable and not layout.key
-    ):
+    if layout.key is not None and set(layout.key) != set(typed.schema.primary_key):
         return False
     if any(columns.get(name, (b"",))[0] != type_ for name, type_ in layout.old or ()):
         return False

@@ -114,6 +114,13 @@ def set_identity(table: Identity, kind: str) -> sql.Composable:
     return sql.SQL("ALTER TABLE {} REPLICA IDENTITY " + kind).format(sql.Identifier(table.schema, table.name))
 
 
+def replace_key(table: Table, name: str, definition: str) -> sql.Composable:
+    """Replace a table's primary key by an immediate one; ``definition`` is SQL of the server."""
+    return sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}, ADD CONSTRAINT {} {}").format(
+        sql.Identifier(table.schema, table.name), sql.Identifier(name), sql.Identifier(name), sql.SQL(definition)
+    )
+
+
 def watermark_table(settings: PostgresSettings) -> sql.Identifier:
     """Return the quoted name of the watermark table."""
     return sql.Identifier(settings.watermark_schema, WATERMARK_TABLE)

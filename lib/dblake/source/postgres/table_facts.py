@@ -48,6 +48,7 @@ class Table:
     name: str
     columns: TableSchema
     has_generated_key: bool
+    has_loose_key: bool
     identities: tuple[Identity, ...]
     schema_oid: int
     is_partitioned: bool
@@ -57,6 +58,8 @@ class Table:
     """True if row security hides rows from the capture role."""
     generated: list[str]
     """Names of generated columns."""
+    key_constraint: tuple[str, str] | None
+    """Name and immediate definition of the primary key, if it is a constraint of the table."""
 
     @property
     def qualified(self) -> str:
