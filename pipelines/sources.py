@@ -7,9 +7,7 @@ from dblake.core.source import Source
 from dblake.mask.masks import Masks
 from dblake.mask.source import MaskedSource
 from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.source import MysqlSource
 from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.source import PostgresSource
 
 _TEXT_TYPES = {
     "postgres": "text", "mysql": "longtext character set utf8mb4", "mariadb": "longtext character set utf8mb4",
@@ -50,6 +48,11 @@ def open_source(config: Config) -> Source:
 
 
 def _open_unmasked(config: Config) -> Source:
+    # Only one of the drivers has to be installed.
     if config.source.type == "postgres":
+        from dblake.source.postgres.source import PostgresSource
+
         return PostgresSource(postgres_settings(config))
+    from dblake.source.mysql.source import MysqlSource
+
     return MysqlSource(mysql_settings(config))

@@ -42,6 +42,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
+from dblake.core.extras import missing_extra
 from dblake.core.transient import storage_fault, transient_reason
 from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
@@ -225,8 +226,7 @@ def _report_ending(job: str, error: BaseException) -> int:
         return ExitCode.USAGE
     if _shows_tracebacks:
         traceback.print_exception(error)
-    fault = storage_fault(error)
-    known = error if isinstance(error, DblakeError) else fault.as_error() if fault else None
+    known = _as_known(error)
     if known is not None:
         _print_error(job, known.exit_code, known.what, known.next_step)
         return known.exit_code
@@ -239,6 +239,16 @@ def _report_ending(job: str, error: BaseException) -> int:
         job, ExitCode.BUG, f"unexpected {where}; this is a bug", "run again with --verbose and report its output"
     )
     return ExitCode.BUG
+
+
+def _as_known(error: BaseException) -> DblakeError | None:
+    """Return the error with its next step, if ``error`` or its cause is one of ours."""
+    if isinstance(error, DblakeError):
+        return error
+    if isinstance(error, ImportError):
+        return missing_extra(error)
+    fault = storage_fault(error)
+    return fault.as_error() if fault else None
 
 
 def _print_error(job: str, code: int, what: str, next_step: str = "") -> None:
