@@ -19,12 +19,12 @@ from pathlib import Path
 from dblake.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.consume.model import Control, ControlKind, Transaction
 from dblake.consume.transactions import WithoutEvents
-from dblake.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable, ProgressUnavailable
+from dblake.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.transient import transient_reason
 from dblake.lake.layout import Paths
-from dblake.outputs.feed import Feed
+from dblake.outputs.feed import Feed, require_lease
 from dblake.outputs.metrics import DeliveryCounts, write_delivery_metrics
 from dblake.outputs.protocol import Output
 
@@ -62,7 +62,7 @@ class Delivery:
         self._output, self._open, self._paths, self._settings, self._stop = output, open_feed, paths, settings, stop
         self._store = store or nullcontext()
         self._rejected: set[tuple[str, Position]] = set()
-        self._has_written = False
+        self._has_written = self._is_open = False
         self._failing_since: float | None = None
         self._attempts = 0
         self._next_report = 0.0
@@ -86,8 +86,13 @@ class Delivery:
                 self._mark_error(error)
                 raise
         finally:
-            self._output.close()
+            self._close_output()
             self._report(is_last=True)
+
+    def _close_output(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._output.close()
 
     def _mark_error(self, error: DblakeError) -> None:
         at = self.counts.position
@@ -99,6 +104,7 @@ class Delivery:
     def _open_output(self) -> str | None:
         """Open the output, with retries."""
         while True:
+            self._is_open = True
             try:
                 return self._output.open()
             except DblakeError as error:
@@ -118,8 +124,10 @@ class Delivery:
             if self._settings.marks_checkpoints:
                 self._output.write([_checkpoint_mark(batch[-1])], checkpoint)
         except Exception as error:  # noqa: BLE001 - any client's error; those that are not transient are raised again
-            self._wait_after(as_retryable(error))
-            self._output.close()
+            failure = as_retryable(error)
+            # First: what the output has queued would still be sent during the pause.
+            self._close_output()
+            self._wait_after(failure)
             held = self._open_output()
             # Before the first write, the target may hold the checkpoint of a run that --from has replaced.
             feed.rollback(held if self._has_written else None)
@@ -132,11 +140,7 @@ class Delivery:
     def _write(self, feed: Feed, batch: Sequence[Transaction]) -> None:
         """Write a batch without the events that the output has rejected."""
         while True:
-            if not feed.is_held():
-                raise ProgressUnavailable(
-                    "the lease on a group's partitions has run out, so another member may deliver them",
-                    next_step="check that ZooKeeper is reachable; raise `session_timeout` if this recurs",
-                )
+            require_lease(feed.is_held)
             try:
                 self._output.write(self._without_rejected(batch), batch[-1].checkpoint)
                 return

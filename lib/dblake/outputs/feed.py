@@ -6,12 +6,13 @@ partition, and a checkpoint or a rollback concerns the partition of the newest b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
 from dblake.consume.group import GroupSubscription
 from dblake.consume.model import Transaction
+from dblake.core.errors import ProgressUnavailable
 
 
 class Feed(Protocol):
@@ -39,6 +40,15 @@ class Feed(Protocol):
 
     def rollback(self, checkpoint: str | None = None) -> None:
         """Go back to the last checkpoint, or to a given one."""
+
+
+def require_lease(is_held: Callable[[], bool]) -> None:
+    """Raise ProgressUnavailable unless this process holds what it delivers."""
+    if not is_held():
+        raise ProgressUnavailable(
+            "the lease on a group's partitions has run out, so another member may deliver them",
+            next_step="check that ZooKeeper is reachable; raise `session_timeout` if this recurs",
+        )
 
 
 class GroupFeed:

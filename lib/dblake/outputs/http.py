@@ -57,7 +57,7 @@ class HttpOutput:
         tls_ca: str | None = None,
     ) -> None:
         self._name = context.name
-        self._format = context.format
+        self._format, self._require_lease = context.format, context.require_lease
         self._url, self._batch, self._seconds = url, batch, timeout_seconds
         secret = {
             name.removeprefix("headers."): value for name, value in context.secrets.items()
@@ -152,6 +152,7 @@ class HttpOutput:
         headers = {**self._headers, "Idempotency-Key": _key(records)}
         pause, reason = _FIRST_PAUSE_SECONDS, ""
         for attempt in range(_ATTEMPTS):
+            self._require_lease()
             wait = pause * random.uniform(0.5, 1.0)  # noqa: S311
             try:
                 response = self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)

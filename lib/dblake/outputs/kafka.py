@@ -61,7 +61,7 @@ class KafkaOutput:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = context.name
-        self._format = context.format
+        self._format, self._require_lease = context.format, context.require_lease
         self._topic, self._control_topic = topic, control_topic
         self._has_tombstones = tombstones
         fixed = sorted(set(settings or {}).intersection(_FIXED))
@@ -127,6 +127,7 @@ class KafkaOutput:
         assert self._producer is not None
         deadline = time.monotonic() + _DELIVERY_SECONDS + 10
         while self._producer.flush(1.0) and not self._failure:
+            self._require_lease()
             if time.monotonic() > deadline:
                 self._failure = self._unavailable("records were not acknowledged in time")
         self._raise_failure()
@@ -156,6 +157,7 @@ class KafkaOutput:
     ) -> None:
         assert self._producer is not None
         while True:
+            self._require_lease()
             try:
                 self._producer.produce(
                     topic, value, key, partition, on_delivery=partial(self._on_delivery, self._attempt, event)

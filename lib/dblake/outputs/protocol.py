@@ -8,7 +8,7 @@ effects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,18 +28,25 @@ class Format(Protocol):
         """Return a control entry as one record; None if the format has none for it."""
 
 
+def require_no_lease() -> None:
+    """Do nothing: no other process shares what the output delivers."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputContext:
     """What every output is constructed with, before its own settings as keyword arguments.
 
     ``name`` is the output's key under ``outputs``, ``sources`` are the names of the subscribed sources.
-    ``secrets`` holds the resolved secrets of its settings by key; they must not appear in messages.
+    ``secrets`` holds the resolved secrets of its settings by key; they must not appear in messages. ``require_lease``
+    raises ProgressUnavailable once another process may deliver the same rows: ``write`` calls it before each request
+    or message, because one write may take longer than a lease.
     """
 
     name: str
     sources: Sequence[str]
     format: Format
     secrets: Mapping[str, str] = field(default_factory=dict)
+    require_lease: Callable[[], None] = require_no_lease
 
 
 class Output(Protocol):

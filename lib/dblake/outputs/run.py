@@ -9,21 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dblake.consume.api import open_group
 from dblake.consume.checkpoints import checkpoint_url, open_store
 from dblake.consume.filters import Selection
+from dblake.consume.group import GroupSubscription
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, UsageError
 from dblake.lake.layout import Paths
 from dblake.outputs.delivery import Delivery, DeliverySettings
-from dblake.outputs.feed import Feed, GroupFeed
+from dblake.outputs.feed import Feed, GroupFeed, require_lease
 from dblake.outputs.held_store import HeldStore
 from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.protocol import Output
-from dblake.outputs.target import STDOUT, Target
+from dblake.outputs.protocol import Output, require_no_lease
+from dblake.outputs.target import STDOUT, Group, Target
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,12 @@ def deliver(
     if name != STDOUT and name not in targets:
         raise UsageError(f"there is no output {name}", next_step=f"use - or one of {', '.join(targets) or '-'}")
     target = Target() if name == STDOUT else targets[name]
-    output = target.make(name, paths.source, facts)
     run = _Run(paths, name, target, options, progress, stop)
-    store = None if target.group else run.make_store()
-    open_feed = run.member_opener(output) if target.group else run.subscription_opener(output, store)
+    members = run.make_members(target.group) if target.group else None
+    store = None if members else run.make_store()
+    lease = partial(require_lease, members.is_held) if members else require_no_lease
+    output = target.make(name, paths.source, facts, lease)
+    open_feed = run.member_opener(output, members) if members else run.subscription_opener(output, store)
     how = DeliverySettings(
         name, target.max_events, target.retry_seconds, target.max_dead_letters, options.metrics,
         marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
@@ -98,27 +102,28 @@ class _Run:
 
         return open_subscription
 
-    def member_opener(self, output: Output) -> Callable[[str | None], Feed]:
-        """Return how to open the partitions of a member, each at its checkpoint in the group.
-
-        Raises UsageError for options that a single member cannot honor, ConfigError for an output that a group cannot
-        share.
-        """
-        assert self.target.group is not None, "the caller checked"
-        group, options = self.target.group, self.options
+    def make_members(self, group: Group) -> GroupSubscription:
+        """Return this process's part of the group. Raises UsageError for options that a single member cannot honor."""
+        options = self.options
         for option, value in (("--from", options.start), ("--checkpoint", options.checkpoint)):
             if value is not None:
                 raise UsageError(
                     f"{option} does not apply to output {self.name}: each partition of its group has a checkpoint",
                     next_step="leave it out; another `group.url` is a new group, which begins at the output's `start`",
                 )
-        if _holds_checkpoint(output):
-            raise self._unshareable()
-        members = open_group(
+        return open_group(
             [self.paths], group=checkpoint_url(group.url or self.progress, self.paths.source, self.name),
             partitions=group.partitions, tables=self.tables, columns=self.target.columns, start=self.target.start,
             until_caught_up=options.until_caught_up, stop=self.stop,
         )
+
+    def member_opener(self, output: Output, members: GroupSubscription) -> Callable[[str | None], Feed]:
+        """Return how to open the partitions of a member, each at its checkpoint in the group.
+
+        Raises ConfigError for an output that a group cannot share.
+        """
+        if _holds_checkpoint(output):
+            raise self._unshareable()
 
         def open_member(held: str | None) -> GroupFeed:
             if held is not None:

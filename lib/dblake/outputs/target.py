@@ -6,13 +6,13 @@ when the output is made, so only the output that runs reads its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dblake.consume.partition import Partition
 from dblake.core.secret import Reference
-from dblake.outputs.protocol import Format, Output, OutputContext
+from dblake.outputs.protocol import Format, Output, OutputContext, require_no_lease
 from dblake.outputs.registry import make_format, make_output
 from dblake.outputs.stdout import StdoutOutput
 
@@ -49,10 +49,12 @@ class Target:
     retry_seconds: float = 300.0
     max_dead_letters: int = 100
 
-    def make(self, name: str, source: str, facts: Mapping[str, Any]) -> Output:
-        """Return the output. ``facts`` describe the source, for formats that name it."""
+    def make(
+        self, name: str, source: str, facts: Mapping[str, Any], require_lease: Callable[[], None] = require_no_lease
+    ) -> Output:
+        """Return the output. ``facts`` describe the source, for formats that name it; see OutputContext."""
         secrets = {key: reference.resolve() for key, reference in self.secrets.items()}
-        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets)
+        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets, require_lease)
         return StdoutOutput(context) if self.kind == STDOUT else make_output(self.kind, context, self.settings)
 
     def _make_format(self, secrets: Mapping[str, str], facts: Mapping[str, Any]) -> Format:

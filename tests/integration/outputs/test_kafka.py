@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Message
 
 from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable
+from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable, ProgressUnavailable
 from dblake.core.schema import Column
 from dblake.outputs import kafka as module
 from dblake.outputs.kafka import KafkaOutput
@@ -123,6 +123,23 @@ def test_unreachable_brokers_are_retryable(monkeypatch: pytest.MonkeyPatch) -> N
     output = KafkaOutput(OutputContext("bus", ("shop",), NativeFormat()), brokers="127.0.0.1:1")
     with pytest.raises(OutputUnavailable, match="Kafka failed"):
         output.open()
+
+
+def test_lease_is_asked_before_each_message(kafka: KafkaServer) -> None:
+    """It runs out before the fourth message; what is queued then is dropped when the output is closed."""
+    asked = iter(range(3))
+
+    def require() -> None:
+        if next(asked, None) is None:
+            raise ProgressUnavailable("the lease has run out")
+
+    context = OutputContext("bus", ("shop",), NativeFormat(), require_lease=require)
+    output = KafkaOutput(context, brokers=kafka.brokers, topic="lapsed")
+    output.open()
+    with pytest.raises(ProgressUnavailable):
+        _write(output, random_stream(7, 20).transactions)
+    output.close()
+    assert len(kafka.read("lapsed")) <= 3
 
 
 def test_settings_that_guarantees_need_are_fixed() -> None:

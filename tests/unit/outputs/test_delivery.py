@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,9 @@ from dblake.consume import event_table
 from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.core.errors import ConfigError, EventRejected, Fenced, OutputUnavailable
+from dblake.core.errors import ConfigError, DblakeError, EventRejected, Fenced, OutputUnavailable, ProgressUnavailable
 from dblake.lake.query import query_rows
+from dblake.outputs import run
 from dblake.outputs.delivery import Delivery, DeliverySettings
 from dblake.outputs.held_store import HeldStore
 from dblake.outputs.jsonl import JsonlOutput
@@ -28,6 +31,7 @@ from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
 from dblake.outputs.stdout import StdoutOutput
+from dblake.outputs.target import Group, Target
 from dblake.read.event_files import open_event_file
 from tests.support.consumers import Shop, describe, folded_shop
 from tests.support.plain_lake import PlainLake
@@ -372,3 +376,43 @@ def test_jsonl_file_without_checkpoint_rejected(shop: Shop, tmp_path: Path, patt
     deliver(shop, JsonlOutput(CONTEXT, path=path), tmp_path / "checkpoint")
     assert (tmp_path / "moved").read_text(encoding="utf-8") == "kept\n"
     assert file.stat().st_size
+
+
+def test_failed_write_is_closed_before_the_pause(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an output has queued must not be sent while the run waits, perhaps without its lease."""
+    steps = list[str]()
+
+    class Queueing(Faulty):
+        def close(self) -> None:
+            steps.append("close")
+
+    def fail(call: int, _: Sequence[Transaction]) -> None:
+        if call == 2:
+            steps.append("fail")
+            raise OutputUnavailable("away")
+
+    wait = Delivery._wait_after
+
+    def note_wait(delivery: Delivery, error: DblakeError) -> None:
+        steps.append("wait")
+        wait(delivery, error)
+
+    monkeypatch.setattr(Delivery, "_wait_after", note_wait)
+    deliver(shop, Queueing(fail), tmp_path / "checkpoint")
+    assert steps == ["fail", "close", "wait", "close"]
+
+
+def test_output_of_group_is_given_its_lease(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output asks the group's lease, which this process does not hold before it has joined."""
+    contexts = list[OutputContext]()
+
+    def make(context: OutputContext) -> Output:
+        contexts.append(context)
+        raise ConfigError("made")
+
+    monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(make=make))
+    target = Target("made_here:make", group=Group(2, "zookeeper://127.0.0.1:1/group"))
+    with pytest.raises(ConfigError, match="made"):
+        run.deliver(shop.paths, "bus", {"bus": target}, run.SubscribeOptions(), "file:p", {}, threading.Event())
+    with pytest.raises(ProgressUnavailable, match="lease"):
+        contexts[0].require_lease()

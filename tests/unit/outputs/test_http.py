@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable
+from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
 from dblake.core.schema import Column
 from dblake.outputs import http
 from dblake.outputs.http import HttpOutput
@@ -144,3 +144,32 @@ def test_keys_of_bootstraps_and_controls_differ(service: Service) -> None:
     keys = [headers["Idempotency-Key"] for headers, _ in service.requests]
     assert len(set(keys)) == 4
     assert keys[2] == f"shop:a1:{event.position}-a1:{event.position}"
+
+
+def _lapsing(after: int) -> Callable[[], None]:
+    """Return a lease that runs out after so many questions."""
+    asked = iter(range(after))
+
+    def require() -> None:
+        if next(asked, None) is None:
+            raise ProgressUnavailable("the lease has run out")
+
+    return require
+
+
+def test_lease_is_asked_before_each_request(service: Service) -> None:
+    """It runs out between two of five requests, and while a request is repeated."""
+    context = OutputContext("hook", ("shop",), NativeFormat(), require_lease=_lapsing(2))
+    output = HttpOutput(context, url=service.url, batch=2)
+    output.open()
+    with pytest.raises(ProgressUnavailable):
+        _write(output, _stream(5).transactions)
+    assert len(service.requests) == 2
+
+    service.answers = [(503, {})] * 5
+    context = OutputContext("hook", ("shop",), NativeFormat(), require_lease=_lapsing(1))
+    output = HttpOutput(context, url=service.url)
+    output.open()
+    with pytest.raises(ProgressUnavailable):
+        _write(output, _stream(1).transactions)
+    assert len(service.answers) == 4
