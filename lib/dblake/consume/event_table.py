@@ -86,8 +86,10 @@ class Wanted:
         if not chosen.all():
             wanted &= chosen[tables.indices.to_numpy(zero_copy_only=False)]
         if self.selection.partition is not None and wanted.any():
-            is_truncate = pc.equal(rows["op"].cast(pa.string()), "t").to_numpy()
-            wanted &= self.selection.partition.select_keys(_one_chunk(rows["key"])) | is_truncate
+            # Keys of other rows may have another type.
+            own = rows.select(["op", "key"]).filter(pa.array(wanted))
+            is_truncate = pc.equal(own["op"].cast(pa.string()), "t").to_numpy()
+            wanted[wanted] = self.selection.partition.select_keys(_one_chunk(own["key"])) | is_truncate
         chosen_rows: np.ndarray = wanted
         return chosen_rows
 

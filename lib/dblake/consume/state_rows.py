@@ -186,7 +186,7 @@ class StateRows:
         """Return the newest texts of some columns by key, as the events up to the position have them."""
         texts: _Texts = {parts: {} for parts in wanted}
         table = self.schema.table
-        span = Wanted(Position(1, 0), self.position, Selection(partition=self.selection.partition), [table])
+        span = Wanted(Position(1, 0), self.position, Selection((table,), partition=self.selection.partition), [table])
         for _, portion in self.events.read(0, span):
             rows = portion.filter(pc.equal(portion["table"], table))
             for key, op, after in zip(image_dicts(rows["key"]), rows["op"].to_pylist(), image_dicts(rows["after"]),

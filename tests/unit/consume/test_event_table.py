@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from dblake.consume import event_table
 from dblake.consume.event_table import EventTable, Wanted
 from dblake.consume.filters import Selection
 from dblake.consume.partition import Partition
+from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.position import Position
 from dblake.events import files
 from tests.support.plain_lake import PlainLake, event_rows
@@ -69,3 +71,25 @@ def test_reader_of_one_table_skips_row_groups_of_others(
     of_share, bytes_of_share = read(lake, Wanted(Position(1, 0), None, share, every.tables))
     assert of_share == of_one
     assert bytes_of_one < bytes_of_share < all_bytes / 7
+
+
+@pytest.mark.parametrize(("by", "of"), [("mod", 2), ("range", 10)])
+@pytest.mark.parametrize("start", ["bootstrap", "1/0"])
+def test_share_ignores_keys_of_other_tables(tmp_path: Path, by: Any, of: int, start: str) -> None:
+    """One file holds the selected table and one with text keys; state lacks a value, which only events have."""
+    numbered = table_schema("public.numbered", "id bigint key", "at date")
+    named = table_schema("public.named", "code text key", "v text")
+    lake = PlainLake(tmp_path)
+    for schema in (numbered, named):
+        lake.schema(schema)
+    lake.land(1, {
+        named: [(1, "c", "x", {"code": "x", "v": "a"})],
+        numbered: [(2, "c", "4", {"id": "4", "at": "infinity"}), (3, "c", "15", {"id": "15", "at": "2024-01-01"})],
+    })
+    lake.fold(1)
+    lake.land(2, {named: [(4, "d", "x", None)], numbered: [(5, "c", "8", {"id": "8", "at": None})]})
+    selection = Selection(["public.numbered"], {}, Partition(by, of, (0,)))
+    settings = SubscriptionSettings(selection, start, until_caught_up=True)
+    with Subscription([lake.paths], settings) as subscription:
+        found = {event.key["id"]: (event.after or {})["at"] for one in subscription for event in one.events if event.key}
+    assert found == {"4": "infinity", "8": None}
