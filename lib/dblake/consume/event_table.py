@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from dblake.consume.filters import Selection
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.events.files import EVENT_COLUMNS, ORIGIN
 from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
@@ -28,7 +29,7 @@ from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table, list_files
 from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
-from dblake.state.fold import POSITION, is_older, position_parts
+from dblake.state.fold import POSITION
 
 PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dblake.core.positions import is_older
 from dblake.events.files import EVENT_COLUMNS, EventFileWriter
 from dblake.lake.files import group_bounds
 from dblake.lake.log import replace_files
@@ -22,7 +23,7 @@ from dblake.landing.columns import INCARNATION, LSN, SEQ
 from dblake.maintenance.compaction import SMALL_FILE_BYTES
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
 from dblake.spark.conflicts import retry_on_conflict
-from dblake.state.fold import POSITION, is_older
+from dblake.state.fold import POSITION
 
 _ORDERED_BYTES = 64 << 20
 """Bytes of events that are ordered together; more where the row groups of many files overlap."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
@@ -23,7 +24,7 @@ from dblake.lake.log import Application
 from dblake.lake.tables import list_files, open_table
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
 from dblake.read.points import END_OF_TRANSACTION
-from dblake.state.fold import POSITION, is_older, position_parts
+from dblake.state.fold import POSITION
 
 _NUMBERS = ("batch", "incarnation", "lsn")
 _MOST = 2**62

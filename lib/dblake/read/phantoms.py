@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.core.schema import TableSchema
 from dblake.core.window import Snapshot
 from dblake.decode.columns import DELETE, TRUNCATE
@@ -23,7 +24,7 @@ from dblake.landing.control import DumpStart
 from dblake.read.event_log import EventLog, Wanted
 from dblake.reconcile.windows import Ending
 from dblake.state.arrays import join_chunks
-from dblake.state.fold import POSITION, is_older, key_texts, position_parts
+from dblake.state.fold import POSITION, key_texts
 
 _KNOWN = ("table", "op", "key", "txid", *POSITION)
 

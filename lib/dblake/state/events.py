@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.tables import list_files, open_table
-from dblake.state.fold import NEEDED, POSITION, is_older, position_parts
+from dblake.state.fold import NEEDED, POSITION
 
 _SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
 _REPEATED = ["table", "op", "schema_id", "origin"]

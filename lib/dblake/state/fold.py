@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.spark.types import TEXT
 from dblake.state.arrays import join_chunks
 from dblake.state.shape import OWN, Shape
@@ -274,18 +275,6 @@ def folded_schema(shape: Shape) -> pa.Schema:
     """Return the Arrow schema of ``fold``'s result."""
     own = [pa.field(name, arrow_type(kind)) for name, kind in OWN.items()]
     return pa.schema([*own, pa.field(UNKNOWN, _NAMES), *(pa.field(c.name, arrow_type(c.type)) for c in shape.columns)])
-
-
-def is_older(these: list[np.ndarray], those: list[np.ndarray]) -> np.ndarray:
-    """Return True where a position, given as its three parts, comes before another."""
-    (a, b, c), (x, y, z) = these, those
-    older: np.ndarray = (a < x) | ((a == x) & ((b < y) | ((b == y) & (c < z))))
-    return older
-
-
-def position_parts(at: Position) -> list[np.ndarray]:
-    """Return a position as ``is_older`` takes it."""
-    return [np.array(part, np.int64) for part in (at.incarnation, at.lsn, at.seq)]
 
 
 def name_lists(masks: dict[str, np.ndarray], count: int) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.state.arrays import join_chunks
 from dblake.state.files import (
     SMALL_FILE_BYTES,
@@ -27,7 +28,7 @@ from dblake.state.files import (
     OrderedValues,
     may_hold,
 )
-from dblake.state.fold import UNKNOWN, is_older, name_lists, name_masks, position_parts
+from dblake.state.fold import UNKNOWN, name_lists, name_masks
 from dblake.state.shape import OWN, Shape
 
 _POSITION = ("_incarnation", "_lsn", "_seq")
