@@ -265,11 +265,13 @@ def test_table_hidden_by_catalog_is_named(mariadb: MysqlServer, lake: CaptureLak
             wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
             world.run(f"CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {NEW} VALUES (1, 'x')")
             wait_for(lambda: lives(lake).get(NEW) == "suspended")
+            assert "it is new" in read_lives(lake.store)[NEW].reason
             world.run(f"GRANT SELECT ON {NEW} TO {role}")
             wait_for(lambda: lives(lake)[NEW] == "followed")
             dumps = len(lake.dumps())
             world.run(f"REVOKE SELECT ON {NEW} FROM {role}")
             wait_for(lambda: lives(lake)[NEW] == "suspended")
+            assert "the log does not show that it was dropped" in read_lives(lake.store)[NEW].reason
             world.run(f"UPDATE {NEW} SET v = 'y'", f"GRANT SELECT ON {NEW} TO {role}")
             wait_for(lambda: lives(lake)[NEW] == "followed")
             assert len(lake.dumps()) == dumps
@@ -281,6 +283,38 @@ def test_table_hidden_by_catalog_is_named(mariadb: MysqlServer, lake: CaptureLak
             wait_for(lambda: [lives(lake).get(name) for name in (NEW, B, other)] == ["removed", "removed", "suspended"])
             world.run(f"DROP TABLE {other}")
             wait_for(lambda: lives(lake)[other] == "removed")
+
+
+def test_columns_that_log_does_not_type_wait(mariadb: MysqlServer, lake: CaptureLake) -> None:
+    """MariaDB logs UUIDs and addresses as binary strings; only the catalog shows which of them is which."""
+    uuid = "f6010000-0000-4000-8000-000000000001"
+    with reshaped(mariadb) as world:
+        world.run(*TABLES)
+        source = world.backend.source("public.*")
+        with running(lake, source) as wait_for:
+            wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+            world.run(
+                f"CREATE TABLE {NEW} (id int PRIMARY KEY, u uuid, four inet4, six inet6, raw binary(16))",
+                f"INSERT INTO {NEW} VALUES (1, '{uuid}', '127.0.0.1', '::1', 'x')",
+            )
+            wait_for(lambda: NEW in lives(lake) and "it is new" in read_lives(lake.store)[NEW].reason)
+            world.run(f"INSERT INTO {NEW} (id, u) VALUES (2, '{uuid}')", f"INSERT INTO {A} VALUES (2, 'z')")
+            wait_for(lambda: landed(lake, A) == 1)
+            world.grant()
+            wait_for(lambda: lives(lake)[NEW] == "followed")
+            world.run(f"INSERT INTO {NEW} (id, u) VALUES (3, '{uuid}')")
+            wait_for(lambda: landed(lake, NEW) == 1)
+            world.run(f"INSERT INTO {NEW} (id, u) VALUES (4, '{uuid}')", f"ALTER TABLE {NEW} MODIFY u varchar(36)")
+        capture(lake, source)
+    assert [(row["id"], row["u"]) for row in rows(lake, NEW)] == [(str(n), uuid) for n in (1, 2, 3, 4)]
+    schemas = [schema for schema in lake.schemas(lake.landing()).values() if schema.table == NEW]
+    types = [[c.type for c in schema.columns if c.name != "u"] for schema in schemas]
+    assert types
+    assert all(each == ["int", "inet4", "inet6", "binary(16)"] for each in types)
+
+
+def lake_has_open_dumps(lake: CaptureLake) -> bool:
+    return any(dump["state"] in ("queued", "running") for dump in lake.dumps())
 
 
 def test_row_security_fails_dump_and_deletes_nothing(postgres_world: Reshaped, lake: CaptureLake) -> None:

@@ -24,13 +24,21 @@ from dblake.capture.progress import ProgressStore
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import delete_stale_table, read_stale_tables
-from dblake.capture.table_life import KEYLESS, LifeState, TableLife, read_lives, save_life
+from dblake.capture.table_life import (
+    KEYLESS,
+    LifeState,
+    TableLife,
+    read_lives,
+    save_life,
+    suspension_next_step,
+)
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import UnfitTable
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
 _UNSEEN = "table_privileges: the capture role does not see it, and the log does not show that it was dropped"
+_NEW = "table_privileges: it is new, or has a new name, and the capture role may not see it"
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +59,7 @@ class Lifecycle:
         self._without_log = pa.array([], pa.string())
         self._unseen = {
             life.table: float("-inf") for life in self._lives.values()
-            if life.state is LifeState.SUSPENDED and life.reason == _UNSEEN
+            if life.state is LifeState.SUSPENDED and life.reason in (_UNSEEN, _NEW)
         }
         """Tables that the log has and the catalog does not show, with when that was noticed, by the monotonic clock."""
         self._gone: dict[str, float] = {}
@@ -64,7 +72,7 @@ class Lifecycle:
         schemas = {fingerprint.schema.table: fingerprint.schema for fingerprint in scan.fingerprints}
         self._note_vanished(scan)
         for table in [table for table, at in self._unseen.items() if at < scan.read_at]:
-            self._suspend(table, UnfitTable(_UNSEEN, has_log=True))
+            self._suspend(table, UnfitTable(_NEW if self._is_new(table) else _UNSEEN, has_log=True))
         returning: dict[str, str] = {}
         for table in sorted(scan.tables | schemas.keys() | scan.unfit.keys()):
             if unfit := scan.unfit.get(table):
@@ -84,6 +92,13 @@ class Lifecycle:
         is_queued = self._complete()
         self._set_suspended()
         return bool(returning) or is_queued
+
+    def _is_new(self, table: str) -> bool:
+        """Return True for a table that was never followed since it was created or removed."""
+        life = self._lives.get(table)
+        if life is None or life.state is LifeState.REMOVED:
+            return True
+        return life.state is LifeState.SUSPENDED and not life.is_complete and life.reason != _UNSEEN
 
     def reject(self, rejected: Mapping[str, str]) -> None:
         """Suspend tables of which the log has changes that cannot be captured, before the log behind them lands."""
@@ -156,7 +171,8 @@ class Lifecycle:
         if is_suspended and (life.reason, life.has_log) == (unfit.reason, has_log):
             return
         self._enter(life, LifeState.SUSPENDED, unfit.reason, has_log=has_log)
-        logger.warning("table %s is suspended: %s. Next: run preflight", table, unfit.reason)
+        next_step = suspension_next_step(unfit.reason)
+        logger.warning("table %s is suspended: %s. Next: %s", table, unfit.reason, next_step)
 
     def _follow(self, schema: TableSchema) -> str | None:
         """Follow a table that meets its prerequisites; return why it requires a dump, if it does."""

@@ -18,6 +18,9 @@ _LIVES = "lives"
 KEYLESS = "no primary key: rows from before it was followed are missing"
 """Why a table is incomplete that no dump can complete."""
 
+_INIT_CHECKS = ("publication_tables", "schema_privileges", "table_privileges")
+"""The checks that ``preflight --init`` makes pass: what a new table lacks."""
+
 
 class LifeState(StrEnum):
     """The state of a captured table."""
@@ -49,6 +52,13 @@ class TableLife:
     reason: str = ""
     is_complete: bool = False
     has_log: bool = True
+
+
+def suspension_next_step(reason: str) -> str:
+    """Return what corrects a table that is suspended for this reason."""
+    if reason.startswith(_INIT_CHECKS):
+        return "run preflight --init, which publishes the table and grants what is missing"
+    return "run preflight, which prints the statement that corrects it"
 
 
 def read_lives(store: ProgressStore) -> dict[str, TableLife]:

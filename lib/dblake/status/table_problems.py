@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dblake.capture.stale_tables import StaleTable
-from dblake.capture.table_life import KEYLESS, LifeState, TableLife
+from dblake.capture.table_life import KEYLESS, LifeState, TableLife, suspension_next_step
 from dblake.lake.layout import Paths
 from dblake.lake.query import query_rows
 from dblake.status.problem import problem
@@ -58,7 +58,7 @@ def life_problems(lives: Mapping[str, TableLife]) -> list[dict[str, Any]]:
 
 def _next_step(life: TableLife) -> str:
     if life.state is LifeState.SUSPENDED:
-        return "run preflight, which prints the statement that corrects it"
+        return suspension_next_step(life.reason)
     return "give it a primary key" if life.reason == KEYLESS else f"dump start --table '{life.table}'"
 
 

@@ -1,12 +1,15 @@
 """The captured table and schema behind a TABLE_MAP event.
 
 The log describes a table in full (``binlog_row_metadata=FULL``), as it was when its rows were written. Only what
-MariaDB leaves out, that a binary column is a UUID or an address, is read from the catalog.
+MariaDB leaves out, that a binary column is a UUID or an address, is read from the catalog. Guarantee: a column whose
+type neither shows is not guessed; its table is rejected until the catalog shows it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, replace
 
 import pymysql
 
@@ -25,6 +28,10 @@ from dblake.source.mysql.watermarks import WATERMARK_TABLE
 
 _MAX_CACHED = 10_000
 """Descriptions in the cache. A table gets a new table id, and so another description, each time the server opens it."""
+_REJECTED_SECONDS = 1.0
+"""How long a rejection is cached: a grant that shows the table in the catalog leaves the log's description as it is."""
+_AMBIGUOUS = frozenset(f"binary({size})" for size in FIXED.values())
+"""Types as which MariaDB's log also has UUIDs and addresses."""
 _SEQUENCE_COLUMN = "next_not_cached_value"
 """The first column of a MariaDB sequence, which the log writes like a table."""
 
@@ -37,6 +44,8 @@ class Captured:
     is_watermark_table: bool = False
     rejected: tuple[str, str] | None = None
     """Name and reason of a table that should be captured and whose rows cannot be."""
+    expires: float = math.inf
+    """When the table has to be resolved again, by the monotonic clock."""
 
 
 class Relations:
@@ -52,6 +61,8 @@ class Relations:
         self._is_mariadb = settings.flavour == "mariadb"
         self._cache: dict[bytes, Captured] = {}
         self._charsets: dict[int, str] = {}
+        self._typed: dict[tuple[str, str | None], str] = {}
+        """The types that the catalog gave columns that the log does not type, by table and column."""
         self._rejected: dict[str, str] = {}
 
     def reject(self, table: str, reason: str) -> None:
@@ -66,10 +77,13 @@ class Relations:
     def table_of(self, body: bytes) -> Captured:
         """Return the table that a TABLE_MAP event's body describes; one that cannot be read is rejected."""
         captured = self._cache.get(body)
-        if captured is None:
+        if captured is None or captured.expires <= time.monotonic():
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
-            captured = self._cache[body] = self._resolve(body)
+            captured = self._resolve(body)
+            if captured.rejected:
+                captured = replace(captured, expires=time.monotonic() + _REJECTED_SECONDS)
+            self._cache[body] = captured
         if captured.rejected:
             self.reject(*captured.rejected)
         return captured
@@ -118,7 +132,7 @@ class Relations:
         columns = []
         for column in described.columns:
             try:
-                type_ = self._column_type(column, catalog_types)
+                type_ = self._column_type(column, catalog_types.get(column.name or ""), name)
             except Unsupported as error:
                 raise Unsupported(
                     f"table {name}, column {column.name}: {error.what}", next_step=error.next_step
@@ -126,10 +140,12 @@ class Relations:
             columns.append(Column(column.name or "", type_, column.nullable, column.key))
         return TableSchema(name, tuple(columns))
 
-    def _column_type(self, column: MappedColumn, catalog_types: dict[str, str]) -> str:
-        in_catalog = catalog_types.get(column.name or "")
-        if in_catalog in FIXED and log_encoding(in_catalog) == (column.code, column.meta):
-            return in_catalog
+    def _column_type(self, column: MappedColumn, in_catalog: str | None, table: str) -> str:
+        # The catalog may be newer than the row: what it had when an earlier row was read may fit.
+        for known in (in_catalog, self._typed.get((table, column.name))):
+            if known and (known in FIXED or known in _AMBIGUOUS) and log_encoding(known) == (column.code, column.meta):
+                self._typed[table, column.name] = known
+                return known
         charset = None if column.collation is None else self._charset(column.collation)
         labels = None
         if column.labels is not None:
@@ -138,6 +154,11 @@ class Relations:
             column.code, column.meta, unsigned=column.unsigned, charset=charset, labels=labels,
             dimensions=column.dimensions,
         )
+        if self._is_mariadb and type_ in _AMBIGUOUS:
+            raise Unsupported(
+                f"the log has UUIDs and addresses as {type_}, too, and the catalog does not show which type it is",
+                next_step="run preflight --init, which grants SELECT on the table",
+            )
         if parse(type_).old and in_catalog != type_:
             raise Unsupported(
                 "its fractional digits are unknown: the log does not show those of MariaDB 5.3's format, nor does the"
