@@ -79,4 +79,7 @@ def to_usage_error(error: Exception) -> UsageError:
         if isinstance(error, duckdb.CatalogException):
             return NoSuchTable(message, next_step="correct the query; SHOW TABLES lists all tables")
         return UsageError(message, next_step="correct the query")
+    if isinstance(error, duckdb.PermissionException):
+        return UsageError("sql reads the tables of its sources only, no other file",
+                          next_step="select from a table; SHOW TABLES lists all")
     return UsageError(f"the query failed while running: {type(error).__name__}", next_step="correct the query")

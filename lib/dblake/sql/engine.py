@@ -2,7 +2,9 @@
 
 Place: behind ``jobs.sql`` and ``dblake.open``; ``spark_engine`` does the same with Spark. Names are those of ``names``;
  a table of another source in the warehouse is ``source.schema.table``. Guarantee: each query reads every table
-as of one position, which is fixed when the query begins, and only the columns and row groups that it needs.
+as of one position, which is fixed when the query begins, and only the columns and row groups that it needs. A
+statement reads tables and nothing else: ``statements`` rejects what it can name beside them, and the connection opens
+no file outside the folders of the warehouse's sources.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from collections.abc import Sequence
 import duckdb
 
 from dblake.core.errors import UsageError
+from dblake.lake.files import filesystem
 from dblake.lake.layout import Paths
+from dblake.lake.storage import is_local
 from dblake.read.reading import LakeReading
-from dblake.sql.catalog import Catalog
+from dblake.sql.catalog import Catalog, sources
 from dblake.sql.duckdb_result import DuckdbResult, NoSuchTable, to_usage_error
 from dblake.sql.names import SYSTEM_SCHEMA, TableView, quoted
 from dblake.sql.result import Result, TextResult
+from dblake.sql.rows import text
 from dblake.sql.statements import (
     Name,
     described_name,
@@ -61,6 +66,10 @@ class DuckdbEngine:
         )
         for macro in _MACROS:
             self._connection.execute(macro.replace("MACRO ", "TEMP MACRO ", 1))
+        self._connection.execute(
+            f"SET allowed_directories = [{', '.join(map(text, self._folders()))}]; SET enable_external_access = false; "
+            "SET lock_configuration = true"
+        )
         self._attached: list[str] = []
         self._temporary: list[str] = []
         self._unknown: _Unknown | None = None
@@ -72,6 +81,14 @@ class DuckdbEngine:
         if self._reading is not None:
             self.catalog.reading = self._reading
         return self.catalog
+
+    def _folders(self) -> list[str]:
+        """Return the local folders of the warehouse's sources; Arrow opens files in an object store."""
+        warehouse = self._paths.warehouse
+        if not is_local(warehouse):
+            return []
+        names = {self._paths.source, *sources(warehouse)}
+        return [filesystem(Paths(warehouse, name).root)[1] for name in sorted(names)]
 
     def close(self) -> None:
         """Close the connection and delete its temporary files."""

@@ -1,7 +1,8 @@
 """Run one SQL query over a source's tables: reject what is not a query, create the views it names, return its result.
 
 Place: between ``sql.views`` and ``jobs.sql``. Guarantee: Spark's own parser decides what a statement is and which names
-it uses, so neither is guessed from the text; every fault of a statement is a UsageError of one line without row values.
+it uses, so neither is guessed from the text; a part of a statement that is not listed here is rejected, since it might
+write, run a program, or read something other than views; every fault is a UsageError of one line without row values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from dblake.core.errors import UsageError
 from dblake.lake.layout import Paths
 from dblake.sql.views import Views
 
-_REJECTED_NODES = ("plans.logical.Command", "plans.logical.ParsedStatement")
+_QUERY_NODES = frozenset({
+    "Aggregate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect", "Join", "LateralJoin",
+    "LimitAll", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator", "Pivot", "Project",
+    "RepartitionByExpression", "Sample", "Sort", "SubqueryAlias", "Union", "Unpivot", "UnresolvedHaving",
+    "UnresolvedHint", "UnresolvedInlineTable", "UnresolvedQualify", "UnresolvedRelation",
+    "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases", "UnresolvedTableValuedFunction", "UnresolvedWith",
+    "WithWindowDefinition",
+})
+_FORBIDDEN_FUNCTIONS = frozenset({
+    # They call any method of a class, read files that an option or argument names, or read tables by path.
+    "from_avro", "from_protobuf", "from_xml", "java_method", "python_worker_logs", "reflect", "schema_of_avro",
+    "schema_of_xml", "table_changes", "table_changes_by_path", "to_avro", "to_protobuf", "try_reflect",
+})
 #: The twin of the macro in ``engine``: the elements of a PostgreSQL array of one dimension, as text.
 _FUNCTIONS = {
     "array_of": r"""CREATE TEMPORARY FUNCTION array_of(value STRING) RETURNS ARRAY<STRING> RETURN
@@ -26,7 +39,7 @@ _FUNCTIONS = {
     e -> CASE WHEN e = 'NULL' THEN NULL WHEN startswith(e, '"')
     THEN regexp_replace(substr(e, 2, length(e) - 2), '\\\\(.)', '$1') ELSE e END)""",
 }
-_RELATION_NODE = "analysis.UnresolvedRelation"
+_RELATION_NODE = "UnresolvedRelation"
 
 
 def query(spark: SparkSession, paths: Paths, statement: str, at: str | None = None) -> DataFrame:
@@ -46,9 +59,9 @@ def query_views(spark: SparkSession, views: Views, statement: str) -> DataFrame:
         plan = _parse(spark, statement)
         nodes = list(_walk(plan))
         for node in nodes:
-            if any(_is_instance(spark, node, kind) for kind in _REJECTED_NODES):
+            if node.nodeName() not in _QUERY_NODES:
                 raise UsageError(f"{node.nodeName()} is not a query, and sql only reads", next_step="write a SELECT")
-        relations = [node.multipartIdentifier() for node in nodes if _is_instance(spark, node, _RELATION_NODE)]
+        relations = [node.multipartIdentifier() for node in nodes if node.nodeName() == _RELATION_NODE]
         views.create([[r.apply(i) for i in range(r.size())] for r in relations])
         for name, definition in _FUNCTIONS.items():
             if not spark.catalog.functionExists(name):
@@ -56,6 +69,16 @@ def query_views(spark: SparkSession, views: Views, statement: str) -> DataFrame:
         return spark.sql(statement)
     except PySparkException as error:
         raise to_usage_error(error) from None
+
+
+def forbid_functions(spark: SparkSession) -> None:
+    """Remove the functions that reach more than their arguments from a session, for queries of other people."""
+    state = spark._jsparkSession.sessionState()
+    for registry in (state.functionRegistry(), state.tableFunctionRegistry()):
+        names = registry.listFunction()
+        for name in [names.apply(index) for index in range(names.size())]:
+            if name.funcName() in _FORBIDDEN_FUNCTIONS:
+                registry.dropFunction(name)
 
 
 def silence_spark(spark: SparkSession) -> None:
@@ -80,11 +103,6 @@ def to_usage_error(error: PySparkException) -> UsageError:
 
 def _parse(spark: SparkSession, statement: str) -> Any:
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-
-
-def _is_instance(spark: SparkSession, node: Any, kind: str) -> bool:
-    jvm: Any = spark._jvm
-    return bool(jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.{kind}").isInstance(node))
 
 
 def _walk(plan: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from dblake.lake.layout import Paths
 from dblake.read.points import describe
 from dblake.spark.session import spark_session
 from dblake.sql.listing import describe_columns, list_tables, table_words
-from dblake.sql.query import query_views, silence_spark, to_usage_error
+from dblake.sql.query import forbid_functions, query_views, silence_spark, to_usage_error
 from dblake.sql.result import Result, TextResult
 from dblake.sql.spark_result import SparkResult
 from dblake.sql.statements import described_name, is_show_tables
@@ -31,6 +31,7 @@ class SparkEngine:
         self._paths, self._at = paths, at
         self._spark = spark or spark_session("dblake sql", paths.warehouse)
         silence_spark(self._spark)
+        forbid_functions(self._spark)
         self._views = Views(self._spark, paths, at)
 
     def query(self, statement: str) -> Result:

@@ -1,7 +1,8 @@
-"""What a statement is, by DuckDB's own parser: which names it uses, and whether it only reads.
+"""What a statement is, by DuckDB's own parser: which names it uses, and whether it only reads tables.
 
 Place: before ``engine``. Guarantee: neither is guessed from the text, except the statements of the prompt that are the
-same in all engines: ``SHOW TABLES`` and ``DESCRIBE table``.
+same in all engines: ``SHOW TABLES`` and ``DESCRIBE table``. A statement that writes, in a WITH clause or below EXPLAIN
+too, is rejected, and so is a table function that is not listed here: it might read files, memory or settings.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from dblake.core.errors import UsageError
 from dblake.sql.duckdb_result import to_usage_error
 from dblake.sql.names import split_name
 
-_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+_EXPLAIN = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?",
+                      re.IGNORECASE | re.DOTALL)
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*\Z", re.IGNORECASE)
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+(?:table\s+)?(?P<name>(?!select\b|with\b|from\b)\S.*?)\s*\Z",
                        re.IGNORECASE | re.DOTALL)
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_READING_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+_TABLE_FUNCTIONS = frozenset({
+    "duckdb_functions", "duckdb_keywords", "duckdb_types", "generate_series", "json_each", "json_tree",
+    "pg_timezone_names", "range", "repeat", "repeat_row", "unnest",
+})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +71,40 @@ def is_explain(statement: str) -> bool:
 
 
 def table_names(connection: duckdb.DuckDBPyConnection, statement: str) -> list[Name]:
-    """Return the names of the relations that a query uses, those of its WITH clauses included."""
+    """Return the names of the relations that a query uses, those of its WITH clauses included.
+
+    Raises UsageError if a part of the query, or what it explains, does more than read tables.
+    """
     text = _EXPLAIN.sub("", statement, count=1)
     ((document,),) = connection.execute("SELECT json_serialize_sql(CAST($1 AS VARCHAR))", [text]).fetchall()
-    return sorted(set(_base_tables(json.loads(document))), key=lambda n: (n.source, n.schema, n.name))
+    parsed = json.loads(document)
+    if parsed["error"]:
+        raise UsageError("what is explained is not a query, and sql only reads", next_step="write EXPLAIN SELECT …")
+    names = set[Name]()
+    for node in _nodes(parsed):
+        kind = node.get("type")
+        if kind == "BASE_TABLE":
+            names.add(Name(node.get("catalog_name", ""), node["schema_name"], node["table_name"]))
+        elif kind == "TABLE_FUNCTION":
+            _require_table_function(node["function"])
+        elif isinstance(kind, str) and kind.endswith("_NODE") and kind not in _READING_NODES:
+            written = kind.removesuffix("_NODE").removesuffix("_QUERY")
+            raise UsageError(f"{written} is not a query, and sql only reads", next_step="write a SELECT")
+    return sorted(names, key=lambda n: (n.source, n.schema, n.name))
 
 
-def _base_tables(node: Any) -> Iterator[Name]:
+def _require_table_function(function: dict[str, Any]) -> None:
+    name = str(function.get("function_name", ""))
+    if name.lower() not in _TABLE_FUNCTIONS:
+        raise UsageError(f"sql reads the tables of its sources only, not the function {name}",
+                         next_step="select from a table; SHOW TABLES lists all")
+
+
+def _nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield all objects of a parsed statement."""
     if isinstance(node, dict):
-        if node.get("type") == "BASE_TABLE":
-            yield Name(node.get("catalog_name", ""), node["schema_name"], node["table_name"])
-        for child in node.values():
-            yield from _base_tables(child)
-    elif isinstance(node, list):
-        for child in node:
-            yield from _base_tables(child)
+        yield node
+    elif not isinstance(node, list):
+        return
+    for child in node.values() if isinstance(node, dict) else node:
+        yield from _nodes(child)

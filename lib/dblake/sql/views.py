@@ -68,10 +68,11 @@ class Views:
         return {table: versions[-1] for table, versions in self._schemas.items()}
 
     def create(self, names: Iterable[Sequence[str]]) -> None:
-        """Create the views for names, each given in parts as in the query; other names are ignored.
+        """Create the views for names, each given in parts as in the query; an unknown one of one part is ignored.
 
-        Raises UsageError for an ambiguous name, one that Spark does not accept, and one of another source; StateError
-        if events cannot be folded over a table's state.
+        That may be a WITH clause's; with more parts it may be a path, such as text.`/etc/passwd`. Raises UsageError for
+        it, an ambiguous name, one that Spark does not accept, and one of another source; StateError if events cannot
+        be folded over a table's state.
         """
         for parts in names:
             if len(parts) == 1:
@@ -82,10 +83,11 @@ class Views:
             elif len(parts) == 2 and parts[0].lower() == SYSTEM_SCHEMA and parts[1].lower() in SYSTEM_TABLES:
                 name = parts[1].lower()
                 self._replace(f"VIEW {SYSTEM_SCHEMA}.{name}", f"SELECT * FROM {self._system_sql(SYSTEM_TABLES[name])}")
-            elif len(parts) == 2:
-                view = self._find(*parts)
-                if view:
-                    self._replace(f"VIEW {identifier(parts[0])}.{identifier(parts[1])}", self._sql(view))
+            else:
+                view = self._find(*parts) if len(parts) == 2 else None
+                if view is None:
+                    raise UsageError(f"there is no table {'.'.join(parts)}", next_step=self.names.suggest(parts[-1]))
+                self._replace(f"VIEW {identifier(parts[0])}.{identifier(parts[1])}", self._sql(view))
 
     def find(self, parts: Sequence[str]) -> TableView | None:
         """Return the view that a name in parts means; None for another name. Raises UsageError as ``create``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dblake.core.errors import UsageError
 from dblake.sql.engine import DuckdbEngine
 from dblake.sql.lake import Lake
 from tests.support.plain_lake import PlainLake
@@ -26,3 +29,7 @@ def test_lake_on_s3_is_queried_in_process(s3: S3Server) -> None:
     ):
         assert [tuple(row) for row in engine.query(statement).text_rows()] == expected, statement
     assert Lake(lake.paths).live().table("orders").to_arrow().num_rows == 2
+    for attack in ("FROM read_text('/etc/hostname')", f"FROM read_parquet('{lake.paths.root}/state/*/*/*.parquet')",
+                   f"WITH x AS (COPY (SELECT 1) TO '{lake.paths.root}/stolen') FROM x"):
+        with pytest.raises(UsageError):
+            engine.query(attack)
