@@ -53,6 +53,7 @@ _FILE = "dblake.configuration_file"
 _OURS = ("dblake", "pipelines")
 _shows_tracebacks = False
 _interruption = Interruption()
+_ending_signals = {signal.SIGTERM, signal.SIGINT}
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,6 +131,12 @@ def stop_requested() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def keep_running_after_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from now on and end nothing: the caller catches it. SIGTERM still ends."""
+    _ending_signals.discard(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run_job(command: click.Command) -> NoReturn:
     """Run a job and exit with the code of its ending. A command may return an exit code; None is 0."""
     _end_after_signal(command.name or "job")
@@ -182,7 +189,7 @@ def _silence_consequences() -> None:
 
 
 def _end_after_signal(job: str) -> None:
-    """End the process ``_STOP_SECONDS`` after SIGTERM or SIGINT if it has not ended by then.
+    """End the process ``_STOP_SECONDS`` after one of ``_ending_signals`` if it has not ended by then.
 
     A Python signal handler runs only when the main thread returns from C code (libpq, delta-rs); the wakeup descriptor
     is written at once.
@@ -192,7 +199,7 @@ def _end_after_signal(job: str) -> None:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def watch() -> None:
-        while not (received := {signal.SIGTERM, signal.SIGINT} & set(os.read(read, 64))):
+        while not (received := _ending_signals & set(os.read(read, 64))):
             pass
         time.sleep(_STOP_SECONDS)
         number = signal.Signals(max(received))  # SIGTERM, if it is among them

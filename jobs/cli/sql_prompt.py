@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import click
 
 from dblake.core.errors import DblakeError, UsageError
 from dblake.sql.result import Engine
+from jobs.cli.frame import keep_running_after_interrupts
 from jobs.cli.sql_output import print_result
 from jobs.cli.sql_statements import is_blank, split_statements
 
@@ -80,8 +80,8 @@ class Prompt:
         """Read and run statements until the end of input."""
         click.echo(self._engine.describe_tables())
         click.echo("End a statement with ; — help lists the commands, Ctrl-D ends.")
-        # From here on Ctrl-C cancels a query, and ends nothing.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # From here on Ctrl-C cancels a query.
+        keep_running_after_interrupts()
         with _line_editing(self._engine):
             while True:
                 try:

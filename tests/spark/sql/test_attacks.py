@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(spark: SparkSession, folder: Path) -> Iterator[SparkEngine]:
+def engine(spark: SparkSession, folder: Path) -> SparkEngine:
     lake = PlainLake(folder / "warehouse")
     lake.schema(T)
     lake.land(1, {T: [(1, "c", "1", {"id": "1", "a": "x"})]})

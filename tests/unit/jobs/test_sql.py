@@ -8,12 +8,13 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -149,15 +150,15 @@ def test_text_is_split_at_semicolons(text: str, statements: list[str], rest: str
 
 
 class Session:
-    """The prompt in a pseudo-terminal of 100 columns."""
+    """The prompt in a pseudo-terminal of 100 columns; ``program`` are the arguments of Python that start it."""
 
-    def __init__(self, conf: Path) -> None:
+    def __init__(self, conf: Path, program: Sequence[str] = (str(HOME / "jobs" / "sql.py"),)) -> None:
         self._master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         environment = {**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(conf.parent), "JAVA_HOME": "/nowhere"}
         self.process = subprocess.Popen(
-            [sys.executable, str(HOME / "jobs" / "sql.py"), "--conf", str(conf)], stdin=terminal, stdout=terminal,
-            stderr=terminal, env=environment, start_new_session=True,
+            [sys.executable, *program, "--conf", str(conf)], stdin=terminal, stdout=terminal, stderr=terminal,
+            env=environment, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - it gets Ctrl-C by the terminal
         )
         os.close(terminal)
@@ -189,6 +190,30 @@ class Session:
             self.process.kill()
             self.process.wait()
         os.close(self._master)
+
+
+_HASTY = "from jobs.cli import frame; from jobs.sql import sql; frame._STOP_SECONDS = 1.0; frame.run_job(sql)"
+"""The job, which ends one second after a signal instead of 60."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_prompt_survives_interrupt_and_ends_by_term(conf: Path, number: int) -> None:
+    """Ctrl-C cancels a query; the limit of time after a signal that ends the job is not for it."""
+    session = Session(conf, ("-c", _HASTY))
+    try:
+        session.read_until("dblake> ")
+        if number == signal.SIGTERM:
+            session.process.send_signal(number)
+            assert session.process.wait(10) == 0
+            return
+        session.type("FROM (\x03")
+        session.type("SELECT count(*) FROM range(1000000000000) r(i) WHERE i % 7 = 3;\n", "Ctrl-C cancels")
+        session.type("\x03")
+        time.sleep(1.5)
+        assert "│ 42 " in session.type("SELECT 42 AS answer;\n")
+        assert session.process.poll() is None
+    finally:
+        session.close()
 
 
 @pytest.fixture
