@@ -149,9 +149,9 @@ def test_capture_side_leaks_no_canary(bench: Bench) -> None:
     assert "wrong password" in bench.run("capture", "--verbose", code=78, password=WRONG)
     bench.write(password=PASSWORD)
     assert "source.password" in bench.run("capture", code=78)
-    bench.write(progress=f"zookeeper://127.0.0.1:1/x?session_timeout=1&user=u&password={WRONG}")
+    bench.write(progress=f"zookeeper://127.0.0.1:1/x?session_timeout=1&user=u&password={WRONG}&tls=disable")
     bench.run("dump", "status", code=78)
-    bench.write(progress="zookeeper://127.0.0.1:1/x?session_timeout=1&user=u&password=${env:SHOP_PASSWORD}")
+    bench.write(progress="zookeeper://127.0.0.1:1/x?session_timeout=1&user=u&password=${env:SHOP_PASSWORD}&tls=disable")
     bench.run("dump", "status", code=75)
     bench.write()
 

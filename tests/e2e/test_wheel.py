@@ -80,7 +80,7 @@ def test_wheel_with_smallest_extra_runs_its_job(
 
     with shop.conf.open() as file:
         settings = json.load(file)
-    settings["outputs"] = {"bus": {"type": "kafka", "brokers": kafka.brokers, "topic": database.name}}
+    settings["outputs"] = {"bus": {"type": "kafka", "brokers": kafka.brokers, "tls": "disable", "topic": database.name}}
     shop.conf.write_text(json.dumps(settings), encoding="utf-8")
     delivered = Installed(tmp_path, wheel, "kafka").run("subscribe", "--output", "bus", "--until-caught-up", shop=shop)
     assert delivered.returncode == 0, delivered.stderr

@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import Consumer, Message
 
 from dblake.source.postgres.ports import free_port
+from tests.support.certificates import Certificate
 from tests.support.debian import Unavailable
 from tests.support.ivy import fetched_jars
 from tests.support.java import find_java
@@ -39,6 +40,7 @@ class KafkaServer:
         self.port = free_port()
         self._folder = folder
         self._settings = settings
+        self._listeners = {"PLAINTEXT": self.port}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,6 +55,15 @@ class KafkaServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def add_listener(self, protocol: str, certificate: Certificate, **settings: str) -> str:
+        """Add a listener ``SSL`` or ``SASL_SSL``, with its settings, before the start; return its address."""
+        port = self._listeners[protocol] = free_port()
+        keystore = self._folder.parent / f"{protocol}.pem"
+        keystore.write_text(certificate.key.read_text("utf-8") + certificate.certificate.read_text("utf-8"), "utf-8")
+        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore), **settings}
+        self._settings |= {f"listener.name.{protocol.lower()}.{key}": value for key, value in own.items()}
+        return f"localhost:{port}"
 
     def start(self) -> None:
         """Start the broker; return when it accepts connections."""
@@ -120,10 +131,17 @@ class KafkaServer:
         lines = {
             "process.roles": "broker,controller", "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": ",".join(
+                f"{name}://127.0.0.1:{port}" for name, port in {**self._listeners, "CONTROLLER": controller}.items()
+            ),
+            "advertised.listeners": ",".join(
+                f"{name}://{'127.0.0.1' if name == 'PLAINTEXT' else 'localhost'}:{port}"
+                for name, port in self._listeners.items()
+            ),
             "controller.listener.names": "CONTROLLER", "log.dirs": str(self._folder / "data"),
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in self._listeners)]
+            ),
             "num.partitions": "3", "offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0", "num.network.threads": "1", "num.io.threads": "2",

@@ -222,7 +222,7 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.state.merge", "psycopg2", False),
         ("dblake.outputs.sql.output", "psycopg2", False),
         ("dblake.outputs.sql.postgres", "psycopg2", True),
-        ("dblake.consume.subscription", "dblake.outputs.kafka", False),
+        ("dblake.consume.subscription", "dblake.outputs.kafka.output", False),
         ("dblake.state.restate", "dblake.redecode.changed_tables", True),
         ("dblake.sql.views", "dblake.state.shape", True),
         ("dblake.quality.user_suite", "great_expectations.core", False),

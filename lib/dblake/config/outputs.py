@@ -16,6 +16,7 @@ from dblake.config.file import ConfigFile
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section
 from dblake.core.names import TableFilter
+from dblake.core.tls import Tls, require_stated_protocol
 from dblake.core.zookeeper_url import ZookeeperUrl
 
 OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
@@ -24,7 +25,6 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _BUILT_IN_FORMATS = ("native", "debezium", "avro")
 _SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
 """Keys of maps whose values must be references."""
-Tls = Literal["verify", "require", "disable"]
 
 
 class PartitionConfig(Section):
@@ -185,7 +185,21 @@ class JsonlOutput(OutputConfig):
         return ConfigFile.of(info.context).beside(given)
 
 
-class KafkaOutput(OutputConfig):
+class NetworkOutput(OutputConfig):
+    """What outputs have that connect to a server."""
+
+    tls: Tls = Field(
+        "verify", description="verify: verify certificate and host name; require: encrypt only; disable: plain text."
+    )
+    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
+
+    @field_validator("tls_ca")
+    @classmethod
+    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else ConfigFile.of(info.context).beside(given)
+
+
+class KafkaOutput(NetworkOutput):
     """Topics of a Kafka cluster."""
 
     type: Literal["kafka"] = Field(description="kafka")
@@ -202,7 +216,7 @@ class KafkaOutput(OutputConfig):
     )
 
 
-class SqlOutput(OutputConfig):
+class SqlOutput(NetworkOutput):
     """Tables of another database."""
 
     type: Literal["sql"] = Field(description="sql")
@@ -218,41 +232,28 @@ class SqlOutput(OutputConfig):
     table: str = Field(
         "{table}", min_length=1, description="Name of a target table; {source}, {schema} and {table} are replaced."
     )
-    tls: Tls = Field(
-        "verify", description="verify: verify certificate and host name; require: encrypt only; disable: plain text."
-    )
-    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
 
     @field_validator("password", mode="before")
     @classmethod
     def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference | None:
         return None if given is None else parse_reference(PasswordReference, given, "outputs", info)
 
-    @field_validator("tls_ca")
-    @classmethod
-    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
 
-
-class HttpOutput(OutputConfig):
+class HttpOutput(NetworkOutput):
     """Requests to a web service."""
 
     type: Literal["http"] = Field(description="http")
-    url: str = Field(pattern=WEB_ADDRESS, description="Where batches are sent with POST.")
+    url: str = Field(pattern=WEB_ADDRESS, description="Where batches are sent with POST; http:// needs tls: disable.")
     batch: int = Field(500, ge=1, description="Maximum events per request.")
     timeout_seconds: float = Field(30.0, gt=0, description="How long one request may take.")
     headers: dict[str, Any] = Field(
         default_factory=dict, description="Further headers; a secret is ${env:NAME} or ${file:PATH}."
     )
-    tls: Literal["verify", "require"] = Field(
-        "verify", description="verify: verify certificate and host name; require: encrypt only."
-    )
-    tls_ca: str | None = Field(None, min_length=1, description="CA file (PEM) for tls: verify.")
 
-    @field_validator("tls_ca")
-    @classmethod
-    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
+    @model_validator(mode="after")
+    def _require_stated_protocol(self) -> HttpOutput:
+        require_stated_protocol(self.url, self.tls)
+        return self
 
 
 class CustomOutput(OutputConfig):

@@ -7,6 +7,10 @@ a missing CA file is the caller's, who knows the configuration key.
 from __future__ import annotations
 
 import ssl
+from typing import Literal
+
+Tls = Literal["verify", "require", "disable"]
+"""Verify certificate and host name; encrypt only; plain text."""
 
 
 def client_context(ca_file: str | None, *, is_verified: bool, is_strict: bool = True) -> ssl.SSLContext:
@@ -23,3 +27,11 @@ def client_context(ca_file: str | None, *, is_verified: bool, is_strict: bool = 
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def require_stated_protocol(url: str, tls: Tls) -> None:
+    """Raise ValueError if a web address and the choice of TLS contradict each other: plain text is an explicit one."""
+    if url.startswith("http://") and tls != "disable":
+        raise ValueError("http:// is plain text: write https://, or set tls to disable")
+    if url.startswith("https://") and tls == "disable":
+        raise ValueError("https:// contradicts tls: disable: remove tls, or write http://")

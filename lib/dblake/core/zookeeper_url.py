@@ -5,6 +5,7 @@
     zookeeper://host:2181,host2:2181/dblake?session_timeout=10
         &user=NAME&password=${env:NAME}                    digest authentication: only this user can access the nodes
         &tls=verify&ca=PATH&certificate=PATH&key=PATH      TLS, with a client certificate if the server requires one
+        &tls=disable                                       plain text; a password must have one or the other
 
 Guarantee: a parsed URL is consistent, and its text is a URL again that shows no secret. Connecting to ZooKeeper is left
 to ``capture.zookeeper``.
@@ -62,6 +63,8 @@ class ZookeeperUrl:
             values["session_timeout"] = _seconds(parameters["session_timeout"])
         parsed = cls(_hosts(match[1]), match[2], **values)  # type: ignore[arg-type]
         parsed._validate()
+        if parsed.user and "tls" not in parameters:
+            raise ValueError("a password needs tls=verify, or tls=disable to send it in plain text")
         return parsed
 
     def _validate(self) -> None:
@@ -97,7 +100,8 @@ class ZookeeperUrl:
     def __str__(self) -> str:
         """Return the URL with its parameters that differ from the defaults."""
         pairs = [
-            (field.name, value) for field in fields(self)[2:] if (value := getattr(self, field.name)) != field.default
+            (field.name, value) for field in fields(self)[2:]
+            if (value := getattr(self, field.name)) != field.default or (field.name == "tls" and self.user)
         ]
         query = "&".join(f"{name}={_quoted(value)}" for name, value in pairs)
         return f"zookeeper://{self.hosts}{self.root}" + (f"?{query}" if query else "")

@@ -12,16 +12,14 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 from urllib.parse import quote
-
-import urllib3
 
 from dblake.consume.model import Control, Event, Transaction
 from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable
 from dblake.core.failpoints import failpoint
-from dblake.core.tls import client_context
+from dblake.core.tls import Tls
 from dblake.outputs.protocol import OutputContext
+from dblake.outputs.web import WebService
 
 _CONTENT_TYPE = "application/x-ndjson"
 _ATTEMPTS = 5
@@ -53,33 +51,23 @@ class HttpOutput:
 
     def __init__(
         self, context: OutputContext, *, url: str, batch: int = 500, timeout_seconds: float = 30.0,
-        headers: Mapping[str, str] | None = None, tls: Literal["verify", "require"] = "verify",
-        tls_ca: str | None = None,
+        headers: Mapping[str, str] | None = None, tls: Tls = "verify", tls_ca: str | None = None,
     ) -> None:
         self._name = context.name
         self._format, self._require_lease = context.format, context.require_lease
-        self._url, self._batch, self._seconds = url, batch, timeout_seconds
+        self._url, self._batch = url, batch
         secret = {
             name.removeprefix("headers."): value for name, value in context.secrets.items()
             if name.startswith("headers.")
         }
         self._headers = {"Content-Type": _CONTENT_TYPE, **(headers or {}), **secret}
-        self._tls, self._tls_ca = tls, tls_ca
-        self._pool: urllib3.PoolManager | None = None
+        self._service = WebService(
+            f"output {context.name}: the service", f"outputs.{context.name}.url", url, tls, tls_ca, timeout_seconds
+        )
         self._delivered: set[object] = set()
 
     def open(self) -> str | None:
-        """Prepare connections; none is made before the first request. Return None: the service holds no checkpoint."""
-        try:
-            context = client_context(self._tls_ca, is_verified=self._tls != "require")
-        except OSError as error:
-            raise ConfigError(
-                f"outputs.{self._name}.tls_ca: there is no such file of certificates, or it cannot be read",
-                next_step="name a file of certificates in PEM",
-            ) from error
-        if self._tls == "require":
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        self._pool = urllib3.PoolManager(1, ssl_context=context, retries=False, timeout=self._seconds)
+        """Connect at the first request only. Return None: the service holds no checkpoint."""
         self._delivered.clear()
         return None
 
@@ -96,9 +84,7 @@ class HttpOutput:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._pool is not None:
-            self._pool.clear()
-            self._pool = None
+        self._service.close()
 
     def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:
         """Yield the records of each transaction, without those that a rejected write has delivered already."""
@@ -134,47 +120,41 @@ class HttpOutput:
             return
         if status in _REFUSES_CONTENT and isinstance(event := records[0].item, Event):
             raise EventRejected(
-                f"output {self._name}: the service answers {status} to the event of table {event.table} at "
-                f"{event.position}", table=event.table, position=event.position,
+                f"{self._service.where}: status {status} for the event of table {event.table} at {event.position}",
+                table=event.table, position=event.position,
                 next_step="see the service's log for the cause",
             )
         if not 200 <= status < 300:
             raise ConsumeError(
-                f"output {self._name}: the service answers {status}",
-                next_step="check the output's url and headers, and the service's log",
+                f"{self._service.where}: status {status}",
+                next_step=f"correct outputs.{self._name}.url or its headers; the service's log has the cause",
             )
         self._delivered.update(_identity(record.item, record.bootstrap) for record in records)
 
     def _post(self, records: Sequence[_Record]) -> int:
         """Send one request, again while the service is busy; return its status."""
-        assert self._pool is not None
         body = b"".join(record.body + b"\n" for record in records)
         headers = {**self._headers, "Idempotency-Key": _key(records)}
-        pause, reason = _FIRST_PAUSE_SECONDS, ""
+        pause, failure = _FIRST_PAUSE_SECONDS, OutputUnavailable(self._service.where)
         for attempt in range(_ATTEMPTS):
             self._require_lease()
             wait = pause * random.uniform(0.5, 1.0)  # noqa: S311
             try:
-                response = self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
-            except urllib3.exceptions.SSLError as error:
-                raise ConsumeError(
-                    f"output {self._name}: the service's certificate cannot be verified",
-                    next_step="name its CA's file in tls_ca, or set tls to require",
-                ) from error
-            except urllib3.exceptions.HTTPError as error:
-                reason = type(error).__name__
+                response = self._service.post(self._url, body, headers)
+            except OutputUnavailable as error:
+                failure = error
             else:
                 if response.status < 500 and response.status not in _BUSY:
                     return response.status
-                reason = f"status {response.status}"
+                failure = OutputUnavailable(
+                    f"{self._service.where}: status {response.status}",
+                    next_step="see the service's log for the cause, then run again",
+                )
                 wait = _retry_after(response.headers.get("Retry-After"), wait)
             if attempt + 1 < _ATTEMPTS:
                 time.sleep(wait)
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-        raise OutputUnavailable(
-            f"output {self._name}: the service failed {_ATTEMPTS} times: {reason}",
-            next_step="check that the service is up, then run again",
-        )
+        raise failure
 
 
 def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[list[_Record]]:

@@ -15,7 +15,7 @@ from dblake.outputs.protocol import Format, Output, OutputContext
 
 OUTPUTS = {
     "jsonl": "dblake.outputs.jsonl:JsonlOutput",
-    "kafka": "dblake.outputs.kafka:KafkaOutput",
+    "kafka": "dblake.outputs.kafka.output:KafkaOutput",
     "sql": "dblake.outputs.sql.output:SqlOutput",
     "http": "dblake.outputs.http:HttpOutput",
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,20 @@ import pytest
 from confluent_kafka import Message
 
 from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import ConfigError, EventRejected, OutputUnavailable, ProgressUnavailable
+from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
 from dblake.core.schema import Column
-from dblake.outputs import kafka as module
-from dblake.outputs.kafka import KafkaOutput
+from dblake.outputs.kafka import output as module
+from dblake.outputs.kafka.output import KafkaOutput
 from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import OutputContext
+from tests.support.certificates import create_authority, create_signed
 from tests.support.kafka import KafkaServer
 from tests.support.streams import ID, Stream, random_stream
 
 
 def _output(server: KafkaServer, **settings: Any) -> KafkaOutput:
     context = OutputContext("bus", ("shop",), NativeFormat())
-    return KafkaOutput(context, **{"brokers": server.brokers, **settings})
+    return KafkaOutput(context, **{"brokers": server.brokers, "tls": "disable", **settings})
 
 
 def _write(output: KafkaOutput, transactions: list[Transaction]) -> None:
@@ -120,9 +123,10 @@ def test_oversized_record_is_rejected_by_name(kafka: KafkaServer) -> None:
 
 def test_unreachable_brokers_are_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CONNECT_SECONDS", 1.0)
-    output = KafkaOutput(OutputContext("bus", ("shop",), NativeFormat()), brokers="127.0.0.1:1")
-    with pytest.raises(OutputUnavailable, match="Kafka failed"):
+    output = KafkaOutput(OutputContext("bus", ("shop",), NativeFormat()), brokers="127.0.0.1:1", tls="disable")
+    with pytest.raises(OutputUnavailable, match=r"output bus: Kafka at 127\.0\.0\.1:1: connection refused") as caught:
         output.open()
+    assert caught.value.next_step == "check that the server is up and reachable at outputs.bus.brokers, then run again"
 
 
 def test_lease_is_asked_before_each_message(kafka: KafkaServer) -> None:
@@ -134,7 +138,7 @@ def test_lease_is_asked_before_each_message(kafka: KafkaServer) -> None:
             raise ProgressUnavailable("the lease has run out")
 
     context = OutputContext("bus", ("shop",), NativeFormat(), require_lease=require)
-    output = KafkaOutput(context, brokers=kafka.brokers, topic="lapsed")
+    output = KafkaOutput(context, brokers=kafka.brokers, topic="lapsed", tls="disable")
     output.open()
     with pytest.raises(ProgressUnavailable):
         _write(output, random_stream(7, 20).transactions)
@@ -164,3 +168,84 @@ def test_tables_with_same_legal_topic_are_refused(kafka: KafkaServer) -> None:
             with pytest.raises(ConfigError, match="have the same topic"):
                 _write(output, stream.transactions)
     output.close()
+
+
+_JAAS = ('org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="x" '
+         'user_app="hunter2";')
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the addresses of a broker by protocol, and the file of the authority that has signed its certificate."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority = create_authority(folder, "ours")
+    own = create_signed(folder, "localhost", authority)
+    server = KafkaServer(folder / "broker", **{"auto.create.topics.enable": "false"})
+    addresses = {
+        "SSL": server.add_listener("SSL", own),
+        "SASL_SSL": server.add_listener(
+            "SASL_SSL", own, **{"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": _JAAS}
+        ),
+        "PLAINTEXT": server.brokers, "ca": str(authority.certificate),
+    }
+    with server:
+        yield addresses
+
+
+_LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "app", "sasl.password": "hunter2"}
+
+
+@pytest.mark.parametrize(("listener", "host", "settings", "fault", "next_step"), [
+    ("SSL", "localhost", {"tls_ca": "ca"}, None, ""),
+    ("SSL", "localhost", {"tls": "require"}, None, ""),
+    ("SASL_SSL", "localhost", {"tls_ca": "ca", "settings": _LOGIN}, None, ""),
+    ("PLAINTEXT", "localhost", {"tls": "disable"}, None, ""),
+    ("SSL", "localhost", {}, "certificate cannot be verified", "name its CA's file in outputs.bus.tls_ca"),
+    pytest.param("SSL", "127.0.0.1", {"tls_ca": "ca"}, "certificate cannot be verified",
+                 "name the host of the certificate in outputs.bus.brokers", marks=pytest.mark.slow),
+    pytest.param("PLAINTEXT", "localhost", {"tls_ca": "ca"}, "it may not speak TLS", "set outputs.bus.tls to disable",
+                 marks=pytest.mark.slow),
+    pytest.param("SSL", "localhost", {"tls": "disable"}, "no broker answers", "require what outputs.bus.tls and",
+                 marks=pytest.mark.slow),
+    ("SASL_SSL", "localhost", {"tls_ca": "ca", "settings": _LOGIN | {"sasl.password": "wrong"}},
+     "the broker rejects user or password", "correct sasl.* in outputs.bus.settings"),
+    pytest.param("PLAINTEXT", "no.such.host.invalid", {"tls": "disable"}, "unknown host", "correct outputs.bus.brokers",
+                 marks=pytest.mark.slow),
+], ids=["verified", "required", "login", "plain", "untrusted", "other-host", "no-tls", "needs-tls", "password", "host"])
+def test_connection_by_tls_and_login(
+    secured: dict[str, str], monkeypatch: pytest.MonkeyPatch, listener: str, host: str, settings: dict[str, Any],
+    fault: str | None, next_step: str,
+) -> None:
+    """Certificates are verified by default; each error has the brokers, the cause, and the key to change."""
+    monkeypatch.setattr(module, "_CONNECT_SECONDS", 5.0 if fault is None else 1.0)
+    brokers = f"{host}:{secured[listener].partition(':')[2]}"
+    own = settings | ({"tls_ca": secured["ca"]} if "tls_ca" in settings else {})
+    output = KafkaOutput(OutputContext("bus", ("shop",), NativeFormat()), brokers=brokers, **own)
+    try:
+        if fault is None:
+            output.open()
+            return
+        with pytest.raises(ConsumeError, match=f"output bus: Kafka at {brokers}: .*{fault}") as caught:
+            output.open()
+        assert next_step in caught.value.next_step
+        assert not re.search(r"Error|Exception|_[A-Z]|hunter2", str(caught.value))
+    finally:
+        output.close()
+
+
+def test_missing_topic_is_named(secured: dict[str, str]) -> None:
+    output = KafkaOutput(
+        OutputContext("bus", ("shop",), NativeFormat()), brokers=secured["PLAINTEXT"], tls="disable", topic="none",
+        settings={"message.timeout.ms": 5000} | {"topic.metadata.propagation.max.ms": 0},
+    )
+    output.open()
+    with pytest.raises(ConsumeError, match=r"Kafka at .*: topic none does not exist") as caught:
+        _write(output, random_stream(8, 2).transactions)
+    assert caught.value.next_step == "create it, then run again"
+    output.close()
+
+
+@pytest.mark.parametrize("key", ["security.protocol", "enable.ssl.certificate.verification", "ssl.ca.location"])
+def test_tls_of_client_settings_is_rejected(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"outputs\.bus\.settings: {key} is determined by tls"):
+        KafkaOutput(OutputContext("bus", ("shop",), NativeFormat()), brokers="b:1", settings={key: "x"})

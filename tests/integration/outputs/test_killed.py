@@ -95,7 +95,7 @@ def test_killed_kafka_repeats_only_unsaved_writes(shop: Shop, kafka: KafkaServer
                 topic = f"killed{rounds}.{event.table}"
                 write_of[topic, encoder.encode_key(event), encoder.encode(event)] = number
     subscriber = KilledSubscriber(tmp_path, "bus", {
-        "type": "kafka", "brokers": kafka.brokers, "topic": f"killed{rounds}.{{table}}",
+        "type": "kafka", "brokers": kafka.brokers, "tls": "disable", "topic": f"killed{rounds}.{{table}}",
         "control_topic": f"killed{rounds}.control", "tombstones": False,
     })
     sent, partly = _deliver(subscriber, writes, [*_KAFKA] * rounds)
@@ -125,7 +125,7 @@ def test_killed_http_repeats_unsaved_writes_by_key(
             [encoder.encode_control(one.control)] if one.control else map(encoder.encode, one.events)
         )] for write in writes
     ]
-    subscriber = KilledSubscriber(tmp_path, "hook", {"type": "http", "url": service.url, "batch": 10})
+    subscriber = KilledSubscriber(tmp_path, "hook", {"type": "http", "url": service.url, "tls": "disable", "batch": 10})
     sent, _ = _deliver(subscriber, writes, [*_HTTP] * rounds)
     assert [one for _, records in service.requests for one in records] == [
         one for number in sent for one in bodies[number]

@@ -100,7 +100,7 @@ class TestZookeeperProgress(ProgressContract):
     ) -> None:
         monkeypatch.setenv("ZK_PASSWORD", "tête-à-tête:1")
         monkeypatch.setenv("ZK_OTHER", "guess")
-        own = f"{progress_url}&user=dblake&password=${{env:ZK_PASSWORD}}"
+        own = f"{progress_url}&user=dblake&password=${{env:ZK_PASSWORD}}&tls=disable"
         open_progress(own, "shop").write("d/a", {"n": 1})
         assert open_progress(own, "shop").read("d/a") == {"n": 1}
         for other in (progress_url, own.replace("ZK_PASSWORD", "ZK_OTHER")):

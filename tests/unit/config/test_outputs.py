@@ -46,7 +46,7 @@ def test_output_becomes_target(tmp_path: Path) -> None:
 
 def test_group_has_its_own_zookeeper_or_that_of_progress(tmp_path: Path) -> None:
     """Files of its URL are relative to the configuration file."""
-    hook = {"type": "http", "url": "http://x"}
+    hook = {"type": "http", "url": "https://x"}
     own = {"partitions": 4, "url": "zookeeper://h/a?tls=verify&ca=ca.pem"}
     file = write(tmp_path, {"hook": hook | {"group": own}, "again": hook | {"group": {"partitions": 2}}})
     file.write_text(file.read_text("utf-8").replace("file:./progress", "zookeeper://h:2181/dblake"), "utf-8")
@@ -65,15 +65,19 @@ def test_group_has_its_own_zookeeper_or_that_of_progress(tmp_path: Path) -> None
      "outputs.x.format: must be native, debezium, avro or package.module:Class"),
     ({"type": "jsonl", "path": "x", "partition": {"of": 4, "take": [4]}},
      "outputs.x.partition: take must be numbers from 0 to of - 1"),
-    ({"type": "http", "url": "http://x", "group": {"partitions": 4}},
+    ({"type": "http", "url": "https://x", "group": {"partitions": 4}},
      "outputs: x: because progress is a file, group needs url, zookeeper://host:2181/path"),
-    ({"type": "http", "url": "http://x", "group": {"partitions": 4, "url": "zookeeper://h"}},
+    ({"type": "http", "url": "https://x", "group": {"partitions": 4, "url": "zookeeper://h"}},
      "outputs.x.group.url: must be zookeeper://host:port,…/path"),
-    ({"type": "http", "url": "http://x", "group": {"partitions": 0, "url": "zookeeper://h/a"}},
+    ({"type": "http", "url": "https://x", "group": {"partitions": 0, "url": "zookeeper://h/a"}},
      "outputs.x.group.partitions: must be at least 1"),
-    ({"type": "http", "url": "http://x", "partition": {"of": 2, "take": [0]},
+    ({"type": "http", "url": "https://x", "partition": {"of": 2, "take": [0]},
       "group": {"partitions": 4, "url": "zookeeper://h/a"}},
      "outputs.x: partition and group exclude each other: a group assigns its partitions itself"),
+    ({"type": "http", "url": "http://x", "headers": {"Authorization": "${env:TOKEN}"}},
+     "outputs.x: http:// is plain text: write https://, or set tls to disable"),
+    ({"type": "http", "url": "https://x", "tls": "disable"}, "outputs.x: https:// contradicts tls: disable"),
+    ({"type": "kafka", "brokers": "b:1", "tls": "off"}, "outputs.x.tls: must be verify, require or disable"),
     ({"type": "http", "url": "ftp://x"}, "outputs.x.url: must be an address that begins with http://"),
 ])
 def test_faulty_output_names_key(tmp_path: Path, output: dict[str, Any], fault: str) -> None:

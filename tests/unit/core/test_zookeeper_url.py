@@ -15,8 +15,8 @@ REFERENCE = "${env:ZK_PASSWORD}"
         ("zookeeper://a/dblake", ZookeeperUrl("a:2181", "/dblake"), "zookeeper://a:2181/dblake"),
         ("zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5", ZookeeperUrl("a:1,[::1]:2", "/x/y", 2.5),
          "zookeeper://a:1,[::1]:2/x/y?session_timeout=2.5"),
-        (f"zookeeper://a:1/x?user=me&password={REFERENCE}", ZookeeperUrl("a:1", "/x", 10, "me", REFERENCE),
-         f"zookeeper://a:1/x?user=me&password={REFERENCE}"),
+        (f"zookeeper://a:1/x?user=me&password={REFERENCE}&tls=disable", ZookeeperUrl("a:1", "/x", 10, "me", REFERENCE),
+         f"zookeeper://a:1/x?user=me&password={REFERENCE}&tls=disable"),
         ("zookeeper://a:1/x?tls=verify&ca=my+ca.pem&certificate=%26.crt&key=k",
          ZookeeperUrl("a:1", "/x", tls="verify", ca="my+ca.pem", certificate="&.crt", key="k"),
          "zookeeper://a:1/x?tls=verify&ca=my%2Bca.pem&certificate=%26.crt&key=k"),
@@ -44,6 +44,7 @@ def test_zookeeper_url_parses_and_round_trips(url: str, parsed: ZookeeperUrl, ca
         ("a/x?user=", "a parameter has no value"),
         ("a/x?user=me&password=secret", "password must be a reference"),
         (f"a/x?password={REFERENCE}", "user and password must be set together"),
+        (f"a/x?user=me&password={REFERENCE}", "a password needs tls=verify, or tls=disable to send it in plain text"),
         (f"a/x?user=m:e&password={REFERENCE}", "user must not contain a colon"),
         ("a/x?tls=maybe", "tls must be verify, require or disable"),
         ("a/x?ca=x", "ca, certificate and key require tls=verify or tls=require"),
@@ -62,6 +63,6 @@ def test_zookeeper_url_resolves_paths_and_reads_secret_late(monkeypatch: pytest.
         "zookeeper://a:2181/x?user=me&password=${file:/conf/zk}&tls=verify&ca=/conf/ca.pem"
     )
     monkeypatch.setenv("ZK_PASSWORD", "hunter2")
-    server = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}")
+    server = ZookeeperUrl.parse(f"zookeeper://a/x?user=me&password={REFERENCE}&tls=disable")
     assert server.read_password() == "hunter2"
     assert "hunter2" not in f"{server!r} {server}"

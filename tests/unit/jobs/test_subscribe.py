@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "outputs": {
             "archive": {"type": "jsonl", "path": "./out/{table}.jsonl", "tables": ["public.left"]},
             "shared": {"type": "jsonl", "path": "./shared.jsonl", "group": GROUP},
-            "hook": {"type": "http", "url": "http://127.0.0.1:1", "group": GROUP},
+            "hook": {"type": "http", "url": "http://127.0.0.1:1", "tls": "disable", "group": GROUP},
         },
     }), encoding="utf-8")
     return folder

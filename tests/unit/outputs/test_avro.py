@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from dblake.core.errors import ConsumeError, OutputUnavailable
+from dblake.core.errors import ConfigError, ConsumeError, OutputUnavailable
 from dblake.core.schema import Column
 from dblake.outputs.formats.avro import AvroFormat, key_schema, legal_name, value_schema
 from tests.support.streams import ID, Stream
@@ -161,7 +161,7 @@ def test_registry_ids_precede_records(registry: tuple[str, dict[str, Any]]) -> N
     stream.change_schema(ID, Column("qty", "bigint"))
     stream.insert(id="2", qty="6")
     (second,) = stream.commit().events
-    avro = AvroFormat(registry=url + "/", user="u", password="p")
+    avro = AvroFormat(registry=url + "/", user="u", password="p", tls="disable")
     data = [avro.encode(event) for event in (first, second, first)]
     assert [one[:5] for one in data] == [b"\0\0\0\0\x07", b"\0\0\0\0\x08", b"\0\0\0\0\x07"]
     assert _read(data[1], 5, known["subjects"]["shop.public.orders-value"][1])["after"] == {"id": 2, "qty": 6}
@@ -180,6 +180,18 @@ def test_registry_errors_differ_in_exit_code(
     stream = Stream(ID)
     stream.insert(id="1")
     with pytest.raises(ConsumeError, match="schema registry") as caught:
-        AvroFormat(registry=url).encode(stream.commit().events[0])
+        AvroFormat(registry=url, tls="disable").encode(stream.commit().events[0])
+    assert url.removeprefix("http://") in caught.value.what
     assert caught.value.retryable is retryable
     assert isinstance(caught.value, OutputUnavailable) is retryable
+
+
+def test_registry_errors_name_cause_and_key() -> None:
+    stream = Stream(ID)
+    stream.insert(id="1")
+    (event,) = stream.commit().events
+    with pytest.raises(OutputUnavailable, match=r"schema registry at 127\.0\.0\.1:1: connection refused") as caught:
+        AvroFormat(registry="http://127.0.0.1:1", tls="disable").encode(event)
+    assert "reachable at format_settings.registry" in caught.value.next_step
+    with pytest.raises(ConfigError, match=r"format_settings\.registry: http:// is plain text"):
+        AvroFormat(registry="http://127.0.0.1:1")

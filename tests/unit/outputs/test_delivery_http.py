@@ -22,7 +22,7 @@ def _configure(folder: Path, url: str) -> Config:
         "source": {"name": "shop", "type": "postgres", "host": "h", "database": "books", "user": "u",
                    "password": "${env:SHOP_PASSWORD}", "tables": ["public.*"]},
         "outputs": {
-            "hook": {"type": "http", "url": url, "batch": 7, "format": "debezium",
+            "hook": {"type": "http", "url": url, "tls": "disable", "batch": 7, "format": "debezium",
                      "format_settings": {"prefix": "pre"}, "headers": {"Authorization": "${env:HOOK_TOKEN}"}},
         },
     }), encoding="utf-8")

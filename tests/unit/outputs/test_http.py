@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
+from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
 from dblake.core.schema import Column
+from dblake.core.tls import Tls
 from dblake.outputs import http
 from dblake.outputs.http import HttpOutput
 from dblake.outputs.native import NativeFormat
@@ -30,7 +31,9 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 def _output(service: Service, **settings: Any) -> HttpOutput:
     secrets = {"headers.Authorization": "Bearer hunter2", "format_settings.password": "other"}
-    output = HttpOutput(OutputContext("hook", ("shop",), NativeFormat(), secrets), **{"url": service.url, **settings})
+    output = HttpOutput(OutputContext("hook", ("shop",), NativeFormat(), secrets), **{
+        "url": service.url, "tls": "verify" if service.url.startswith("https") else "disable", **settings,
+    })
     output.open()
     return output
 
@@ -91,15 +94,20 @@ def test_service_that_stays_down_is_retryable(service: Service) -> None:
     service.answers = [(503, {})] * 20
     with pytest.raises(OutputUnavailable, match="status 503"):
         _write(_output(service), _stream(1).transactions)
-    with pytest.raises(OutputUnavailable, match=r"NewConnectionError|MaxRetryError"):
+    with pytest.raises(OutputUnavailable, match=r"service at 127\.0\.0\.1:1: connection refused") as caught:
         _write(_output(service, url="http://127.0.0.1:1/"), _stream(1).transactions)
+    assert caught.value.next_step == "check that the server is up and reachable at outputs.hook.url, then run again"
+    with pytest.raises(ConsumeError, match=r"service at no\.such\.invalid:80: unknown host") as unknown:
+        _write(_output(service, url="http://no.such.invalid/"), _stream(1).transactions)
+    assert unknown.value.next_step == "correct outputs.hook.url"
+    assert not unknown.value.retryable
 
 
 def test_refused_event_is_named_and_others_sent_once(service: Service) -> None:
     service.poison = '"n5"'
     stream = _stream(5)
     output = _output(service)
-    with pytest.raises(EventRejected, match="answers 422") as caught:
+    with pytest.raises(EventRejected, match="status 422") as caught:
         _write(output, stream.transactions)
     bad = stream.transactions[2].events[1]
     assert (caught.value.table, caught.value.position) == (bad.table, bad.position)
@@ -112,7 +120,7 @@ def test_refused_event_is_named_and_others_sent_once(service: Service) -> None:
 @pytest.mark.parametrize("status", [301, 401, 404])
 def test_refused_request_stops_output(service: Service, status: int) -> None:
     service.answers = [(status, {"Location": "/other"})]
-    with pytest.raises(ConsumeError, match=f"answers {status}") as caught:
+    with pytest.raises(ConsumeError, match=f"service at 127.0.0.1:[0-9]+: status {status}") as caught:
         _write(_output(service), _stream(1).transactions)
     assert not caught.value.retryable and not isinstance(caught.value, EventRejected)
 
@@ -125,11 +133,33 @@ def test_certificates_are_verified_by_default(tmp_path: Path, monkeypatch: pytes
     context.load_cert_chain(own.certificate, own.key)
     for service in serve_requests(context):
         service.url = service.url.replace("127.0.0.1", "localhost")
-        with pytest.raises(ConsumeError, match="certificate cannot be verified"):
+        with pytest.raises(ConsumeError, match=r"service at localhost:\d+: the server's certificate cannot") as caught:
             _write(_output(service), _stream(1).transactions)
+        assert caught.value.next_step == (
+            "name its CA's file in outputs.hook.tls_ca, or set outputs.hook.tls to require"
+        )
+        other = service.url.replace("localhost", "127.0.0.1")
+        with pytest.raises(ConsumeError, match="the server's certificate is for another host"):
+            _write(_output(service, url=other, tls_ca=str(authority.certificate)), _stream(1).transactions)
+        with pytest.raises(OutputUnavailable, match="the connection was lost"):
+            _write(_output(service, url=service.url.replace("https", "http"), tls="disable"), _stream(1).transactions)
         _write(_output(service, tls_ca=str(authority.certificate)), _stream(1).transactions)
         _write(_output(service, tls="require"), _stream(1).transactions)
         assert len(service.requests) == 2
+
+
+def test_service_without_tls_is_named(service: Service) -> None:
+    """Nothing is sent to it: what answers to TLS is not TLS."""
+    with pytest.raises(ConsumeError, match=r"service at 127\.0\.0\.1:\d+: the server does not speak TLS") as caught:
+        _write(_output(service, url=service.url.replace("http", "https"), tls="verify"), _stream(1).transactions)
+    assert "set outputs.hook.tls to disable" in caught.value.next_step
+    assert not service.requests
+
+
+@pytest.mark.parametrize(("url", "tls"), [("http://h/", "verify"), ("http://h/", "require"), ("https://h/", "disable")])
+def test_plain_text_must_be_requested(url: str, tls: Tls) -> None:
+    with pytest.raises(ConfigError, match=r"outputs\.hook\.url: https?://"):
+        HttpOutput(OutputContext("hook", ("shop",), NativeFormat()), url=url, tls=tls)
 
 
 def test_keys_of_bootstraps_and_controls_differ(service: Service) -> None:
@@ -160,7 +190,7 @@ def _lapsing(after: int) -> Callable[[], None]:
 def test_lease_is_asked_before_each_request(service: Service) -> None:
     """It runs out between two of five requests, and while a request is repeated."""
     context = OutputContext("hook", ("shop",), NativeFormat(), require_lease=_lapsing(2))
-    output = HttpOutput(context, url=service.url, batch=2)
+    output = HttpOutput(context, url=service.url, batch=2, tls="disable")
     output.open()
     with pytest.raises(ProgressUnavailable):
         _write(output, _stream(5).transactions)
@@ -168,7 +198,7 @@ def test_lease_is_asked_before_each_request(service: Service) -> None:
 
     service.answers = [(503, {})] * 5
     context = OutputContext("hook", ("shop",), NativeFormat(), require_lease=_lapsing(1))
-    output = HttpOutput(context, url=service.url)
+    output = HttpOutput(context, url=service.url, tls="disable")
     output.open()
     with pytest.raises(ProgressUnavailable):
         _write(output, _stream(1).transactions)

@@ -51,7 +51,7 @@ def test_documented_outputs_can_be_constructed(tmp_path: Path, monkeypatch: pyte
     "output",
     [
         {"type": "kafka", "brokers": "b:1", "settings": {"sasl.password": "hunter2"}},
-        {"type": "http", "url": "http://h/", "headers": {"Authorization": "Bearer hunter2"}},
+        {"type": "http", "url": "https://h/", "headers": {"Authorization": "Bearer hunter2"}},
         {"type": "kafka", "brokers": "b:1", "format": "avro", "format_settings": {"password": "hunter2"}},
         {"type": "sql", "url": "postgresql://u@h/d", "password": "hunter2"},
     ],

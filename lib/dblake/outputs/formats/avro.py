@@ -33,6 +33,8 @@ from dblake.consume.values import Value, read_image
 from dblake.core.errors import ConsumeError, OutputUnavailable
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
+from dblake.core.tls import Tls
+from dblake.outputs.web import WebService
 
 _REGISTRY_SECONDS = 15.0
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -54,14 +56,22 @@ class _Writer:
 
 
 class AvroFormat:
-    """See ``protocol.Format``. ``registry`` is a schema registry's URL; ``user`` and ``password`` are for it."""
+    """See ``protocol.Format``. ``registry`` is a schema registry's URL; the other settings are for it.
 
-    def __init__(self, *, registry: str | None = None, user: str | None = None, password: str | None = None) -> None:
+    ``tls`` and ``tls_ca`` are those of an output ``http``, but the path of the CAs is absolute.
+    """
+
+    def __init__(
+        self, *, registry: str | None = None, user: str | None = None, password: str | None = None, tls: Tls = "verify",
+        tls_ca: str | None = None,
+    ) -> None:
         self._registry = registry.rstrip("/") if registry else None
+        self._service = WebService(
+            "the schema registry", "format_settings.registry", registry, tls, tls_ca, _REGISTRY_SECONDS
+        ) if registry else None
         self._headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
         if user is not None:
             self._headers |= urllib3.make_headers(basic_auth=f"{user}:{password or ''}")
-        self._pool = urllib3.PoolManager(1, timeout=_REGISTRY_SECONDS, retries=False)
         self._writers: dict[tuple[str, str, bool], _Writer] = {}
 
     def encode(self, event: Event) -> bytes:
@@ -91,36 +101,28 @@ class AvroFormat:
         if known is None:
             raw = (key_schema if is_key else value_schema)(event.source, event.schema)
             parsed = fastavro.parse_schema(raw)
-            header = self._register(raw, is_key) if self._registry else _fingerprint(raw)
+            header = self._register(self._service, raw, is_key) if self._service else _fingerprint(raw)
             known = self._writers[event.source, event.schema_id, is_key] = _Writer(parsed, header)
         return known
 
-    def _register(self, schema: dict[str, Any], is_key: bool) -> bytes:
+    def _register(self, service: WebService, schema: dict[str, Any], is_key: bool) -> bytes:
         """Register a schema; return the wire format's header. Registering an equal one again returns the same id."""
         subject = f"{schema['namespace']}-{'key' if is_key else 'value'}"
         body = json.dumps({"schemaType": "AVRO", "schema": json.dumps(schema)}).encode()
-        try:
-            response = self._pool.request(
-                "POST", f"{self._registry}/subjects/{subject}/versions", body=body, headers=self._headers
-            )
-        except urllib3.exceptions.HTTPError as error:
-            raise OutputUnavailable(
-                f"the schema registry cannot be reached: {type(error).__name__}",
-                next_step="check that it is up, then run again",
-            ) from error
+        response = service.post(f"{self._registry}/subjects/{subject}/versions", body, self._headers)
         if response.status == 409:
             raise ConsumeError(
-                f"the schema registry rejects the new schema of {subject}: it is not compatible with the one before",
+                f"{service.where} rejects the new schema of {subject}: it is not compatible with the one before",
                 next_step="set the subject's compatibility to NONE, or delete the subject, once its readers are ready",
             )
         if response.status >= 500 or response.status == 429:
             raise OutputUnavailable(
-                f"the schema registry fails with status {response.status}", next_step="see its log, then run again"
+                f"{service.where}: status {response.status}", next_step="see its log, then run again"
             )
         if response.status != 200:
             raise ConsumeError(
-                f"the schema registry refuses the schema of {subject} with status {response.status}",
-                next_step="check the registry's url and the user's permissions",
+                f"{service.where}: status {response.status} for the schema of {subject}",
+                next_step="correct format_settings.registry, user or password, or the user's permissions there",
             )
         return struct.pack(">bI", 0, json.loads(response.data)["id"])
 

@@ -17,12 +17,13 @@ from dblake.consume.model import Control, ControlKind, Event, Transaction
 from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
+from dblake.core.tls import Tls
 from dblake.outputs.protocol import OutputContext
 from dblake.outputs.sql.errors import ValueRejected
 from dblake.outputs.sql.fold import RowChange, TableChanges, fold_events
 from dblake.outputs.sql.mysql import MysqlTarget
 from dblake.outputs.sql.postgres import PostgresTarget
-from dblake.outputs.sql.settings import SqlSettings, Tls
+from dblake.outputs.sql.settings import SqlSettings
 from dblake.outputs.sql.tables import ManagedTable, TargetTables
 from dblake.outputs.sql.target import CHECKPOINTS, Target
 

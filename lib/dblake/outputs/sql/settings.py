@@ -7,8 +7,8 @@ from typing import Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from dblake.core.errors import ConfigError
+from dblake.core.tls import Tls
 
-Tls = Literal["verify", "require", "disable"]
 _FLAVOURS: dict[str, Literal["postgres", "mysql", "mariadb"]] = {
     "postgresql": "postgres", "postgres": "postgres", "mysql": "mysql", "mariadb": "mariadb",
 }

@@ -18,8 +18,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dblake.consume.model import Control, Event, Transaction
-from dblake.core.errors import ConfigError, ConsumeError, DblakeError, EventRejected, OutputUnavailable
+from dblake.core.errors import ConfigError, DblakeError
 from dblake.core.failpoints import failpoint
+from dblake.core.tls import Tls
+from dblake.outputs.kafka.errors import kafka_failure
 from dblake.outputs.protocol import OutputContext
 
 # The client logs each attempt to connect. What matters reaches the error that ``write`` raises.
@@ -40,16 +42,9 @@ _OWN: dict[str, Any] = {
 }
 _FIXED = ("bootstrap.servers", "metadata.broker.list", "enable.idempotence", "acks", "request.required.acks",
           "max.in.flight.requests.per.connection", "max.in.flight", "transactional.id")
-_REJECTED = frozenset((
-    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError._BAD_MSG, KafkaError.INVALID_RECORD,
-))
-_PERMANENT = frozenset((
-    KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._SSL, KafkaError._UNKNOWN_TOPIC, KafkaError._RESOLVE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION,
-    KafkaError.INVALID_REQUIRED_ACKS, KafkaError.UNSUPPORTED_SASL_MECHANISM, KafkaError._INVALID_ARG,
-))
+_OF_TLS = ("security.protocol", "enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm",
+           "ssl.ca.location")
+"""Settings that follow from ``tls``, ``tls_ca`` and whether there is a setting of SASL."""
 
 
 class KafkaOutput:
@@ -58,22 +53,19 @@ class KafkaOutput:
     def __init__(
         self, context: OutputContext, *, brokers: str, topic: str = "{source}.{table}",
         control_topic: str | None = "{source}.control", tombstones: bool = True,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None, tls: Tls = "verify", tls_ca: str | None = None,
     ) -> None:
-        self._name = context.name
+        self._name, self._brokers = context.name, brokers
         self._format, self._require_lease = context.format, context.require_lease
         self._topic, self._control_topic = topic, control_topic
         self._has_tombstones = tombstones
-        fixed = sorted(set(settings or {}).intersection(_FIXED))
-        if fixed:
-            raise ConfigError(
-                f"outputs.{context.name}.settings: {', '.join(fixed)} cannot be changed", next_step="remove the key"
-            )
         secret = {
             name.removeprefix("settings."): value for name, value in context.secrets.items()
             if name.startswith("settings.")
         }
-        self._settings = {**_OWN, **(settings or {}), **secret, "bootstrap.servers": brokers}
+        given = {**(settings or {}), **secret}
+        _check_settings(context.name, given)
+        self._settings = {**_OWN, **given, **_tls_settings(given, tls, tls_ca), "bootstrap.servers": brokers}
         self._producer: Producer | None = None
         self._topics: dict[tuple[str, str], str] = {}
         self._failure: DblakeError | None = None
@@ -94,6 +86,8 @@ class KafkaOutput:
         try:
             self._producer.list_topics(timeout=_CONNECT_SECONDS)
         except KafkaException as error:
+            # The cause is what a broker's connection failed with.
+            self._producer.poll(0)
             raise self._error_of(self._broker_error or error.args[0]) from error
         return None
 
@@ -129,7 +123,7 @@ class KafkaOutput:
         while self._producer.flush(1.0) and not self._failure:
             self._require_lease()
             if time.monotonic() > deadline:
-                self._failure = self._unavailable("records were not acknowledged in time")
+                self._failure = self._error_of(self._broker_error or KafkaError(KafkaError._MSG_TIMED_OUT))
         self._raise_failure()
 
     def _produce_event(self, event: Event) -> None:
@@ -168,16 +162,18 @@ class KafkaOutput:
                 self._raise_failure()
                 continue
             except KafkaException as error:
-                raise self._error_of(error.args[0], event) from error
+                raise self._error_of(error.args[0], topic, event) from error
             break
         self._producer.poll(0)
 
     def _on_delivery(
-        self, attempt: int, event: Event | None, error: KafkaError | None, _message: Message
+        self, attempt: int, event: Event | None, error: KafkaError | None, message: Message
     ) -> None:
         # A record of a write that failed before may fail late; the same record is in this write too.
         if error is not None and self._failure is None and attempt == self._attempt:
-            self._failure = self._error_of(error, event)
+            if error.code() == KafkaError._MSG_TIMED_OUT:
+                error = self._broker_error or error
+            self._failure = self._error_of(error, message.topic(), event)
 
     def _note_error(self, error: KafkaError) -> None:
         # "All brokers down" follows the error of each broker, and names no cause.
@@ -190,25 +186,8 @@ class KafkaOutput:
         if self._failure is not None:
             raise self._failure
 
-    def _error_of(self, error: KafkaError, event: Event | None = None) -> DblakeError:
-        name = error.name()
-        if event is not None and error.code() in _REJECTED:
-            return EventRejected(
-                f"output {self._name}: Kafka rejects the record of table {event.table} at {event.position}: {name}",
-                table=event.table, position=event.position,
-                next_step="raise message.max.bytes in the output's settings and max.message.bytes of the topic",
-            )
-        if error.code() in _PERMANENT and not error.retriable():
-            return ConsumeError(
-                f"output {self._name}: Kafka failed: {name}",
-                next_step="check brokers, settings, the topics and the permissions on them",
-            )
-        return self._unavailable(name)
-
-    def _unavailable(self, reason: str) -> OutputUnavailable:
-        return OutputUnavailable(
-            f"output {self._name}: Kafka failed: {reason}", next_step="check that the brokers are up, then run again"
-        )
+    def _error_of(self, error: KafkaError, topic: str | None = None, event: Event | None = None) -> DblakeError:
+        return kafka_failure(self._name, self._brokers, error, topic, event)
 
     def _partition_count(self, topic: str) -> int:
         # The records before may be the ones that create the topic.
@@ -217,7 +196,7 @@ class KafkaOutput:
         try:
             found = self._producer.list_topics(topic, timeout=_CONNECT_SECONDS).topics[topic].partitions
         except KafkaException as error:
-            raise self._error_of(error.args[0]) from error
+            raise self._error_of(error.args[0], topic) from error
         # A topic that its first record is about to create has none yet.
         return len(found) or 1
 
@@ -234,6 +213,32 @@ class KafkaOutput:
                 )
             self._topics[source, table] = topic
         return topic
+
+
+def _check_settings(output: str, given: Mapping[str, Any]) -> None:
+    where = f"outputs.{output}.settings"
+    fixed = sorted(set(given).intersection(_FIXED))
+    if fixed:
+        raise ConfigError(f"{where}: {', '.join(fixed)} cannot be changed", next_step="remove the key")
+    of_tls = sorted(set(given).intersection(_OF_TLS))
+    if of_tls:
+        raise ConfigError(
+            f"{where}: {', '.join(of_tls)} is determined by tls, tls_ca and sasl.*",
+            next_step=f"remove the key; set outputs.{output}.tls to disable for plain text",
+        )
+
+
+def _tls_settings(given: Mapping[str, Any], tls: Tls, tls_ca: str | None) -> dict[str, Any]:
+    has_login = any(key.startswith("sasl.") for key in given)
+    protocol = f"{'SASL_' * has_login}{'PLAINTEXT' if tls == 'disable' else 'SSL'}"
+    if tls == "disable":
+        return {"security.protocol": protocol}
+    is_verified = tls == "verify"
+    return {
+        "security.protocol": protocol, "enable.ssl.certificate.verification": is_verified,
+        "ssl.endpoint.identification.algorithm": "https" if is_verified else "none",
+        **({"ssl.ca.location": tls_ca} if tls_ca else {}),
+    }
 
 
 def _legal_topic(name: str) -> str:

@@ -1,0 +1,1 @@
+"""The output of type ``kafka``: topics of a cluster. ``output`` is the entry."""
