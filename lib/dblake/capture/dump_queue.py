@@ -48,10 +48,39 @@ def queue_verification(
 
 
 def queue_import(
-    store: ProgressStore, table: str, imported: ImportSpec, *, max_removed: float | None = None
-) -> str:
-    """Queue a dump of a table whose rows are read from files; return its id. ``max_removed`` as for ``queue_dump``."""
-    return _queue(store, [table], None, None, imported=imported, max_removed=max_removed)
+    store: ProgressStore, import_id: str, table: str, imported: ImportSpec, *, max_removed: float | None = None
+) -> None:
+    """Queue a dump of a table whose rows are read from files. ``max_removed`` is as for ``queue_dump``.
+
+    ``import_id`` is a ``new_id`` from before the import was checked, so every dump queued since then has a later id.
+    """
+    _queue(store, [table], None, import_id, imported=imported, max_removed=max_removed)
+
+
+def new_id() -> str:
+    """Return the id of a dump that is queued now."""
+    return f"{_id_prefix(datetime.now(UTC))}-{secrets.token_hex(2)}"
+
+
+def first_batch_of_imports(store: ProgressStore) -> int | None:
+    """Return the oldest landing batch that an unfinished import needs, paused ones included; None without one."""
+    imports = (request.imported for request in read_requests(store) if request.control is not Control.CANCEL)
+    return min((imported.first_batch for imported in imports if imported), default=None)
+
+
+def find_other_dump(store: ProgressStore, task: DumpTask) -> str | None:
+    """Return the id of a dump of the task's table that is not finished, or was queued after the task; None without one.
+
+    Verifications read no data, so they are none.
+    """
+    name = folder(task.table)
+    for path in (*store.list(_REQUESTS), *store.list(_PROGRESS)):
+        dump_id, _, of_table = path.rpartition("/")[2].partition(".")
+        is_other = of_table == name and dump_id != task.id and (path.startswith(_REQUESTS) or dump_id > task.id)
+        document = store.read(path) if is_other else None
+        if document and not document.get("verify"):
+            return dump_id
+    return None
 
 
 def _queue(
@@ -59,7 +88,7 @@ def _queue(
 ) -> str:
     now = datetime.now(UTC)
     _delete_finished(store, before=_id_prefix(now - _KEPT))
-    dump_id = given_id or f"{_id_prefix(now)}-{secrets.token_hex(2)}"
+    dump_id = given_id or new_id()
     # Progress is the last key read, so no key may occur twice.
     unique = None if keys is None else tuple(dict.fromkeys(keys))
     for number, table in enumerate(tables, start=1):
@@ -107,6 +136,13 @@ def read_control(store: ProgressStore, task: DumpTask) -> Control:
     path = _path(_REQUESTS, task.id, task.table)
     document = store.read(path)
     return DumpRequest.from_document(path, document).control if document else Control.CANCEL
+
+
+def paused_imports(store: ProgressStore) -> list[DumpTask]:
+    """Return the unfinished imports that are paused."""
+    requests = [request for request in read_requests(store) if request.imported and request.control is Control.PAUSE]
+    tasks = [DumpTask(request, _progress_of(store, request)) for request in requests]
+    return [task for task in tasks if not task.progress.state.is_final]
 
 
 def pending_tasks(store: ProgressStore) -> list[DumpTask]:

@@ -174,6 +174,11 @@ class DumpTask:
         return self.keys is None and not self.request.verify
 
     @property
+    def reads_whole_table(self) -> bool:
+        """True for a dump of the whole table from the source: it returns what is there once it starts."""
+        return self.is_whole_dump and self.request.imported is None
+
+    @property
     def has_last_chunk(self) -> bool:
         """True if an empty chunk follows all others: what was not returned until then does not exist."""
         return self.keys is None or self.request.verify or self.request.removes

@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dblake.capture.activity import read_activity
-from dblake.capture.dump_queue import dump_status
-from dblake.capture.dump_task import DumpState
+from dblake.capture.dump_queue import dump_status, find_other_dump
+from dblake.capture.dump_task import DumpState, DumpTask
 from dblake.capture.progress import ProgressStore
-from dblake.capture.stale_tables import read_stale_tables
+from dblake.capture.stale_tables import StaleTable, read_stale_tables
 from dblake.capture.table_life import LifeState, read_lives
 from dblake.core.errors import PointOutOfRange, PrerequisitesNotMet
 from dblake.core.position import Position
@@ -173,6 +173,24 @@ class ImportChecks:
             raise PrerequisitesNotMet(
                 f"table {self._table}: a statement altered it or its rows after the position", next_step=_LATER
             )
+
+
+def why_outdated(store: ProgressStore, task: DumpTask) -> str | None:
+    """Return why the files of a queued import are no longer the newest known rows of its table; None if they are.
+
+    ``ImportChecks`` holds when the import is queued; capture asks this before each chunk, and of paused imports.
+    """
+    if other := find_other_dump(store, task):
+        return f"dump {other} of its table was queued beside it, and reads newer rows than the files have; {_LATER}"
+    for stale in read_stale_tables(store):
+        if stale.table == task.table and is_stale_since(stale, task.id):
+            return f"its rows changed without row events since it was queued: {stale.why}; {_LATER}"
+    return None
+
+
+def is_stale_since(stale: StaleTable, dump_id: str) -> bool:
+    """Return True if a table became stale after a dump was queued; ids sort by time."""
+    return stale.dump_id is None or stale.dump_id > dump_id
 
 
 def newest_incarnation(landing: str) -> int:

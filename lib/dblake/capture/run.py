@@ -81,13 +81,13 @@ class Capture:
         tables = source.tables()
         queued = {
             task.table for task in pending_tasks(store)
-            if task.is_whole_dump and not task.ranges and task.request.max_removed is None
+            if task.reads_whole_table and not task.ranges and task.request.max_removed is None
         }
         missing = [table.table for table in tables if table.primary_key and table.table not in queued]
         if missing:
             queue_dump(store, missing)
         unlimited = [task for task in pending_tasks(store) if task.request.max_removed is None]
-        self._record_gap({task.table: task.id for task in unlimited if task.is_whole_dump})
+        self._record_gap({task.table: task.id for task in unlimited if task.reads_whole_table})
         keyless = [table.table for table in tables if not table.primary_key]
         if keyless:
             logger.warning("tables without a primary key cannot be dumped and keep the gap: %s", ", ".join(keyless))

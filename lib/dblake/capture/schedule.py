@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from dblake.capture.dump_queue import pending_tasks, read_control, request_ids, save_progress
+from dblake.capture.dump_queue import paused_imports, pending_tasks, read_control, request_ids, save_progress
 from dblake.capture.dump_task import Control, DumpTask, Key
+from dblake.capture.import_checks import why_outdated
 from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.progress import ProgressStore
 from dblake.capture.table_dump import PendingChunk, RangeReader, TableDump
@@ -153,13 +154,35 @@ class Schedule:
                 part = dump.free_range()
                 if part and dump.control is Control.RUN:
                     dump.control = read_control(self._store, dump.task)
-                    if dump.control is Control.RUN:
+                    self._mark_outdated(dump)
+                    if dump.control is Control.RUN and not dump.outdated:
                         return part
-            if queued is None:
+            if queued is None or self._is_import_ending(self._queue[0]):
                 return None
             task = self._queue.popleft()
             if read_control(self._store, task) is Control.RUN:
                 self._start(task)
+
+    def _mark_outdated(self, dump: TableDump) -> None:
+        """Note why an import that is being read must fail, if it must: its pending chunks land first."""
+        if dump.task.request.imported and not dump.outdated:
+            dump.outdated = why_outdated(self._store, dump.task)
+
+    def _is_import_ending(self, task: DumpTask) -> bool:
+        """Return True while an import of a task's table has pending chunks, which the task's rows must follow."""
+        for dump in self._dumps.values():
+            if dump.task.table == task.table and dump.task.request.imported:
+                self._mark_outdated(dump)
+                return True
+        return False
+
+    def _fail_paused_imports(self) -> None:
+        """Fail the paused imports that must not go on, without waiting until someone resumes them."""
+        for task in paused_imports(self._store):
+            why = why_outdated(self._store, task) if (task.id, task.table) not in self._dumps else None
+            if why:
+                logger.error("dump %s of %s failed: %s", task.id, task.table, why)
+                save_progress(self._store, task.fail(why))
 
     def _start(self, task: DumpTask) -> None:
         logger.info("dump %s of %s starts after %d chunks", task.id, task.table, task.chunks)
@@ -172,6 +195,8 @@ class Schedule:
         if time.monotonic() - self._queue_read_at < (_QUEUE_SECONDS if self._dumps else 0.0):
             return
         ids = list(request_ids(self._store))
+        if ids != self._request_ids:
+            self._fail_paused_imports()
         if not self._queue or ids != self._request_ids:
             self._queue = deque(t for t in pending_tasks(self._store) if (t.id, t.table) not in self._dumps)
         self._queue_read_at, self._request_ids = time.monotonic(), ids
@@ -179,9 +204,13 @@ class Schedule:
     def _finish_tables(self, *, stopping: bool) -> None:
         """Save the end of each table that has no pending chunk and of which no chunk will be read."""
         for key, dump in list(self._dumps.items()):
-            if dump.has_landed and not dump.is_closed and not stopping and dump.control is Control.RUN:
+            goes_on = not stopping and dump.control is Control.RUN and not dump.outdated
+            if dump.has_landed and not dump.is_closed and goes_on:
                 dump.add_closing_range()
-            if dump.is_busy or not (stopping or dump.is_closed or dump.control is not Control.RUN):
+            if dump.is_busy or (goes_on and not dump.is_closed):
+                continue
+            if dump.outdated and not dump.is_closed:
+                self._fail(dump, dump.outdated)
                 continue
             del self._dumps[key]
             if dump.is_closed:

@@ -123,7 +123,7 @@ class StaleTableDetector:
         """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done."""
         queued = {
             task.table: task.id for task in pending_tasks(self._store)
-            if task.is_whole_dump and task.progress.state is DumpState.QUEUED and task.request.max_removed is None
+            if task.reads_whole_table and task.progress.state is DumpState.QUEUED and task.request.max_removed is None
         }
         if missing := [table for table in reasons if table not in queued]:
             queued |= dict.fromkeys(missing, queue_dump(self._store, missing))
@@ -240,7 +240,7 @@ class StaleTableDetector:
         Unless ``is_limited`` it is one whose end deletes however many rows it does not return.
         """
         for task in pending_tasks(self._store):
-            is_unstarted = task.is_whole_dump and task.progress.state is DumpState.QUEUED
+            is_unstarted = task.reads_whole_table and task.progress.state is DumpState.QUEUED
             if task.table == table and is_unstarted and (is_limited or task.request.max_removed is None):
                 return task.id
         return queue_dump(self._store, [table], max_removed=self._max_removed if is_limited else None)

@@ -63,6 +63,7 @@ class TableDump:
 
     ``failures`` counts the errors of reading chunks in a row, ``put_off_for`` is the last one, and no chunk is read
     before ``resumes_at`` by the monotonic clock. ``unsaved``: ``task`` holds progress that is not in the store yet.
+    ``outdated`` is why an import is to fail once its pending chunks have landed.
     """
 
     task: DumpTask
@@ -74,6 +75,7 @@ class TableDump:
     put_off_for: str = ""
     resumes_at: float = 0.0
     unsaved: bool = False
+    outdated: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dblake.capture.dump_queue import pending_tasks
+from dblake.capture.dump_queue import pending_tasks, set_control
+from dblake.capture.dump_task import Control
 from dblake.capture.stale_tables import StaleTable, delete_stale_table, read_stale_tables, save_stale_table
 from dblake.capture.table_life import LifeState, read_lives, save_life
 from dblake.core.errors import DblakeError, PointOutOfRange, PrerequisitesNotMet
 from dblake.core.source import Source
+from tests.model.dblog import High
 from tests.support.backends import PostgresBackend
 from tests.support.exports import Export, export, queue_import
 from tests.support.lake import CaptureLake
@@ -105,7 +108,7 @@ def test_import_fails_by_name_after_it_was_queued(place: Place) -> None:
     place.capture()
     file.write_bytes(whole)
     queue_import(place.lake, place.source, T, taken)
-    place.backend.run("ALTER TABLE t ALTER v TYPE varchar(50)")
+    place.backend.run("ALTER TABLE t ALTER v SET NOT NULL")
     place.capture()
     cut_off, gone, altered = (dump["error"] or "" for dump in place.lake.dumps())
     assert "it is cut off" in cut_off
@@ -148,3 +151,40 @@ def test_import_completes_table(place: Place) -> None:
         place.capture()
     assert read_lives(place.lake.store)[T].state is LifeState.FOLLOWED
     assert read_stale_tables(place.lake.store) == []
+
+
+def test_import_fails_once_another_dump_is_queued(place: Place) -> None:
+    """The dump reads rows that are newer than the files. It waits for the chunk of files that is being read."""
+    imported, other = queue_import(place.lake, place.source, T, place.export()), ""
+
+    def queue_other() -> None:
+        nonlocal other
+        other = place.lake.dump(T)
+        time.sleep(3)  # capture reads the queue every two seconds
+
+    place.lake.capture(place.source, chunk_size=2, readers=2, redump=False, steps={("read", T): queue_other})
+    failed, done = place.lake.dumps()
+    assert (failed["id"], failed["state"], done["id"], done["state"]) == (imported, "failed", other, "done")
+    assert failed["error"].startswith(f"dump {other} of its table was queued beside it")
+    ends = [record for record in place.lake.landed_records() if isinstance(record, High)]
+    assert [end.end.dump_id for end in sorted(ends, key=lambda end: end.position)][:2] == [imported, other]
+
+
+@pytest.mark.parametrize(("redump", "paused"), [(False, True), (True, True), (True, False)])
+def test_import_fails_once_its_table_is_stale(place: Place, *, redump: bool, paused: bool) -> None:
+    """Rows change without row events while it waits: the log cannot correct the files, only a dump can."""
+    queue_import(place.lake, place.source, T, place.export())
+    (task,) = pending_tasks(place.lake.store)
+    set_control(place.lake.store, task.request, Control.PAUSE if paused else Control.RUN)
+    place.backend.run("ALTER TABLE t ALTER v TYPE text USING v || '!'")
+    place.lake.capture(place.source, redump=redump)
+    if not redump:
+        set_control(place.lake.store, task.request, Control.RUN)
+        place.capture()
+    failed, *others = place.lake.dumps()
+    assert (failed["id"], failed["state"], [other["state"] for other in others]) == (
+        task.id, "failed", ["done"] if redump else []
+    )
+    reason = "was queued beside it" if redump else "its rows changed without row events since it was queued"
+    assert reason in failed["error"]
+    assert [row["v"] for row in place.lake.state(T).values()] == (["a!"] * 3 if redump else [])
