@@ -2,7 +2,7 @@
 
 Input is a decoded landing table: a list of the four record types below, in any order. ``reconcile`` returns the events
 in order and the ledger of chunk windows; ``fold`` returns the rows after these events. If Spark and this module
-disagree, one of them is wrong, and the correction is recorded in writing. Algorithm: DBLog, section 4.2, with the
+disagree, one of them is wrong, and the correction is recorded in writing. Algorithm: DBLog, section 3.2, with the
 extensions of ``docs/design.md`` (fills, phantoms, snapshots).
 """
 

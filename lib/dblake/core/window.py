@@ -1,7 +1,7 @@
 """A chunk window: the part of the log a chunk was read in, and which events of it the chunk may not reflect.
 
 The published rule decides by position alone: events between the low and the high watermark evict the chunk rows of
-their keys (DBLog, section 4.2, algorithm 1, step 6). On PostgreSQL a commit record reaches the log *before* the
+their keys (DBLog, section 3.2, algorithm 1, step 6). On PostgreSQL a commit record reaches the log *before* the
 transaction becomes visible, so a chunk can be older than its low watermark. There the window also contains every event
 at or before the high watermark whose transaction the chunk's snapshot could not see. Evicting rows is for
 ``reconcile``.

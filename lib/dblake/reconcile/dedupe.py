@@ -1,6 +1,6 @@
 """Find the chunk rows that log events evict from their window: the join of keys at the heart of reconcile.
 
-Place: second step of a micro-batch. It is DBLog, section 4.2, algorithm 1, step 6 ("remove e.key from chunk"), for all
+Place: second step of a micro-batch. It is DBLog, section 3.2, algorithm 1, step 6 ("remove e.key from chunk"), for all
 closing windows at once. Guarantee: a chunk row survives exactly if no event in its window has its key; then it is what
 the table held at the high watermark. A row whose key has only partial images in the window may hold the only copy of a
 column: it becomes a fill, reduced to the columns that none of those images carried. Any other row is evicted. A delete

@@ -1,4 +1,4 @@
-"""Read chunk windows from the watermarks in landing (DBLog, section 4.2, algorithm 1, steps 2 and 4).
+"""Read chunk windows from the watermarks in landing (DBLog, section 3.2, algorithm 1, steps 2 and 4).
 
 Place: first step of a micro-batch. Guarantee: a window is bound by its lease epoch, table and chunk id, and landing has
 exactly the rows its chunk read. Which log rows a window holds is left to ``window_index``, what follows for the chunk's

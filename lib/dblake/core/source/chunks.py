@@ -1,4 +1,4 @@
-"""Reading tables in chunks between watermarks (DBLog, section 4.2, algorithm 1)."""
+"""Reading tables in chunks between watermarks (DBLog, section 3.2, algorithm 1)."""
 
 from __future__ import annotations
 

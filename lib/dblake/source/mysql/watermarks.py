@@ -1,6 +1,6 @@
 """Rows of the watermark table in the log, ``watermark(id int primary key, value varchar(36))``.
 
-The only rows that capture decodes itself: they open and close chunk windows (DBLog, section 4.2). All others land
+The only rows that capture decodes itself: they open and close chunk windows (DBLog, section 3.2). All others land
 undecoded.
 """
 
