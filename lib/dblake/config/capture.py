@@ -16,7 +16,7 @@ _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20
 
 
 class CaptureConfig(Section):
-    """Source → landing."""
+    """How capture writes landing, and what it does about tables that appear or change."""
 
     profile: Literal["default", "low_latency"] = Field(
         "default", description="Landing commits: default at most 1 a second, low_latency at most 20."

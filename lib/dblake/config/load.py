@@ -37,9 +37,9 @@ class Scheduled(BaseModel):
 
     @field_validator("outputs", mode="before")
     @classmethod
-    def _select_names(cls, given: Any) -> tuple[str, ...]:
+    def _select_names(cls, outputs: Any) -> tuple[str, ...]:
         """Leave out what cannot be an output: every job of the run rejects the file for it."""
-        names = given if isinstance(given, dict) else ()
+        names = outputs if isinstance(outputs, dict) else ()
         return tuple(name for name in names if isinstance(name, str) and re.fullmatch(OUTPUT_NAME, name))
 
 

@@ -29,23 +29,23 @@ class MaskConfig(Section):
 
     @field_validator("key", mode="before")
     @classmethod
-    def _parse_key(cls, given: Any, info: ValidationInfo) -> KeyReference | None:
-        return None if given is None else parse_reference(KeyReference, given, "mask.key", info)
+    def _parse_key(cls, reference: Any, info: ValidationInfo) -> KeyReference | None:
+        return None if reference is None else parse_reference(KeyReference, reference, "mask.key", info)
 
     @field_validator("tables", mode="before")
     @classmethod
-    def _parse_rules(cls, given: Any) -> dict[str, dict[str, Rule]]:
-        if not isinstance(given, dict):
+    def _parse_rules(cls, rules_by_pattern: Any) -> dict[str, dict[str, Rule]]:
+        if not isinstance(rules_by_pattern, dict):
             raise ValueError("must be table patterns, each with its columns")
-        TableFilter([str(pattern) for pattern in given])
-        for pattern, columns in given.items():
+        TableFilter([str(pattern) for pattern in rules_by_pattern])
+        for pattern, columns in rules_by_pattern.items():
             if str(pattern).startswith("!"):
                 raise ValueError(f"{pattern} excludes tables, which only source.tables can")
             if not isinstance(columns, dict) or not columns:
                 raise ValueError(f"{pattern} must list its columns, each with drop, hash or {{truncate: N}}")
         return {str(pattern): {str(column): _parse_rule(f"{pattern}, column {column}", rule) for column, rule in
                                columns.items()}
-                for pattern, columns in given.items()}
+                for pattern, columns in rules_by_pattern.items()}
 
     @model_validator(mode="after")
     def _require_key_for_hash(self) -> MaskConfig:
@@ -54,10 +54,10 @@ class MaskConfig(Section):
         return self
 
 
-def _parse_rule(where: str, given: Any) -> Rule:
-    if given in ("drop", "hash"):
-        return Rule(given)
-    length = given.get("truncate") if isinstance(given, dict) and len(given) == 1 else None
+def _parse_rule(where: str, rule: Any) -> Rule:
+    if rule in ("drop", "hash"):
+        return Rule(rule)
+    length = rule.get("truncate") if isinstance(rule, dict) and len(rule) == 1 else None
     if type(length) is not int or length < 1:
         raise ValueError(f"{where}: must be drop, hash, or {{truncate: N}} with N at least 1")
     return Rule("truncate", length)

@@ -54,31 +54,31 @@ class Config(Section):
 
     @field_validator("outputs")
     @classmethod
-    def _validate_output_names(cls, given: dict[str, AnyOutput]) -> dict[str, AnyOutput]:
-        for name in given:
+    def _validate_output_names(cls, outputs: dict[str, AnyOutput]) -> dict[str, AnyOutput]:
+        for name in outputs:
             if not re.fullmatch(OUTPUT_NAME, name):
                 raise ValueError(f"{name}: a name has a to z, 0 to 9, _ and -, and begins with a letter")
-        return given
+        return outputs
 
     @field_validator("outputs")
     @classmethod
-    def _require_zookeeper(cls, given: dict[str, AnyOutput], info: ValidationInfo) -> dict[str, AnyOutput]:
-        for name, output in given.items():
+    def _require_zookeeper(cls, outputs: dict[str, AnyOutput], info: ValidationInfo) -> dict[str, AnyOutput]:
+        for name, output in outputs.items():
             if output.group and not output.group.url and info.data.get("progress", "").startswith("file:"):
                 raise ValueError(f"{name}: because progress is a file, group needs url, zookeeper://host:2181/path")
-        return given
+        return outputs
 
     @field_validator("warehouse")
     @classmethod
-    def _resolve_warehouse(cls, given: str, info: ValidationInfo) -> str:
-        return resolve_warehouse(given, info.data.get("storage", StorageConfig()), ConfigFile.of(info.context))
+    def _resolve_warehouse(cls, warehouse: str, info: ValidationInfo) -> str:
+        return resolve_warehouse(warehouse, info.data.get("storage", StorageConfig()), ConfigFile.of(info.context))
 
     @field_validator("progress")
     @classmethod
-    def _resolve_progress(cls, given: str, info: ValidationInfo) -> str:
+    def _resolve_progress(cls, progress: str, info: ValidationInfo) -> str:
         file = ConfigFile.of(info.context)
-        if given.startswith("file:") and not given.startswith("file://") and given != "file:":
-            return "file:" + file.beside(given.removeprefix("file:"))
-        if given.startswith("zookeeper://"):
-            return str(ZookeeperUrl.parse(given).resolve_paths(file.beside))
+        if progress.startswith("file:") and not progress.startswith("file://") and progress != "file:":
+            return "file:" + file.beside(progress.removeprefix("file:"))
+        if progress.startswith("zookeeper://"):
+            return str(ZookeeperUrl.parse(progress).resolve_paths(file.beside))
         raise ValueError("must be file:PATH or zookeeper://host:port/path")

@@ -36,7 +36,7 @@ class VerifyConfig(Section):
 
     @property
     def max_age_seconds(self) -> float | None:
-        """``max_age`` in seconds."""
+        """``max_age`` in seconds; None if verification has no age limit."""
         return None if self.max_age is None else float(self.max_age[:-1]) * _SECONDS[self.max_age[-1]]
 
 
@@ -49,5 +49,5 @@ class QualityConfig(Section):
 
     @field_validator("suites")
     @classmethod
-    def _resolve_suites(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
+    def _resolve_suites(cls, folder: str | None, info: ValidationInfo) -> str | None:
+        return None if folder is None else ConfigFile.of(info.context).beside(folder)

@@ -28,7 +28,7 @@ _SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.k
 
 
 class PartitionConfig(Section):
-    """A share of the keys."""
+    """The keys that one process delivers, by hash, modulo or range."""
 
     by: Literal["hash", "mod", "range"] = Field(
         "hash",
@@ -59,10 +59,10 @@ class GroupConfig(Section):
 
     @field_validator("url")
     @classmethod
-    def _resolve_url(cls, given: str | None, info: ValidationInfo) -> str | None:
-        if given is None:
+    def _resolve_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if url is None:
             return None
-        return str(ZookeeperUrl.parse(given).resolve_paths(ConfigFile.of(info.context).beside))
+        return str(ZookeeperUrl.parse(url).resolve_paths(ConfigFile.of(info.context).beside))
 
 
 class OutputConfig(Section):
@@ -104,12 +104,12 @@ class OutputConfig(Section):
 
     def secrets(self) -> dict[str, PasswordReference]:
         """Return the references to secrets by key; one in a map has the map's name and a dot before its key."""
-        found: dict[str, PasswordReference] = {}
+        references: dict[str, PasswordReference] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            entries = {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
-            found |= {key: one for key, one in entries.items() if isinstance(one, PasswordReference)}
-        return found
+            entries = {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+            references |= {key: entry for key, entry in entries.items() if isinstance(entry, PasswordReference)}
+        return references
 
     def own_settings(self) -> dict[str, Any]:
         """Return the settings of the type, without secrets."""
@@ -124,8 +124,8 @@ class OutputConfig(Section):
         shared = {name: without_secrets(getattr(self, name)) for name in OutputConfig.model_fields}
         partition = make_partition(**self.partition.model_dump()) if self.partition else None
         group = make_group(**self.group.model_dump()) if self.group else None
-        own = {"kind": self.kind, "settings": self.own_settings(), "secrets": self.secrets()}
-        return {**shared, **own, "partition": partition, "group": group}
+        by_type = {"kind": self.kind, "settings": self.own_settings(), "secrets": self.secrets()}
+        return {**shared, **by_type, "partition": partition, "group": group}
 
     @model_validator(mode="after")
     def _require_one_division(self) -> OutputConfig:
@@ -135,44 +135,44 @@ class OutputConfig(Section):
 
     @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)
     @classmethod
-    def _parse_secrets(cls, given: Any, info: ValidationInfo) -> Any:
-        if not isinstance(given, dict):
-            return given
+    def _parse_secrets(cls, settings: Any, info: ValidationInfo) -> Any:
+        if not isinstance(settings, dict):
+            return settings
         return {
             key: parse_reference(PasswordReference, value, f"outputs: {key}", info)
             if _SECRET_KEY.search(str(key)) or (isinstance(value, str) and value.startswith("${")) else value
-            for key, value in given.items()
+            for key, value in settings.items()
         }
 
     @field_validator("format")
     @classmethod
-    def _validate_format(cls, given: str) -> str:
-        if given not in _BUILT_IN_FORMATS and not _CLASS.fullmatch(given):
+    def _validate_format(cls, format_name: str) -> str:
+        if format_name not in _BUILT_IN_FORMATS and not _CLASS.fullmatch(format_name):
             raise ValueError("must be native, debezium, avro or package.module:Class")
-        return given
+        return format_name
 
     @field_validator("tables")
     @classmethod
-    def _validate_tables(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        TableFilter(list(given))
-        return given
+    def _validate_tables(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        TableFilter(list(patterns))
+        return patterns
 
     @field_validator("columns")
     @classmethod
-    def _validate_columns(cls, given: dict[str, list[str]]) -> dict[str, list[str]]:
-        TableFilter(list(given))
-        return given
+    def _validate_columns(cls, columns: dict[str, list[str]]) -> dict[str, list[str]]:
+        TableFilter(list(columns))
+        return columns
 
 
 def without_secrets(value: Any) -> Any:
     """Return a setting; a map without its references to secrets."""
     if not isinstance(value, dict):
         return value
-    return {key: one for key, one in value.items() if not isinstance(one, PasswordReference)}
+    return {key: entry for key, entry in value.items() if not isinstance(entry, PasswordReference)}
 
 
 class JsonlOutput(OutputConfig):
-    """JSON lines in files."""
+    """Files to which an output appends JSON lines."""
 
     type: Literal["jsonl"] = Field(description="jsonl")
     path: str = Field(
@@ -181,12 +181,12 @@ class JsonlOutput(OutputConfig):
 
     @field_validator("path")
     @classmethod
-    def _resolve_path(cls, given: str, info: ValidationInfo) -> str:
-        return ConfigFile.of(info.context).beside(given)
+    def _resolve_path(cls, path: str, info: ValidationInfo) -> str:
+        return ConfigFile.of(info.context).beside(path)
 
 
 class NetworkOutput(OutputConfig):
-    """What outputs have that connect to a server."""
+    """The keys of every output that connects to a server."""
 
     tls: Tls = Field(
         "verify", description="verify: verify certificate and host name; require: encrypt only; disable: plain text."
@@ -195,8 +195,8 @@ class NetworkOutput(OutputConfig):
 
     @field_validator("tls_ca")
     @classmethod
-    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
+    def _resolve_tls_ca(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else ConfigFile.of(info.context).beside(path)
 
 
 class KafkaOutput(NetworkOutput):
@@ -235,8 +235,8 @@ class SqlOutput(NetworkOutput):
 
     @field_validator("password", mode="before")
     @classmethod
-    def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference | None:
-        return None if given is None else parse_reference(PasswordReference, given, "outputs", info)
+    def _parse_password(cls, reference: Any, info: ValidationInfo) -> PasswordReference | None:
+        return None if reference is None else parse_reference(PasswordReference, reference, "outputs", info)
 
 
 class HttpOutput(NetworkOutput):
@@ -257,7 +257,7 @@ class HttpOutput(NetworkOutput):
 
 
 class CustomOutput(OutputConfig):
-    """A class of yours."""
+    """An output that a class of the user's own implements."""
 
     class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
     settings: dict[str, Any] = Field(
@@ -266,7 +266,7 @@ class CustomOutput(OutputConfig):
 
     @property
     def kind(self) -> str:
-        """The class."""
+        """The custom class, instead of a type."""
         return self.class_
 
     def own_settings(self) -> dict[str, Any]:
@@ -275,16 +275,16 @@ class CustomOutput(OutputConfig):
 
     @field_validator("class_")
     @classmethod
-    def _validate_class(cls, given: str) -> str:
-        if not _CLASS.fullmatch(given):
+    def _validate_class(cls, class_name: str) -> str:
+        if not _CLASS.fullmatch(class_name):
             raise ValueError("must be package.module:Class")
-        return given
+        return class_name
 
 
-def _select_type(given: Any) -> str | None:
-    if not isinstance(given, dict):
-        return getattr(given, "type", "class")
-    return "class" if "class" in given else given.get("type")
+def _select_type(settings: Any) -> str | None:
+    if not isinstance(settings, dict):
+        return getattr(settings, "type", "class")
+    return "class" if "class" in settings else settings.get("type")
 
 
 #: The settings of one output, by its ``type``.

@@ -26,7 +26,7 @@ _POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "plugin": "pgou
 
 
 class SourceConfig(Section):
-    """The captured database."""
+    """The captured database and its tables, and the role that reads them."""
 
     name: str = Field(
         pattern=SOURCE_NAME,
@@ -82,36 +82,36 @@ class SourceConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_by_type(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        filled = {key: value for key, value in given.items() if value is not None or key not in _NAMED_BY_SOURCE}
-        kind, name = given.get("type"), given.get("name")
+    def _fill_by_type(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        filled = {key: value for key, value in settings.items() if value is not None or key not in _NAMED_BY_SOURCE}
+        kind, name = settings.get("type"), settings.get("name")
         if isinstance(kind, str) and kind in _DEFAULT_PORTS:
             filled.setdefault("port", _DEFAULT_PORTS[kind])
         if kind == "postgres" and isinstance(name, str):
             filled.setdefault("slot", default_server_object(name))
-            if given.get("plugin") != "wal2json":
+            if settings.get("plugin") != "wal2json":
                 filled.setdefault("publication", default_server_object(name))
         return filled
 
     @field_validator("password", mode="before")
     @classmethod
-    def _parse_password(cls, given: Any, info: ValidationInfo) -> PasswordReference:
-        return parse_reference(PasswordReference, given, "source.password", info)
+    def _parse_password(cls, reference: Any, info: ValidationInfo) -> PasswordReference:
+        return parse_reference(PasswordReference, reference, "source.password", info)
 
     @field_validator("tls_ca")
     @classmethod
-    def _resolve_tls_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
+    def _resolve_tls_ca(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else ConfigFile.of(info.context).beside(path)
 
     @field_validator("tables")
     @classmethod
-    def _validate_patterns(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        TableFilter(list(given))
-        if all(pattern.startswith("!") for pattern in given):
+    def _validate_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        TableFilter(list(patterns))
+        if all(pattern.startswith("!") for pattern in patterns):
             raise ValueError('only excludes tables: at least one pattern without "!" is required')
-        return given
+        return patterns
 
     @model_validator(mode="after")
     def _validate_for_type(self) -> SourceConfig:

@@ -13,7 +13,7 @@ SIZE = r"^[1-9][0-9]*[kmg]$"
 
 
 class ReconcileConfig(Section):
-    """Landing → events."""
+    """How reconcile turns landing into events."""
 
     max_bytes_per_trigger: str = Field(
         "256m", pattern=SIZE, description="Landing bytes per micro-batch, about."
@@ -24,7 +24,7 @@ class ReconcileConfig(Section):
 
 
 class StateConfig(Section):
-    """Events → state."""
+    """How state folds events into its tables."""
 
     parallel: int = Field(4, ge=1, le=64, description="Tables merged concurrently.")
     batches_per_step: int = Field(

@@ -46,20 +46,20 @@ class StorageConfig(Section):
 
     @field_validator("ca")
     @classmethod
-    def _resolve_ca(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else ConfigFile.of(info.context).beside(given)
+    def _resolve_ca(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else ConfigFile.of(info.context).beside(path)
 
     @field_validator("endpoint")
     @classmethod
-    def _check_endpoint(cls, given: str | None) -> str | None:
-        if given is not None and not _ENDPOINT.match(given):
+    def _check_endpoint(cls, url: str | None) -> str | None:
+        if url is not None and not _ENDPOINT.match(url):
             raise ValueError("must be https://host:port or http://host:port, without user and path")
-        return given and given.rstrip("/")
+        return url and url.rstrip("/")
 
     @field_validator("access_key", "secret_key", "session_token", mode="before")
     @classmethod
-    def _parse_secret(cls, given: Any, info: ValidationInfo) -> Reference | None:
-        return None if given is None else parse_reference(Reference, given, f"storage.{info.field_name}", info)
+    def _parse_secret(cls, reference: Any, info: ValidationInfo) -> Reference | None:
+        return None if reference is None else parse_reference(Reference, reference, f"storage.{info.field_name}", info)
 
     @model_validator(mode="after")
     def _require_pairs(self) -> StorageConfig:
@@ -72,16 +72,16 @@ class StorageConfig(Section):
         return self
 
 
-def resolve_warehouse(given: str, storage: StorageConfig, file: ConfigFile) -> str:
+def resolve_warehouse(warehouse: str, storage: StorageConfig, file: ConfigFile) -> str:
     """Return the warehouse as an absolute path, a URL, or a location on S3 with its storage.
 
     Raises ValueError for what is neither a path nor a URL.
     """
-    scheme, _, rest = given.partition(":")
+    scheme, _, rest = warehouse.partition(":")
     if scheme in (*S3_SCHEMES, "s3n") and rest.startswith("//"):
-        if not _S3_URL.match(given):
+        if not _S3_URL.match(warehouse):
             raise ValueError("must be s3://bucket/prefix; names in the prefix are of letters, digits, _ - . and =")
-        return Location(given, Storage(**{name: getattr(storage, name) for name in StorageConfig.model_fields}))
+        return Location(warehouse, Storage(**{name: getattr(storage, name) for name in StorageConfig.model_fields}))
     if rest and not rest.startswith("//") and _URL_SCHEME.fullmatch(scheme):
         raise ValueError("must be a path, or a URL with // after its colon")
-    return given if "://" in given else file.beside(given)
+    return warehouse if "://" in warehouse else file.beside(warehouse)

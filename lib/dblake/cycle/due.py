@@ -19,7 +19,7 @@ def is_check_due(paths: Paths, every_seconds: float | None, *, has_user_suites: 
     """
     latest = read_latest_check(paths)
     failed = latest is not None and not latest.passed
-    if not ((retry and failed) or _is_older(latest.at if latest else None, every_seconds)):
+    if not ((retry and failed) or _is_older(latest.began_at if latest else None, every_seconds)):
         return False
     return has_user_suites or has_unchecked_data(paths)
 
@@ -33,7 +33,7 @@ def is_maintenance_due(paths: Paths, every_seconds: float | None) -> bool:
     return (latest is None or latest.passed) and _is_older(last_maintained(paths), every_seconds)
 
 
-def _is_older(at: datetime | None, seconds: float | None) -> bool:
+def _is_older(newest: datetime | None, seconds: float | None) -> bool:
     if seconds is None:
         return False
-    return at is None or datetime.now(UTC) - at >= timedelta(seconds=seconds)
+    return newest is None or datetime.now(UTC) - newest >= timedelta(seconds=seconds)

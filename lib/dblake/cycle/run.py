@@ -1,8 +1,8 @@
 """Landing → events → state, then check and maintain when due: in one process, with one Spark session at most.
 
 Place: ``jobs.run`` calls it; each step is its package's own runner, and equals the job of that name. Guarantee: a step
-starts only if the Delta logs show work for it, so a run with nothing to do starts no JVM; a run that was killed is
-completed by the next one, as each step is.
+starts only if the Delta logs show work for it, so a run with nothing to do starts no JVM. If a run is killed, the next
+one completes each of its steps.
 
 ``run_once`` is bounded by what had landed when it began, and ends with the first step's error. ``run_until`` reconciles
 and folds in one thread, and checks and maintains in a second one, so that replication does not wait for them. There a

@@ -1,8 +1,12 @@
 """Masks: masking rules applied to schemas, and what a masked table may land.
 
-Guarantees: a masked column has a text type in the landed schema, or is missing from it; a column is masked equally
-whichever way its value arrives, because a rule sees only canonical text; NULL stays NULL; a table that may hold masked
-values under another column name is rejected by name instead of landed. Rewriting rows is left to ``rows``.
+Guarantees:
+
+- In the landed schema a masked column has a text type, or is missing.
+- A rule sees only canonical text, so the mask of a value does not depend on the way the value arrives. NULL stays NULL.
+- A table that may hold masked values under another column name does not land: it is rejected by name.
+
+Rewriting rows is left to ``rows``.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _FINGERPRINT_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """The masking of one table: ``schema`` is the landed one, ``rules`` are those of the columns it has."""
+    """The masking of one table: ``schema`` is what lands; ``rules`` has the rule of each masked column."""
 
     schema: TableSchema
     rules: Mapping[str, Rule]
@@ -97,10 +101,10 @@ class Masks:
 
     def _require_unambiguous(self, schema: TableSchema, rules: Mapping[str, Rule]) -> None:
         missing = [quote_part(name) for name in rules if name not in schema.names]
-        known = (self._columns or {}).get(schema.table, frozenset[str]())
+        initial_columns = (self._columns or {}).get(schema.table, frozenset[str]())
         # A masked column may be missing if every other column existed at the start: it is not added yet, or dropped.
         # A column that did not exist may hold the masked values under another name.
-        if missing and not known.issuperset(schema.names):
+        if missing and not initial_columns.issuperset(schema.names):
             raise Unsupported(
                 f"table {schema.table} lacks {abbreviated(missing)}, which `mask` names, and has columns that did not"
                 " exist when capture started: one of them may hold the values to be masked",

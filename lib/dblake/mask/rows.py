@@ -108,13 +108,13 @@ def _masked_images(
     ``undecoded`` names, for each row, the columns whose value the decoder could not turn into text.
     """
     rules, mask_value = masking.rules, masking.mask_value
-    at = 0
+    row_index = 0
     for image in column.chunks:
         ends, valid = image.offsets.to_pylist(), image.is_valid().to_pylist()
         names, values = image.keys.to_pylist(), image.items.to_pylist()
         for number, has_image in enumerate(valid):
-            as_hex, row = undecoded[at], _Row()
-            at += 1
+            as_hex, row = undecoded[row_index], _Row()
+            row_index += 1
             if not has_image:
                 yield None
                 continue

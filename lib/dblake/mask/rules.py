@@ -1,7 +1,7 @@
-"""Masking rules as configured: which columns of which tables are dropped, hashed or truncated.
+"""Masking rules as configured: the columns that are dropped, hashed or truncated, by table pattern.
 
-Guarantee: values only; nothing here needs a database or a cipher, so every job can import it. Applying the rules to
-schemas is left to ``masks``, to rows ``rows``.
+Guarantee: values only; nothing here needs a database or a cipher, so every job can import it. ``masks`` applies the
+rules to schemas, ``rows`` to rows.
 """
 
 from __future__ import annotations

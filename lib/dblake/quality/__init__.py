@@ -1,8 +1,8 @@
 """Validate the tables of a source: invariants of landing, window ledger, events and state, and the user's own suites.
 
 Place: off the data path; it only reads what the jobs have written. ``landing``, ``events``, ``windows`` and ``state``
-define the invariants, ``user_suite`` reads the users' suites, ``selection`` decides which rows a run covers,
-``validation`` evaluates suites with great-expectations, which no other module imports, and ``run`` composes them.
+define the invariants, ``user_suite`` reads the users' suites, ``selection`` decides which rows a run covers, and
+``run`` composes them. ``validation`` evaluates suites with great-expectations, which no other module imports.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Invariants of events: unique positions, batches in order, whole images, known schemas.
 
 Place: between events and ``quality.run``. Reduces events to two frames: ``summarize_order`` has one row per batch,
-``evaluate_events`` one row per event, without its values. Landing takes the log in order, and a dumped row has the
-position of its chunk's high watermark, in the batch that holds that watermark; so every event of a batch comes after
-all events of the batches before it. Which batches to read is the caller's decision.
+``evaluate_events`` one row per event, without its values. Landing takes the log in order. A dumped row has the
+position of its chunk's high watermark, in the batch that holds that watermark. So every event of a batch comes after
+all events of the batches before it. The caller decides which batches to read.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def build_schema_facts(spark: SparkSession, schemas: Mapping[str, Sequence[Table
 def summarize_order(events: DataFrame) -> DataFrame:
     """Return one row per batch: batch, and position_fell (boolean).
 
-    Requires: batch, incarnation, lsn, seq, origin. The first batch has no predecessor, so the caller adds one batch
-    before those to check.
+    Requires: batch, incarnation, lsn, seq, origin. The first batch has no predecessor, so the caller adds the batch
+    before the first one to check.
     """
     position, transaction = F.struct(*POSITION), F.struct(*POSITION[:2])
     is_log = F.col(ORIGIN) == LOG

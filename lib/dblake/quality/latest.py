@@ -12,7 +12,7 @@ _FAILURE_COLUMNS = ("suite", "table", "expectation", "column", "unexpected", "fa
 
 
 def read_newest_check(paths: Paths) -> dict[str, Any] | None:
-    """Return when the newest run ran, how many expectations it evaluated, and those that failed; None before any."""
+    """Return the newest run's time, its number of expectations, and the failed ones; None before the first run."""
     rows = query_rows(
         paths.check_results,
         "SELECT checked_at, suite, \"table\", expectation, \"column\", success, unexpected, fault FROM t "

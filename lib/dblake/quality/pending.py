@@ -26,7 +26,7 @@ Bounds = dict[tuple[str, str], int]
 class LatestCheck:
     """The newest run of ``check``: when it began, and whether all its expectations passed."""
 
-    at: datetime
+    began_at: datetime
     passed: bool
 
 

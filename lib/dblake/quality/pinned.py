@@ -1,7 +1,7 @@
 """Open a table for the suites at its newest version: a little one in this process, any other through Spark.
 
-Place: below ``quality.selection``. Guarantee: the rows are those of one version, whichever way they are read. Spark
-needs a second of work to open a Delta table, more than a little table's suites take to evaluate.
+Place: below ``quality.selection``. Guarantee: all rows belong to one version of the table, whichever way they are read.
+Spark needs a second of work to open a Delta table, more than a little table's suites take to evaluate.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 _DESCRIPTION = "says"
 """The column that holds an expectation's description, in the table and in ``check --json``."""
 
-#: ``evaluated`` counts the rows evaluated, ``unexpected`` those that violate the expectation; both are NULL where
+#: ``evaluated`` counts the rows evaluated, ``unexpected`` the rows that violate the expectation; both are NULL where
 #: counts make no sense. ``fault`` is the reason why an expectation could not be evaluated; ``since`` and ``upto`` are
 #: the suite's.
 RESULTS = StructType([
@@ -55,12 +55,12 @@ class Outcome:
 
     def __str__(self) -> str:
         """Return table, expectation, column and counts, for a message."""
-        place = f"{self.table}: {self.expectation}" + (f"({self.column})" if self.column else "")
+        subject = f"{self.table}: {self.expectation}" + (f"({self.column})" if self.column else "")
         if self.fault:
-            return f"{place} cannot be evaluated: {self.fault}"
+            return f"{subject} cannot be evaluated: {self.fault}"
         if self.unexpected is None:
-            return place
-        return f"{place}: {self.unexpected}" + ("" if self.evaluated is None else f" of {self.evaluated}")
+            return subject
+        return f"{subject}: {self.unexpected}" + ("" if self.evaluated is None else f" of {self.evaluated}")
 
     def as_columns(self) -> dict[str, object]:
         """Return the values by RESULTS' column names, without run_id and checked_at."""
@@ -73,5 +73,5 @@ class Outcome:
 
 
 def select_failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with wrong rows; those that could not be evaluated are not among them."""
+    """Return the outcomes with wrong rows, without the expectations that could not be evaluated."""
     return [outcome for outcome in outcomes if not outcome.success and outcome.fault is None]

@@ -1,8 +1,8 @@
 """Run ``check``: evaluate the suites, store their results, build the pages.
 
-Place: ``jobs.check`` calls it; ``quality.selection`` decides which suites cover which rows. Guarantee: results are
-stored before the caller can report them, and every row of a suite is read before its expectations are evaluated, so a
-table that cannot be read raises Spark's own error. What to do about a failed expectation is left to the caller.
+Place: ``jobs.check`` calls it; ``quality.selection`` decides which suites cover which rows. Guarantees: results are
+stored before the caller can report them. Every row of a suite is read before its expectations are evaluated, so a table
+that cannot be read raises Spark's own error. The reaction to a failed expectation is left to the caller.
 """
 
 from __future__ import annotations
@@ -79,5 +79,5 @@ def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[Out
 
 def _collect_small(rows: DataFrame) -> pd.DataFrame | None:
     """Return the rows with whole numbers as such also beside NULLs; None if there are more than _SMALL_ROWS."""
-    found = rows.limit(_SMALL_ROWS + 1).toArrow()
-    return None if len(found) > _SMALL_ROWS else found.to_pandas(integer_object_nulls=True)
+    sample = rows.limit(_SMALL_ROWS + 1).toArrow()
+    return None if len(sample) > _SMALL_ROWS else sample.to_pandas(integer_object_nulls=True)

@@ -1,8 +1,8 @@
 """Invariants of a state table: one row per key, no row newer than events, NULL only where it is allowed or explained.
 
-Place: between state and ``quality.run``. Reduces a state table to one row per row, without its values: a column that
-must not be NULL becomes true where it has a value or an explanation, and NULL elsewhere. Whether state is what its
-events fold to is left to a comparison with the source.
+Place: between state and ``quality.run``. Reduces a state table to one row per row, without its values. A column that
+must not be NULL becomes true where it has a value or an explanation, and NULL elsewhere. ``verify`` compares state with
+the source: whether state is what its events fold to is not checked here.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class UserSuite:
         return f"{USER_SUITE_PREFIX}{self.file.name}"
 
     def require_columns(self, columns: Collection[str]) -> None:
-        """Raise ConfigError if an expectation names a column that is not among those of the table's view."""
+        """Raise ConfigError if an expectation names a column that the table's view does not have."""
         existing = {name.lower() for name in columns}
         missing = [
             f"{_describe(index, e.type)}: {self.table} has no column {name}"
@@ -67,7 +67,7 @@ def read_suite(file: Path) -> UserSuite:
     """Read one suite file. Raises ConfigError with all faults of a file that is not a valid suite."""
     document = _read_document(file)
     faults: list[str] = []
-    expectations = [_parse_expectation(index, given, faults) for index, given in enumerate(document["expectations"])]
+    expectations = [_parse_expectation(index, member, faults) for index, member in enumerate(document["expectations"])]
     meta = document.get("meta")
     table = meta.get("table", file.stem) if isinstance(meta, dict) else file.stem
     try:
@@ -104,28 +104,28 @@ def _read_document(file: Path) -> dict[str, Any]:
     return document
 
 
-def _parse_expectation(index: int, given: Any, faults: list[str]) -> Expectation | None:
+def _parse_expectation(index: int, member: Any, faults: list[str]) -> Expectation | None:
     """Return one expectation; append its fault to ``faults`` and return None if it is not valid."""
-    if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+    if not isinstance(member, dict) or not isinstance(member.get("type"), str):
         faults.append(f"{_describe(index)} has no type")
         return None
-    place, kwargs = _describe(index, given["type"]), given.get("kwargs", {})
+    subject, kwargs = _describe(index, member["type"]), member.get("kwargs", {})
     if not isinstance(kwargs, dict):
-        faults.append(f"{place}: kwargs is not an object")
+        faults.append(f"{subject}: kwargs is not an object")
         return None
-    unknown = sorted(given.keys() - _MEMBERS)
+    unknown = sorted(member.keys() - _MEMBERS)
     if unknown:
-        faults.append(f"{place}: unknown members: {', '.join(unknown)}")
+        faults.append(f"{subject}: unknown members: {', '.join(unknown)}")
         return None
     if any(isinstance(value, dict) and _PARAMETER in value for value in kwargs.values()):
-        faults.append(f"{place}: parameters are not supported, write the value itself")
+        faults.append(f"{subject}: parameters are not supported, write the value itself")
         return None
-    extra = {name: given[name] for name in _EXTRA_MEMBERS if given.get(name)}
-    expectation = Expectation(given["type"], kwargs, given.get("description") or "", extra=extra)
+    extra = {name: member[name] for name in _EXTRA_MEMBERS if member.get(name)}
+    expectation = Expectation(member["type"], kwargs, member.get("description") or "", extra=extra)
     expectation = replace(expectation, column=", ".join(_columns_of(expectation)) or None)
     fault = find_fault(expectation)
     if fault:
-        faults.append(f"{place}: {fault}")
+        faults.append(f"{subject}: {fault}")
         return None
     return expectation
 

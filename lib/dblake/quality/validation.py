@@ -1,8 +1,8 @@
 """Evaluate suites with great-expectations and build its HTML pages; the only module that imports it.
 
 Place: between ``quality.run`` and ``quality.results``. Guarantee: outcomes and pages hold counts and no value of any
-row. Expectations are evaluated for counts only; of their results only numbers that are known to be counts are kept, and
-of an exception, whose message may quote values, only its error condition. The context is in memory and leaves no files.
+row. Expectations are evaluated for counts only. Of a result, only the numbers that are counts are kept. Of an exception
+only the error condition is kept: the message may quote values. The context is in memory and leaves no files.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def _to_configuration(expectation: Expectation, meta: Mapping[str, Any]) -> Expe
 
 def _without_values(result: ExpectationValidationResult) -> ExpectationValidationResult:
     """Reduce a result, in place, to counts and the error condition."""
-    given, kind = result.result or {}, result.expectation_config.type
-    counts = {name: given[name] for name in (*_COUNTS, *_PERCENTAGES) if isinstance(given.get(name), (int, float))}
-    if isinstance(given.get("observed_value"), int) and kind.startswith((_ROW_COUNT_PREFIX, _UNEXPECTED_ROWS)):
-        counts["observed_value"] = given["observed_value"]
+    figures, kind = result.result or {}, result.expectation_config.type
+    counts = {name: figures[name] for name in (*_COUNTS, *_PERCENTAGES) if isinstance(figures.get(name), (int, float))}
+    if isinstance(figures.get("observed_value"), int) and kind.startswith((_ROW_COUNT_PREFIX, _UNEXPECTED_ROWS)):
+        counts["observed_value"] = figures["observed_value"]
     result.result = counts
     condition = _error_condition(result.exception_info)
     result.exception_info = {"raised_exception": condition is not None, "exception_message": condition,

@@ -69,10 +69,10 @@ def evaluate_watermarks(landing: DataFrame, ledger: DataFrame, since: int, upto:
 def evaluate_ledger(ledger: DataFrame, events: DataFrame, since: int, upto: int, *, consolidated: int) -> DataFrame:
     """Return one row per entry of the ledger after batch ``since`` up to ``upto``, which events have reached.
 
-    Maintenance may have removed events of batches up to ``consolidated``, so the counts in events are NULL for those.
+    Maintenance may have removed events of batches up to ``consolidated``, so the counts in events are NULL there.
 
-    Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: batch and those of
-    ``reconcile.ledger.count_written``. Returns: batch, chunk_id, table, lease_epoch, status, the ledger's row counts,
+    Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: batch and the columns that
+    ``reconcile.ledger.count_written`` requires. Returns: batch, chunk_id, table, lease_epoch, status, the row counts,
     rows_accounted, reads_in_events, fills_in_events, removals_in_events, and the booleans unexplained, nameless,
     inverted.
     """
