@@ -21,20 +21,20 @@ from dblake.decode.payloads import Bytes, Index, Payloads
 
 
 class Column(NamedTuple):
-    """One column of some rows."""
+    """One column of some rows: the raw cells, and their text."""
 
     cells: Cells
     text: Text
 
 
 def read_columns(
-    payloads: Payloads, data: Bytes, image: Image, present: Sequence[int], rows: RowOffsets, at: Index,
-    before: Mapping[int, Column],
+    payloads: Payloads, data: Bytes, image: Image, present: Sequence[int], rows: RowOffsets, offsets: Index,
+    before_columns: Mapping[int, Column],
 ) -> dict[int, Column]:
-    """Return the columns of one image, by number; ``before`` has those of the before image."""
+    """Return the columns of the images at ``offsets``, by number; ``before_columns`` are the before images' columns."""
     out = {}
-    for number, column, cells in zip(present, image.columns, image.cells(data, at), strict=True):
-        text = _read_text(column, cells, before.get(number))
+    for number, column, cells in zip(present, image.columns, image.cells(data, offsets), strict=True):
+        text = _read_text(column, cells, before_columns.get(number))
         if text.wrong is not None:
             name = payloads.schema.names[number]
             payloads.reject(text.wrong, f"column {name} has a value that is not one of its type", rows=rows.event)
@@ -42,16 +42,16 @@ def read_columns(
     return out
 
 
-def _read_text(column: Storage, cells: Cells, before: Column | None) -> Text:
-    """Return a column as text. Most updates change few columns, so unchanged cells reuse the text of ``before``."""
-    if before is None or column.is_variable:
+def _read_text(column: Storage, cells: Cells, before_image: Column | None) -> Text:
+    """Return a column as text. Most updates change few columns, so unchanged cells reuse the before image's text."""
+    if before_image is None or column.is_variable:
         return column.read(cells)
-    changed = np.flatnonzero(~cells.equal(before.cells, column.width))
+    changed = np.flatnonzero(~cells.equal(before_image.cells, column.width))
     if len(changed) == 0:
-        return before.text
+        return before_image.text
     if len(changed) > len(cells) // 2:
         return column.read(cells)
-    return before.text.replace_rows(changed, column.read(cells.take(changed)))
+    return before_image.text.replace_rows(changed, column.read(cells.take(changed)))
 
 
 def join_columns(names: tuple[str, ...], columns: dict[int, Column], rows: int) -> Grid:

@@ -1,4 +1,4 @@
-"""Rows events of one schema, grouped: those of a group are of one class and have the same columns in each image.
+"""Group the rows events of one schema: a group's events are of one class and have the same columns in each image.
 
 Place: below ``binlog_rows``, which decodes a group at a time. Promises that an event that is cut short, of another type
 or of another number of columns is rejected. Layout: MySQL's source, ``Rows_event``.
@@ -36,11 +36,11 @@ class EventGroup(NamedTuple):
     kind: int
     present: tuple[Mask, ...]
     events: Index
-    at: Index
+    row_starts: Index
 
     def slice(self, start: int, end: int) -> EventGroup:
-        """Return some of the events."""
-        return self._replace(events=self.events[start:end], at=self.at[start:end])
+        """Return the events with the numbers from ``start`` up to ``end``."""
+        return self._replace(events=self.events[start:end], row_starts=self.row_starts[start:end])
 
 
 def group_events(payloads: Payloads, data: Bytes) -> Iterator[EventGroup]:
@@ -52,18 +52,18 @@ def group_events(payloads: Payloads, data: Bytes) -> Iterator[EventGroup]:
     type_ = data[starts + TYPE_OFFSET]
     kinds = _CLASSES[type_]
     payloads.reject(kinds < 0, "the event is no write, update or delete rows event")
-    at = starts + HEADER_BYTES + ROWS_HEADER_BYTES
-    at = at + np.where(type_ >= FIRST_ROWS_V2, data[at] | data[at + 1].astype(np.int64) << 8, 0)
-    begin = at + counted + bitmap * np.where(kinds == UPDATE, 2, 1)
+    body = starts + HEADER_BYTES + ROWS_HEADER_BYTES
+    body = body + np.where(type_ >= FIRST_ROWS_V2, data[body] | data[body + 1].astype(np.int64) << 8, 0)
+    begin = body + counted + bitmap * np.where(kinds == UPDATE, 2, 1)
     payloads.reject(begin > payloads.ends, "the event is cut short")
-    counts = data[at].astype(np.int64) if counted == 1 else data[at + 1] | data[at + 2].astype(np.int64) << 8
+    counts = data[body].astype(np.int64) if counted == 1 else data[body + 1] | data[body + 2].astype(np.int64) << 8
     payloads.reject_miscounted(counts, columns, "the event", "columns")
     for kind in (WRITE, UPDATE, DELETE):
         events = np.flatnonzero(kinds == kind)
         if len(events) == 0:
             continue
         images = 2 if kind == UPDATE else 1
-        maps = data[(at[events] + counted)[:, None] + np.arange(images * bitmap)]
+        maps = data[(body[events] + counted)[:, None] + np.arange(images * bitmap)]
         for same in _group_equal(maps):
             bits = np.unpackbits(maps[same[0]].reshape(images, bitmap), axis=1, bitorder="little")[:, :columns]
             yield EventGroup(kind, tuple(bits.astype(np.bool_)), events[same], begin[events[same]])

@@ -1,8 +1,8 @@
 """The layout of a row's image in a rows event: where its values are, for many rows in one step.
 
-Place: below ``binlog_walk``, which finds the rows, and ``binlog_rows``, which reads their columns. To keep a step of
-the walk short, the end of an image is found from null bitmaps and the lengths of values that have one; the width of the
-columns between comes from a table by bitmap byte. An offset may be past the data: the caller checks it.
+Place: below ``binlog_walk``, which finds the rows, and ``binlog_rows``, which reads their columns. A step of the walk
+must be short, so an image's end follows from its null bitmap and the lengths of its variable values alone. A table by
+bitmap byte has the total width of the fixed columns between them. An offset may be past the data: the caller checks it.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ class Image:
             steps.append(_Step(_widths(columns, run), None, 0))
         return cls(columns, (len(columns) + 7) // 8, steps)
 
-    def end_offsets(self, data: Bytes, at: Index) -> Index:
+    def end_offsets(self, data: Bytes, offsets: Index) -> Index:
         """Return the ends of the images that begin at some offsets; may be past the data."""
-        bits = [data.take(at + byte, mode="clip") for byte in range(self.bitmap)]
-        at = at + self.bitmap
+        bits = [data.take(offsets + byte, mode="clip") for byte in range(self.bitmap)]
+        offsets = offsets + self.bitmap
         for step in self.steps:
             for byte, widths in step.widths:
-                at = at + widths[bits[byte]]
+                offsets = offsets + widths[bits[byte]]
             if step.column is not None:
                 sent = (bits[step.column >> 3] >> (step.column & 7) & 1) == 0
-                at = at + (step.prefix + _read_lengths(data, at, step.prefix)) * sent
-        return at
+                offsets = offsets + (step.prefix + _read_lengths(data, offsets, step.prefix)) * sent
+        return offsets
 
-    def cells(self, data: Bytes, at: Index) -> Iterator[Cells]:
+    def cells(self, data: Bytes, offsets: Index) -> Iterator[Cells]:
         """Yield every column of the images that begin at some offsets."""
-        bits = [data.take(at + byte, mode="clip") for byte in range(self.bitmap)]
-        at = at + self.bitmap
+        bits = [data.take(offsets + byte, mode="clip") for byte in range(self.bitmap)]
+        offsets = offsets + self.bitmap
         for number, column in enumerate(self.columns):
             null = (bits[number >> 3] >> (number & 7) & 1) != 0
             length: Index | int = column.width
             if column.is_variable:
-                length = _read_lengths(data, at, column.width)
-                at = at + column.width * ~null
+                length = _read_lengths(data, offsets, column.width)
+                offsets = offsets + column.width * ~null
             lengths = length * ~null
-            yield Cells(data, at, lengths, null)
-            at = at + lengths
+            yield Cells(data, offsets, lengths, null)
+            offsets = offsets + lengths
 
 
 def _widths(columns: Sequence[Storage], run: Sequence[int]) -> list[tuple[int, Index]]:
@@ -90,9 +90,9 @@ def _widths(columns: Sequence[Storage], run: Sequence[int]) -> list[tuple[int, I
     return list(out.items())
 
 
-def _read_lengths(data: Bytes, at: Index, width: int) -> Index:
+def _read_lengths(data: Bytes, offsets: Index, width: int) -> Index:
     """Return the little-endian lengths at some offsets."""
-    out = data.take(at, mode="clip").astype(np.int64)
+    out = data.take(offsets, mode="clip").astype(np.int64)
     for byte in range(1, width):
-        out |= data.take(at + byte, mode="clip").astype(np.int64) << 8 * byte
+        out |= data.take(offsets + byte, mode="clip").astype(np.int64) << 8 * byte
     return out

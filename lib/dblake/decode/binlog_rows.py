@@ -1,10 +1,13 @@
-"""Decodes MySQL's and MariaDB's binlog rows events to changes.
+"""Decode MySQL's and MariaDB's binlog rows events to changes.
 
-Called by ``batch`` for landing rows of kind ``row``. An event holds rows back to back that can only be read from the
-front, so all events of a run are read in lockstep: first the offset of each row, one row of every event at a time
-(``binlog_walk``); then column by column over all rows (``binlog_cells``). Promises that an event is either decoded to
-its last byte or rejected, and that a column the server did not send is absent, never NULL; a column that an update left
-out has the value of its before image. Layout: MySQL's source, ``Rows_event``; types are left to ``binlog_columns``.
+Called by ``batch`` for landing rows of kind ``row``. An event holds rows back to back, which can only be read from the
+front, so all events of a run are read in lockstep. ``binlog_walk`` finds the offset of each row, one row of every event
+at a time; then ``binlog_cells`` reads one column after another, over all rows.
+
+Guarantees: an event is decoded to its last byte or rejected. A column that the server did not send is absent, never
+NULL. A column that an update left out has the value of its before image.
+
+Layout: MySQL's source, ``Rows_event``; types are left to ``binlog_columns``.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
 
 def _decode_group(payloads: Payloads, data: Bytes, columns: Sequence[Storage], group: EventGroup) -> Iterator[Changes]:
     images = [Image.of([columns[c] for c in np.flatnonzero(present).tolist()]) for present in group.present]
-    rows = find_rows(payloads, data, group.events, group.at, images)
+    rows = find_rows(payloads, data, group.events, group.row_starts, images)
     for start in range(0, len(rows.event), _BLOCK_ROWS):
         yield from _changes(payloads, data, group, images, rows.slice(start, start + _BLOCK_ROWS))
 
@@ -53,9 +56,9 @@ def _changes(
 ) -> list[Changes]:
     names = payloads.schema.names
     read: list[dict[int, Column]] = []
-    for image, present, at in zip(images, group.present, rows.starts, strict=True):
+    for image, present, offsets in zip(images, group.present, rows.starts, strict=True):
         columns = np.flatnonzero(present).tolist()
-        read.append(read_columns(payloads, data, image, columns, rows, at, read[0] if read else {}))
+        read.append(read_columns(payloads, data, image, columns, rows, offsets, read[0] if read else {}))
     none = Images(np.zeros(0, np.int64), Grid(names, pa.array([], pa.string()), np.zeros((0, len(names)), np.bool_)),
                   np.zeros(0, np.bool_), np.zeros(0, np.int64), np.zeros(0, np.bool_))
     count = len(rows.event)

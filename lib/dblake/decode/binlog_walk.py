@@ -1,8 +1,8 @@
-"""Finds the rows of rows events.
+"""Find the rows of rows events.
 
-Called by ``binlog_rows``. A row's length is known only once it has been read, and rows follow one another, so all
-events are walked together: the first row of each, then the second of those that have one, and so on. Promises that a
-cursor which leaves its event is detected. What a row consists of is left to ``binlog_image``.
+Called by ``binlog_rows``. A row's length is known only once it has been read, and rows follow one another. So all
+events are walked together: the first row of each event, then the second row of each event that has two, and so on.
+Guarantee: a cursor that leaves its event is detected. The layout of a row is left to ``binlog_image``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class RowOffsets:
     last: Mask
 
     def slice(self, start: int, end: int) -> RowOffsets:
-        """Return some of the rows."""
+        """Return the rows with the numbers from ``start`` up to ``end``."""
         rows = slice(start, end)
         return RowOffsets([s[rows] for s in self.starts], self.event[rows], self.number[rows], self.last[rows])
 
 
-def find_rows(payloads: Payloads, data: Bytes, events: Index, at: Index, images: Sequence[Image]) -> RowOffsets:
+def find_rows(payloads: Payloads, data: Bytes, events: Index, row_starts: Index, images: Sequence[Image]) -> RowOffsets:
     """Return all rows of some events. Raises ReconcileError for an event that does not end where a row does."""
     ends = payloads.ends[events]
-    which, cursor = np.flatnonzero(at < ends), at[at < ends]
+    which, cursor = np.flatnonzero(row_starts < ends), row_starts[row_starts < ends]
     starts: list[list[Index]] = [[] for _ in images]
     rows: list[Index] = []
     if not any(image.bitmap for image in images):
-        payloads.reject(at < ends, "the event has rows without columns", rows=events)
+        payloads.reject(row_starts < ends, "the event has rows without columns", rows=events)
     while len(which):
         if len(rows) == MAX_ROWS:
             payloads.reject(cursor > 0, f"the event has more than {MAX_ROWS} rows", rows=events[which])

@@ -1,8 +1,10 @@
 r"""The columns of decoded rows, the same for all payload formats.
 
-``key``, ``before`` and ``after`` are maps from column name to the source's own canonical text. **A column that is
-absent was not sent; a column whose value is null is NULL.** ``op`` is ``c`` create, ``u`` update, ``d`` delete,
-``t`` truncate, or ``r`` for a row that a chunk read. An update that changes the key becomes ``d`` of the old key at
+``key``, ``before`` and ``after`` map column names to the source's own canonical text. **A column that is absent was not
+sent; a column whose value is null is NULL.**
+
+``op`` is ``c`` create, ``u`` update, ``d`` delete, ``t`` truncate, or ``r`` for a row that a chunk read. An update that
+changes the key becomes ``d`` of the old key at
 ``seq`` and ``c`` of the new one at ``seq + 1``. ``partial`` is true where ``after`` lacks columns of the schema.
 ``undecoded`` names the columns whose bytes are not valid text: their values are ``\x`` and hex digits.
 """

@@ -1,4 +1,4 @@
-r"""Decodes PostgreSQL's COPY text, one line per chunk row, to rows read.
+r"""Decode PostgreSQL's COPY text, one line per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. Tabs and newlines inside values are escaped, so the offsets of
 all tabs, as a matrix, bound the values. Promises the same text for a value as pgoutput sends for it. Layout: PostgreSQL
@@ -28,10 +28,10 @@ for _letter, _byte in zip(b"bfnrtv\\", b"\b\f\n\r\t\v\\", strict=True):
 
 def decode(payloads: Payloads) -> Sequence[Changes]:
     """Return the rows that chunks of one schema read. Raises ReconcileError."""
-    wanted = payloads.wanted
-    names = tuple(payloads.schema.names[column] for column in wanted)
+    column_numbers = payloads.columns_to_decode
+    names = tuple(payloads.schema.names[column] for column in column_numbers)
     cells, null = _find_cells(payloads)
-    cells, null = cells[:, wanted], null[:, wanted]
+    cells, null = cells[:, column_numbers], null[:, column_numbers]
     data, bounds = _unescape(payloads, cells)
     raw = take(spans(data, bounds), 2 * np.arange(null.size))
     grid = Grid.of(names, with_nulls(raw, null.ravel()), np.ones(null.shape, np.bool_))

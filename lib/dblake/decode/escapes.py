@@ -1,7 +1,7 @@
-"""Resolves backslash escapes over a whole buffer, for the formats that have them.
+"""Resolve backslash escapes over a whole buffer, for the formats that have them.
 
-Which letters may follow a backslash, and what they mean, is left to the formats; here only which backslashes begin an
-escape, and the buffer without the bytes to be removed.
+This module finds the backslashes that begin an escape, and removes bytes from the buffer. Which letters may follow a
+backslash, and their meaning, is left to the formats.
 """
 
 from __future__ import annotations

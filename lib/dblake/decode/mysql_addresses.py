@@ -1,4 +1,4 @@
-"""Reads MariaDB's UUIDs and network addresses from the binlog as text.
+"""Read MariaDB's UUIDs and network addresses from the binlog as text.
 
 Called by ``binlog_columns``, beside ``mysql_numbers``. Promises the text that the server prints.
 """
@@ -49,8 +49,8 @@ def _ipv6(value: bytes) -> str:
     zeros = max((len(list(run)) for zero, run in groupby(words, key=lambda word: word == 0) if zero), default=0)
     if not zeros:
         return ":".join(f"{word:x}" for word in words)
-    start = next(at for at in range(8) if words[at : at + zeros] == (0,) * zeros)
+    start = next(index for index in range(8) if words[index : index + zeros] == (0,) * zeros)
     if start == 0 and (zeros == 6 or (zeros == 5 and words[5] == 0xFFFF)):
         return ("::" if zeros == 6 else "::ffff:") + _ipv4(value[12:])
-    before, behind = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + zeros :]))
-    return f"{before}::{behind}"
+    head, tail = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + zeros :]))
+    return f"{head}::{tail}"

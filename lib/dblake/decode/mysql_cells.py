@@ -42,9 +42,9 @@ class Cells:
     def equal(self, other: Cells, width: int) -> Mask:
         """Return where cells of ``width`` bytes hold the same bytes as another column's, or both are NULL."""
         same: Mask = self.null == other.null
-        for at in range(0, width, 8):
-            size = min(width - at, 8)
-            same &= (self.big(at, size) == other.big(at, size)) | self.null
+        for offset in range(0, width, 8):
+            size = min(width - offset, 8)
+            same &= (self.big(offset, size) == other.big(offset, size)) | self.null
         return same
 
     def raw(self) -> pa.BinaryArray:
@@ -59,9 +59,9 @@ class Cells:
         words = np.ndarray((len(self.data) - 7,), "<u8", self.data, 0, (1,))
         return words[self.start] & np.uint64((1 << 8 * width) - 1)
 
-    def big(self, at: int, width: int) -> Index:
-        """Return ``width`` bytes (up to 8) from byte ``at`` of every cell as a big-endian number; of 8, its bits."""
+    def big(self, offset: int, width: int) -> Index:
+        """Return the big-endian number in ``width`` bytes (up to 8) from ``offset`` of every cell; of 8, its bits."""
         words = np.ndarray((len(self.data) - 7,), ">u8", self.data, 0, (1,))
-        offsets = np.minimum(self.start + at, len(words) - 1) if at else self.start
+        offsets = np.minimum(self.start + offset, len(words) - 1) if offset else self.start
         bits = words[offsets].astype(np.uint64) >> np.uint64(64 - 8 * width)
         return bits.view(np.int64)

@@ -1,4 +1,4 @@
-"""Decodes MySQL's binary JSON to the text that the server prints for it.
+"""Decode MySQL's binary JSON to the text that the server prints for it.
 
 Called by ``binlog_columns`` for ``json``; chunks have the server's own text. Promises the same text, key for key in
 stored order, with the values of ``mysql_json_values``. Decodes one value at a time, each distinct value once: a tree
@@ -49,19 +49,19 @@ def text_of(document: bytes) -> str:
     return "".join(out) or _LITERALS[0]
 
 
-def _append_value(kind: int, data: bytes, at: int, out: list[str]) -> None:
+def _append_value(kind: int, data: bytes, offset: int, out: list[str]) -> None:
     if kind <= _LARGE_ARRAY:
-        _append_container(kind, data[at:], out)
+        _append_container(kind, data[offset:], out)
     elif kind == _LITERAL:
-        out.append(_LITERALS[data[at]])
+        out.append(_LITERALS[data[offset]])
     elif kind in _INTEGERS:
-        out.append(str(struct.unpack_from(_INTEGERS[kind], data, at)[0]))
+        out.append(str(struct.unpack_from(_INTEGERS[kind], data, offset)[0]))
     elif kind == _DOUBLE:
-        out.append(format_double(struct.unpack_from("<d", data, at)[0]))
+        out.append(format_double(struct.unpack_from("<d", data, offset)[0]))
     elif kind == _STRING:
-        out.append(quote(read_bytes(data, at).decode()))
+        out.append(quote(read_bytes(data, offset).decode()))
     elif kind == _OPAQUE:
-        out.append(format_opaque(data[at], read_bytes(data, at + 1)))
+        out.append(format_opaque(data[offset], read_bytes(data, offset + 1)))
     else:
         raise ValueError(f"unknown type of JSON value: {kind}")
 
@@ -82,8 +82,8 @@ def _append_container(kind: int, data: bytes, out: list[str]) -> None:
         if is_object:
             key, length = struct.unpack_from("<IH" if large else "<HH", data, 2 * width + index * (width + 2))
             out.append(quote(data[key : key + length].decode()) + ": ")
-        at = entry + index * (1 + width)
-        value = data[at]
+        offset = entry + index * (1 + width)
+        value = data[offset]
         inlined = value in (_LITERAL, 5, 6) or (large and value in (7, 8))
-        _append_value(value, data, at + 1 if inlined else struct.unpack_from(number, data, at + 1)[0], out)
+        _append_value(value, data, offset + 1 if inlined else struct.unpack_from(number, data, offset + 1)[0], out)
     out.append("}" if is_object else "]")

@@ -65,7 +65,7 @@ def format_opaque(kind: int, data: bytes) -> str:
 
 
 def _format_temporal(kind: int, packed: int) -> str:
-    """Format a date or time packed into 64 bits, the lowest 24 of which are microseconds."""
+    """Format a date or time packed into 64 bits: the lowest 24 bits are microseconds."""
     size = abs(packed)
     whole, micro = size >> 24, size & 0xFFFFFF
     clock = f"{whole >> 6 & 63:02d}:{whole & 63:02d}.{micro:06d}"
@@ -76,14 +76,14 @@ def _format_temporal(kind: int, packed: int) -> str:
     return date if kind == _DATE else f"{date} {whole >> 12 & 31:02d}:{clock}"
 
 
-def read_bytes(data: bytes, at: int) -> bytes:
+def read_bytes(data: bytes, offset: int) -> bytes:
     """Return bytes that follow their length, which has seven bits a byte."""
     length = shift = 0
     while True:
-        length |= (data[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-        if data[at - 1] < 0x80:
+        length |= (data[offset] & 0x7F) << shift
+        shift, offset = shift + 7, offset + 1
+        if data[offset - 1] < 0x80:
             break
-    if at + length > len(data):
+    if offset + length > len(data):
         raise ValueError("a JSON value reaches past its end")
-    return data[at : at + length]
+    return data[offset : offset + length]

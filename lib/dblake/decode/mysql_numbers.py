@@ -1,4 +1,4 @@
-"""Reads MySQL's numbers, bits, years, enums and sets from the binlog as text.
+"""Read MySQL's numbers, bits, years, enums and sets from the binlog as text.
 
 Called by ``binlog_columns``; ``mysql_rows`` shares ``real_text`` and ``bits``. Promises the canonical text that
 ``mysql_rows`` returns for the same values: no leading zeros, every digit of a decimal's scale, no minus zero. Layout:
@@ -59,17 +59,17 @@ def decimal(cells: Cells, precision: int, scale: int) -> Text:
     out = np.full((len(cells), 1 + whole + (1 + scale if scale else 0)), _ZERO, np.uint8)
     if scale:
         out[:, 1 + whole] = _POINT
-    column, at = 1 + whole - (precision - scale), 0
+    column, offset = 1 + whole - (precision - scale), 0
     for width in _word_widths(precision - scale, scale):
         if column == 1 + whole:
             column += 1
         length = _WORD_BYTES[width]
-        word = cells.big(at, length)
-        if at == 0:
+        word = cells.big(offset, length)
+        if offset == 0:
             word = word ^ (0x80 << 8 * (length - 1))
         word = np.where(negative, word ^ ((1 << 8 * length) - 1), word)
         out[:, column : column + width] = digits(word, width)
-        column, at = column + width, at + length
+        column, offset = column + width, offset + length
     # The last digit before the point is kept, even a zero.
     is_kept = out[:, 1 : 1 + whole] != _ZERO
     is_kept[:, -1] = True

@@ -1,4 +1,4 @@
-"""Decodes result rows of MySQL's text protocol, one per chunk row, to rows read.
+"""Decode result rows of MySQL's text protocol, one per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. A row is its values one after the other, each behind its
 length; all rows of a block are read in lockstep, one step of all cursors per column. Promises the same text for a
@@ -42,7 +42,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     """Return the rows that chunks of one schema read. Raises ReconcileError."""
     data = np.zeros(len(payloads.data) + PAD_BYTES, np.uint8)
     data[: len(payloads.data)] = payloads.data
-    readers = {column: _reader(payloads.schema.columns[column].type) for column in payloads.wanted}
+    readers = {column: _reader(payloads.schema.columns[column].type) for column in payloads.columns_to_decode}
     return [_decode_block(payloads, data, readers, start) for start in range(0, len(payloads), _BLOCK_ROWS)]
 
 
@@ -97,10 +97,10 @@ def _find_cells(payloads: Payloads, data: Bytes, row: Index, columns: int) -> li
     return out
 
 
-def _read_lengths(data: Bytes, at: Index, width: int) -> Index:
-    out = np.zeros(len(at), np.uint64)
+def _read_lengths(data: Bytes, offsets: Index, width: int) -> Index:
+    out = np.zeros(len(offsets), np.uint64)
     for byte in range(width):
-        out |= data.take(at + byte, mode="clip").astype(np.uint64) << np.uint64(8 * byte)
+        out |= data.take(offsets + byte, mode="clip").astype(np.uint64) << np.uint64(8 * byte)
     return np.minimum(out, np.uint64(_MAX_LENGTH)).astype(np.int64)
 
 

@@ -1,8 +1,8 @@
-r"""Converts MySQL's character sets to UTF-8, and its bytes to hex.
+r"""Convert MySQL's character sets to UTF-8, and its bytes to hex.
 
 Called for ``binlog_rows`` and ``mysql_rows`` alike, which both have a column's raw bytes, so that a value has one text,
-from the log or from a chunk. Promises that bytes which are not valid text of the column's character set become ``\x``
-and hex digits and are marked. The character sets are those of ``formats.mysql_charsets``.
+from the log or from a chunk. Guarantee: bytes that are not valid text of the column's character set become ``\x`` and
+hex digits, and are marked. ``formats.mysql_charsets`` lists the character sets.
 """
 
 from __future__ import annotations

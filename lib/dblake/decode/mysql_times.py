@@ -1,4 +1,4 @@
-"""Reads MySQL's dates and times from the binlog: the numbers that each type's bytes hold.
+"""Read MySQL's dates and times from the binlog: the numbers that each type's bytes hold.
 
 Called by ``binlog_columns``, beside ``mysql_numbers``; ``mysql_time_text`` formats the numbers. Zero parts and zero
 dates are read as they are: validating dates is left to the types of state. Layout: MySQL's source,
@@ -77,5 +77,5 @@ def old_time(cells: Cells) -> Text:
     return format_times(number < 0, size // 10_000, size // 100 % 100, size % 100, [])
 
 
-def _read_fractions(cells: Cells, at: int, fraction: int) -> list[Bytes]:
-    return format_fractions(cells.big(at, fraction_bytes(fraction)), fraction) if fraction else []
+def _read_fractions(cells: Cells, offset: int, fraction: int) -> list[Bytes]:
+    return format_fractions(cells.big(offset, fraction_bytes(fraction)), fraction) if fraction else []

@@ -31,7 +31,7 @@ class Payloads:
     """The payloads of landing rows of one format and one schema.
 
     Row ``i`` is ``data[starts[i]:ends[i]]``; the rows follow one another without gaps and fill ``data``. With
-    ``keys_alone`` a decoder of chunk rows may leave all columns but those of the primary key undecoded.
+    ``keys_alone`` a decoder of chunk rows needs to decode the columns of the primary key only.
     """
 
     rows: pa.RecordBatch
@@ -58,7 +58,7 @@ class Payloads:
         return len(self.starts)
 
     @property
-    def wanted(self) -> list[int]:
+    def columns_to_decode(self) -> list[int]:
         """The numbers of the columns to decode from chunk rows, in column order."""
         names = self.schema.names
         return sorted(map(names.index, self.schema.primary_key)) if self.keys_alone else list(range(len(names)))
@@ -72,7 +72,7 @@ class Payloads:
     def reject_miscounted(
         self, counts: Index, expected: int, what: str, parts: str, *, rows: Index | None = None
     ) -> None:
-        """Raise ReconcileError for the first row whose number of columns or values is not that of its schema."""
+        """Raise ReconcileError for the first row that has fewer or more columns or values than its schema."""
         wrong = counts != expected
         if wrong.any():
             count = int(counts[np.argmax(wrong)])
@@ -97,9 +97,9 @@ def decode_error(rows: pa.RecordBatch, row: int, what: str, *, next_step: str = 
 class Changes:
     """The changes of payloads, one entry per change.
 
-    ``row`` is the number of the change's landing row, None if change ``i`` is that of row ``i`` throughout. ``step``
-    is added to the row's ``seq``. ``closing`` is false for all but the last change of a landing row, which alone may
-    end a transaction; None if every change is its row's last.
+    ``row`` is the number of the change's landing row; None if every change ``i`` comes from row ``i``. ``step`` is
+    added to the row's ``seq``. ``closing`` is true for the last change of a landing row, which alone may end a
+    transaction; None if every change is its row's last.
     """
 
     op: pa.StringArray

@@ -1,4 +1,4 @@
-"""Decodes PostgreSQL's pgoutput rows: Insert, Update and Delete messages to changes.
+"""Decode PostgreSQL's pgoutput rows: Insert, Update and Delete messages to changes.
 
 Called by ``batch`` for landing rows of kind ``row``; ``pgoutput_tuples`` finds the values. Promises that a message is
 either decoded to its last byte or rejected, and that a column the server did not send is absent, never NULL. Layout:
@@ -43,11 +43,11 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     payloads.reject(~(is_valid | ((letter == DELETE) & has_old)), "the message is no Insert, Update or Delete")
 
     olds, news = np.flatnonzero(has_old), np.flatnonzero(letter != DELETE)
-    at = starts + TUPLE_OFFSET
-    old, at[olds] = read_tuples(payloads, olds, at[olds], "old")
-    payloads.reject(data.take(at[news], mode="clip") != NEW_TUPLE, "the message has no new row", rows=news)
-    new, at[news] = read_tuples(payloads, news, at[news], "new")
-    payloads.reject(at != payloads.ends, "the message does not end where its last value does")
+    offsets = starts + TUPLE_OFFSET
+    old, offsets[olds] = read_tuples(payloads, olds, offsets[olds], "old")
+    payloads.reject(data.take(offsets[news], mode="clip") != NEW_TUPLE, "the message has no new row", rows=news)
+    new, offsets[news] = read_tuples(payloads, news, offsets[news], "new")
+    payloads.reject(offsets != payloads.ends, "the message does not end where its last value does")
 
     old_of = np.full(len(payloads), -1)
     old_of[olds] = np.arange(len(olds))

@@ -34,17 +34,18 @@ class Tuples:
         return Grid.of(payloads.schema.names, with_nulls(raw, self.tags[present] == NULL), present)
 
 
-def read_tuples(payloads: Payloads, rows: Index, at: Index, which: str) -> tuple[Tuples, Index]:
-    """Read one tuple of each row from its letter on. Returns the tuples' end offsets as well."""
+def read_tuples(payloads: Payloads, rows: Index, letters: Index, which: str) -> tuple[Tuples, Index]:
+    """Read one tuple of each row, from the offset of its letter on; return the tuples and their end offsets."""
     columns = len(payloads.schema.names)
-    counts = payloads.data.take(at + 1, mode="clip").astype(np.int64) << 8 | payloads.data.take(at + 2, mode="clip")
+    data = payloads.data
+    counts = data.take(letters + 1, mode="clip").astype(np.int64) << 8 | data.take(letters + 2, mode="clip")
     payloads.reject_miscounted(counts, columns, f"the {which} row", "columns", rows=rows)
     tags = np.empty((len(rows), columns), np.uint8)
     bounds = np.empty((len(rows), 2 * columns), np.int32)
     ends = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
-        ends[block] = _read_values(payloads, at[block] + 1 + COUNT_BYTES, tags[block], bounds[block])
+        ends[block] = _read_values(payloads, letters[block] + 1 + COUNT_BYTES, tags[block], bounds[block])
     payloads.reject(ends > payloads.ends[rows], f"the {which} row reaches past the end of the message", rows=rows)
     is_known = (tags == TEXT) | (tags == NULL) | (tags == UNCHANGED)
     payloads.reject(~is_known.all(axis=1), f"the {which} row has a value that is not text", rows=rows)

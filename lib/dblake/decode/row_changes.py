@@ -1,8 +1,8 @@
-"""Turns old and new rows of a log into changes: creates, updates, deletes, and key changes.
+"""Turn old and new rows of a log into changes: creates, updates, deletes, and key changes.
 
-Called by the decoders of log formats once they have read the rows. Promises that an update which changes the key
-becomes ``d`` of the old key and ``c`` of the new one, that a key is never guessed, and that each of many row changes in
-a landing row gets its ``step``. Reading bytes is left to the formats.
+Called by the decoders of log formats once they have read the rows. Guarantees: an update that changes the key becomes
+``d`` of the old key and ``c`` of the new one. A key is never guessed. If a landing row has many row changes, each gets
+its ``step``. Reading bytes is left to the formats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fills an update's new row with unchanged TOASTed values from its old row, for PostgreSQL's formats.
+"""Fill an update's new row with unchanged TOASTed values from its old row, for PostgreSQL's formats.
 
 A value that is unchanged and stored out of line (TOAST) is not sent with the new row. Where the whole old row was sent,
 it has the value.
@@ -24,8 +24,8 @@ def fill_unchanged(new: Grid, old: Grid, old_of: Index) -> Grid:
     present = new.present | filled
     row, column = np.nonzero(filled)
     cells = np.cumsum(old.present.ravel())[old_of[row] * len(old.names) + column] - 1
-    own = pa.array(np.cumsum(new.present.ravel())[present.ravel()] - 1, mask=filled[present])
-    values = pc.replace_with_mask(new.values.take(own), pa.array(filled[present]), take(old.values, cells))
+    positions = pa.array(np.cumsum(new.present.ravel())[present.ravel()] - 1, mask=filled[present])
+    values = pc.replace_with_mask(new.values.take(positions), pa.array(filled[present]), take(old.values, cells))
     undecoded = new.undecoded
     if old.undecoded is not None:
         undecoded = (filled & old.undecoded[old_of]) | (new.undecoded if new.undecoded is not None else False)

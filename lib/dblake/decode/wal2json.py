@@ -1,11 +1,14 @@
-"""Decodes wal2json's objects (format 2) to changes: inserts, updates and deletes of one schema.
+"""Decode wal2json's objects (format 2) to changes: inserts, updates and deletes of one schema.
 
 Called by ``batch`` for landing rows of kind ``row``. Columns and values are located over the whole buffer
-(``formats.wal2json``); the schema's column is resolved once for each name and type that occurs. Promises the text that
-pgoutput would send for a value, that a column which was not sent is absent, never NULL, and that an object is either
-decoded or rejected. Strings are JSON's, as PostgreSQL escapes it; a ``bytea`` is hex without its prefix, unless it has
-a domain. Versions up to 2.5 send numbers unquoted, and NaN and infinity as null: in a NOT NULL column such a value
-counts as not sent, in others it cannot be distinguished from NULL.
+(``formats.wal2json``); the schema's column is resolved once for each name and type that occurs.
+
+Guarantees: a value has the text that pgoutput would send. A column that was not sent is absent, never NULL. An object
+is decoded or rejected.
+
+Strings are JSON's, as PostgreSQL escapes it; a ``bytea`` is hex without its prefix, unless it has a domain. Versions up
+to 2.5 send numbers unquoted, and NaN and infinity as null. In a NOT NULL column such a null counts as not sent; in
+other columns it cannot be distinguished from NULL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The layout of a binlog event that both halves read: the header, and the numbers of rows events.
 
-Capture frames events by it, decoding reads rows by it. mysql-replication declares the same numbers
-(``pymysqlreplication.constants.BINLOG``), but Spark's executors have no database driver to import them from; a unit
-test compares the two. All other event numbers are known to ``source.mysql.events`` alone.
+Capture frames events by it, decoding reads rows by it. mysql-replication declares the same numbers in
+``pymysqlreplication.constants.BINLOG``, and a unit test compares the two. They are repeated here because Spark's
+executors have no database driver to import them from. Only ``source.mysql.events`` has the other event numbers.
 
 Layout: MySQL documentation of the source, "Replication Protocol", "Binlog Event header" and ``Rows_event``.
 """

@@ -30,9 +30,9 @@ def _by_codec(max_bytes: int, **codecs: str) -> dict[str, Charset]:
     return {name: Charset(max_bytes, codec) for name, codec in codecs.items()}
 
 
-# Compared with the servers' own conversions, byte by byte. Where two byte sequences are one character to the server
-# (a second backslash in sjis and ujis, a second slash in big5), the codec keeps them apart, so that two keys never
-# become one; only cp932 and big5 themselves contain some characters twice.
+# Compared with the servers' own conversions, byte by byte. To the server some pairs of byte sequences are one character
+# (a second backslash in sjis and ujis, a second slash in big5). The codec keeps them apart, so two keys never become
+# one. Only cp932 and big5 themselves contain some characters twice.
 CHARSETS: Mapping[str, Charset] = {
     **_by_codec(
         1, binary="utf-8", ascii="ascii", latin2="iso8859_2", latin5="iso8859_9", latin7="iso8859_13", cp850="cp850",

@@ -1,9 +1,9 @@
 """The spelling of MySQL's and MariaDB's column types, which source and decoding share.
 
 The source spells types when it makes schemas; decoding derives the layout of values from the spelling, and neither
-queries the database again. Promises that one type has one spelling, whether it comes from ``information_schema`` (here)
-or from a TABLE_MAP event (``source.mysql.column_types``), so that the schema ids of both are equal; a type that dblake
-does not decode is rejected by name. Character sets are left to ``mysql_charsets``, reading values to decoding.
+queries the database again. Guarantees: a type from ``information_schema`` (here) has the same spelling as one from a
+TABLE_MAP event (``source.mysql.column_types``), so that the schema ids of both are equal. A type that dblake does not
+decode is rejected by name. Character sets are left to ``mysql_charsets``, reading values to decoding.
 
 ========================================================================= =========================================
 spelling                                                                  notes

@@ -1,9 +1,9 @@
-"""Locates the parts of wal2json's objects (format 2) in a buffer; capture reads table layouts, decoding reads values.
+"""Locate the parts of wal2json's objects (format 2) in a buffer; capture reads table layouts, decoding reads values.
 
-Objects are not parsed one by one (decision 5). A key is between two unescaped quotes and before a colon, and inside
-strings every quote is escaped, so the few keys that matter are found by comparing words over a whole buffer; a value
+Objects are not parsed one by one (decision 5). A key lies between two unescaped quotes and before a colon, and inside
+strings every quote is escaped. So the few keys that matter are found by comparing words over a whole buffer; a value
 reaches from its key to the next one. That holds as well where wal2json writes a type's name as invalid JSON, with
-quotes in it. What the parts mean is left to the two halves.
+quotes in it. The meaning of the parts is left to the two halves.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _WORD_BYTES = 8
 class Parts:
     """Offsets of the parts of consecutive objects; columns are counted through all objects.
 
-    For each object, ``heads`` is the beginning of its schema and table, ``olds`` that of its old row (its end if it has
-    none), and ``wrong`` is true if it is not in wal2json's format. For each column, ``row`` is the number of its
-    object, ``names`` the beginning of its name, ``values`` and ``ends`` are the bounds of its value.
+    For each object, ``heads`` is the beginning of its schema and table. ``olds`` is the beginning of its old row, or
+    the object's end if it has none. ``wrong`` is true if the object is not in wal2json's format. For each column,
+    ``row`` is the number of its object, ``names`` the beginning of its name, ``values`` and ``ends`` are the bounds of
+    its value.
     """
 
     heads: Index

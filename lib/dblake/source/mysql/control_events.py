@@ -1,7 +1,7 @@
 """Control and rare events, decoded whole by mysql-replication's event classes: rotate, format description, Query, XA.
 
-Called by ``transactions`` for events that come once per file, per DDL statement or per XA transaction: the classes
-take 10 to 20 microseconds an event, so what comes with every transaction is read in ``events`` instead. Bytes that a
+Called by ``transactions`` for events that come once per file, per DDL statement or per XA transaction. The classes take
+10 to 20 microseconds an event, so ``events`` reads the events that come with every transaction instead. Bytes that a
 class cannot read raise ValueError. A statement is read in its session's character set, which the class does not apply;
 characters that Python's codec lacks are replaced. Decision 8 lists the events that the library decodes, and why.
 """

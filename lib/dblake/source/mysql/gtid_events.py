@@ -38,33 +38,33 @@ class Begin(NamedTuple):
 def read_gtid(event: bytes) -> Begin:
     """Read MySQL's GTID event. Before 8.0.1 it has no commit time."""
     _, server, number = _GTID.unpack_from(event, BODY)
-    at = BODY + COMMIT_TIME_OFFSET
+    start = BODY + COMMIT_TIME_OFFSET
     # The highest bit announces an original commit time, which follows.
-    micros = int.from_bytes(event[at : at + 7], "little") & ~(1 << 55) if len(event) >= at + 7 else None
+    micros = int.from_bytes(event[start : start + 7], "little") & ~(1 << 55) if len(event) >= start + 7 else None
     named = None if event[4] == BINLOG.ANONYMOUS_GTID_LOG_EVENT else (server.hex(), "", number)
     return Begin(named, micros)
 
 
 def read_tagged_gtid(event: bytes) -> Begin:
-    """Read MySQL 9's tagged GTID event: a list of numbered fields, of which the first seven matter."""
-    at = BODY
+    """Read MySQL 9's tagged GTID event: a list of numbered fields; only the first seven matter."""
+    offset = BODY
     for _ in range(3):  # format version, size, last field that a reader must understand
-        _, at = _read_tagged_number(event, at)
+        _, offset = _read_tagged_number(event, offset)
     server, number, tag, micros = b"", 0, "", None
-    while at < len(event):
-        field, at = _read_tagged_number(event, at)
+    while offset < len(event):
+        field, offset = _read_tagged_number(event, offset)
         if field == 1:
             digits = []
             for _ in range(16):
-                digit, at = _read_tagged_number(event, at)
+                digit, offset = _read_tagged_number(event, offset)
                 digits.append(digit)
             server = bytes(digits)
         elif field == 3:
-            size, at = _read_tagged_number(event, at)
-            tag = event[at : at + size].decode()
-            at += size
+            size, offset = _read_tagged_number(event, offset)
+            tag = event[offset : offset + size].decode()
+            offset += size
         else:
-            value, at = _read_tagged_number(event, at)
+            value, offset = _read_tagged_number(event, offset)
             if field == 2:
                 number = value >> 1
             elif field == 6:
@@ -79,9 +79,10 @@ def read_mariadb_gtid(event: bytes) -> Begin:
     gtid = (domain, int.from_bytes(event[5:9], "little"), sequence)
     name = None
     if flags & _PREPARED_XA:
-        at = BODY + _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT else 0)
-        form, first, second = struct.unpack_from("<iBB", event, at)
-        name = xa_name(form, event[at + 6 : at + 6 + first], event[at + 6 + first : at + 6 + first + second])
+        start = BODY + _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT else 0)
+        form, first, second = struct.unpack_from("<iBB", event, start)
+        branch = start + 6 + first
+        name = xa_name(form, event[start + 6 : branch], event[branch : branch + second])
     # An event that completes an XA transaction precedes a standalone statement, too.
     return Begin(gtid, opens=not flags & (_STANDALONE | _COMPLETED_XA), prepared=name)
 
@@ -91,9 +92,9 @@ def xa_name(form: int, global_id: bytes, branch: bytes) -> str:
     return f"X'{global_id.hex()}',X'{branch.hex()}',{form}"
 
 
-def _read_tagged_number(data: bytes, at: int) -> tuple[int, int]:
+def _read_tagged_number(data: bytes, offset: int) -> tuple[int, int]:
     """Read a number of a tagged GTID event: its first byte ends with as many ones as bytes follow."""
     size = 1
-    while size < 9 and data[at] >> (size - 1) & 1:
+    while size < 9 and data[offset] >> (size - 1) & 1:
         size += 1
-    return int.from_bytes(data[at : at + size], "little") >> min(size, 8), at + size
+    return int.from_bytes(data[offset : offset + size], "little") >> min(size, 8), offset + size

@@ -27,19 +27,19 @@ _UNCOMPRESSED, _ZSTD = 255, 0
 def uncompressed_query(event: bytes) -> bytes:
     """Return MariaDB's compressed Query event as the Query event it was made from."""
     _, _, schema, _, status = QUERY_HEADER.unpack_from(event, BODY)
-    at = BODY + QUERY_HEADER.size + status + schema + 1
-    return _with_body(event, BINLOG.QUERY_EVENT, event[BODY:at] + _inflate(event, at))
+    text = BODY + QUERY_HEADER.size + status + schema + 1
+    return _with_body(event, BINLOG.QUERY_EVENT, event[BODY:text] + _inflate(event, text))
 
 
 def uncompressed_rows(event: bytes) -> bytes:
     """Return MariaDB's compressed rows event as the rows event it was made from, its size without a checksum."""
     kind = COMPRESSED_ROWS[event[4]]
-    at = BODY + ROWS_HEADER_BYTES
+    offset = BODY + ROWS_HEADER_BYTES
     if kind >= FIRST_ROWS_V2:
-        at += int.from_bytes(event[at : at + 2], "little")
-    width, at = read_packed(event, at)
-    at += (width + 7) // 8 * (2 if kind in UPDATES else 1)
-    return _with_body(event, kind, event[BODY:at] + _inflate(event, at))
+        offset += int.from_bytes(event[offset : offset + 2], "little")
+    width, offset = read_packed(event, offset)
+    offset += (width + 7) // 8 * (2 if kind in UPDATES else 1)
+    return _with_body(event, kind, event[BODY:offset] + _inflate(event, offset))
 
 
 def _with_body(event: bytes, kind: int, body: bytes) -> bytes:
@@ -52,21 +52,21 @@ def unpack_payload(event: bytes) -> Iterator[bytes]:
 
     Raises ValueError for an unknown compression or a payload that is cut off.
     """
-    at, size, compression = BODY, 0, _ZSTD
+    offset, size, compression = BODY, 0, _ZSTD
     while True:
-        field, at = read_packed(event, at)
+        field, offset = read_packed(event, offset)
         if field == 0:
             break
-        length, at = read_packed(event, at)
-        value, _ = read_packed(event, at)
+        length, offset = read_packed(event, offset)
+        value, _ = read_packed(event, offset)
         if field == 1:
             size = value
         elif field == 2:
             compression = value
-        at += length
+        offset += length
     if compression not in (_ZSTD, _UNCOMPRESSED):
         raise ValueError(f"compression {compression}")
-    packed = event[at : at + size]
+    packed = event[offset : offset + size]
     if len(packed) != size:
         raise ValueError("the payload is cut off")
     with pa.input_stream(pa.py_buffer(packed), compression="zstd" if compression == _ZSTD else None) as stream:
@@ -78,9 +78,9 @@ def unpack_payload(event: bytes) -> Iterator[bytes]:
             yield inner
 
 
-def _inflate(data: bytes, at: int) -> bytes:
+def _inflate(data: bytes, offset: int) -> bytes:
     """Decompress MariaDB's format: a byte with the size of the length, the length, and a zlib stream."""
-    if data[at] & 0xF0 != 0x80:
+    if data[offset] & 0xF0 != 0x80:
         raise ValueError("compression")
-    start = at + 1 + (data[at] & 7)
-    return zlib.decompress(data[start:], bufsize=int.from_bytes(data[at + 1 : start], "big"))
+    start = offset + 1 + (data[offset] & 7)
+    return zlib.decompress(data[start:], bufsize=int.from_bytes(data[offset + 1 : start], "big"))

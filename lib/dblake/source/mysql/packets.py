@@ -1,8 +1,8 @@
-"""The protocol below the log: requests the binlog from the server and splits the received packets into events.
+"""The protocol below the log: request the binlog from the server and split the received packets into events.
 
-First step of the log's path. Promises each event whole and as the server sent it, checksum included, whatever the
-packets it came in; the only work per event is to find where the next one begins. The meaning of events is left to
-``transactions``, connecting to ``connection``, errors to ``driver_errors``.
+First step of the log's path. Guarantee: each event is whole and as the server sent it, checksum included, however it
+was divided into packets. The only work per event is to find where the next one begins. The meaning of events is left
+to ``transactions``, connecting to ``connection``, errors to ``driver_errors``.
 
 Protocol: MySQL documentation of the source, COM_REGISTER_SLAVE, COM_BINLOG_DUMP and "Protocol::Packet".
 """
@@ -47,8 +47,8 @@ class DumpEnded(Exception):
 def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label: str, file: str, offset: int) -> None:
     """Turn a connection into a replica's, which receives the binlog's events from ``offset`` of ``file`` on.
 
-    The offset must fit into 32 bits. Checksums are requested as the file has them: events arrive byte for byte as
-    written, so that their sizes add up to offsets in the file and a damaged one can be detected.
+    The offset must fit into 32 bits. Checksums are requested as the file has them, so that events arrive byte for byte
+    as written. Then their sizes add up to offsets in the file, and a damaged event can be detected.
     """
     period = int(HEARTBEAT_SECONDS * 1e9)
     settings = [
@@ -83,7 +83,7 @@ class Events:
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.int64]:
-        """``packets`` as an array."""
+        """``packets`` as an array, computed once."""
         return np.array(self.packets, np.int64)
 
     @classmethod
@@ -157,23 +157,23 @@ class Packets:
     def _split(self) -> Events:
         """Return the complete events; the incomplete packet stays in the buffer."""
         data = self._buffer[: self._end]
-        packets, at, last = [0], 0, len(data) - _HEAD_BYTES
-        while at <= last:
-            at += _HEAD_BYTES + (_LENGTH(data, at)[0] & _MAX_PACKET_BYTES)
-            packets.append(at)
+        packets, end, last = [0], 0, len(data) - _HEAD_BYTES
+        while end <= last:
+            end += _HEAD_BYTES + (_LENGTH(data, end)[0] & _MAX_PACKET_BYTES)
+            packets.append(end)
         self._needed = _HEAD_BYTES
-        if at > len(data):
+        if end > len(data):
             packets.pop()
-            self._needed = at - packets[-1]
+            self._needed = end - packets[-1]
         self._begin = packets[-1]
         events = Events(data, packets)
         return Events.of(self._join(data, packets)) if self._parts or not _are_single(events) else events
 
     def _join(self, data: memoryview, packets: list[int]) -> list[bytes]:
-        """Return the events of packets of which some are parts of one event, or end the stream."""
+        """Reassemble events that span several packets; stop at the packet that ends the stream."""
         events: list[bytes] = []
-        for at, stop in pairwise(packets):
-            packet = bytes(data[at + _HEAD_BYTES : stop])
+        for start, stop in pairwise(packets):
+            packet = bytes(data[start + _HEAD_BYTES : stop])
             self._parts.append(packet)
             if len(packet) == _MAX_PACKET_BYTES:
                 continue

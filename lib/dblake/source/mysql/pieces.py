@@ -1,9 +1,13 @@
 """Landing rows of the log since the last piece, in order, and where they can be cut.
 
 Below ``transaction_state``, above ``rows``. A row here is one rows event, a schema, or a statement about a captured
-table; a piece becomes Arrow columns when it is cut. Promises that a row is its transaction's last (``last_in_txn``)
-only once the transaction's end has been read, that rows of an XA transaction land with its commit or never, and that
-what had landed when the stream began does not land twice. Which transactions there are is left to the caller.
+table; a piece becomes Arrow columns when it is cut. Guarantees:
+
+- A row is its transaction's last (``last_in_txn``) only once the transaction's end has been read.
+- Rows of an XA transaction land with its commit, or never.
+- Rows that had landed before the stream began do not land twice.
+
+Where transactions begin and end is left to the caller.
 """
 
 from __future__ import annotations

@@ -69,14 +69,14 @@ class ResultRows:
         self._filled += count
         buffer, filled, bounds = self._buffer, self._filled, self._bounds
         length_at, append = struct.Struct("<I").unpack_from, bounds.append
-        position, known, last = bounds[-1], len(bounds), filled - _HEADER_BYTES
+        position, count_before, last = bounds[-1], len(bounds), filled - _HEADER_BYTES
         while position <= last:
             end = position + _HEADER_BYTES + (length_at(buffer, position)[0] & _MAX_PACKET_BYTES)
             if end > filled:
                 break
             append(end)
             position = end
-        return len(bounds) > known and self._has_ended()
+        return len(bounds) > count_before and self._has_ended()
 
     def _has_ended(self) -> bool:
         """Return True if the last packet ends the result; nothing follows such a packet. Raises the server's error."""
@@ -94,7 +94,7 @@ class ResultRows:
         bounds = np.frombuffer(array("i", self._bounds), np.int32)
         count, end = len(bounds) - 1, int(bounds[-1])
         if count:
-            # Headers and rows in turn, of which every second one is taken.
+            # Headers alternate with rows: every second packet is a row.
             offsets = np.empty(2 * count + 1, np.int32)
             offsets[::2] = bounds
             offsets[1::2] = bounds[:-1] + _HEADER_BYTES

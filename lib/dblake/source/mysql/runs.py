@@ -2,9 +2,10 @@
 
 Most of a busy log is uniform: a GTID, table maps and rows of captured tables, an XID. Such transactions are detected
 by their events' headers, as arrays; a run of them costs a few dozen numpy calls, whatever its length (decision 6).
-Promises the same rows as handling the same events one by one, or none at all: whatever is unusual (a statement, XA, a
-size that does not fit, an event that the server made for the stream) is in no run, and what shows only later (a schema
-that has no row yet) makes ``Run.frame`` return None. Rejects nothing.
+Guarantee: a run has the same rows as handling its events one by one, or none. Unusual events are never part of a run: a
+statement, XA, a size that does not fit, an event that the server made for the stream. If a problem shows only while
+framing, such as a schema that has no row yet, ``Run.frame`` returns None, and the caller handles single events. Nothing
+is rejected here.
 
 Between ``packets`` and ``transactions``, which decides where a run may begin.
 """
@@ -54,7 +55,7 @@ _BEGIN_TEXT = int.from_bytes(b"BEGI", "little"), ord("N")
 class Framed:
     """Rows events of captured tables, in order, of the first ``transactions`` of a run.
 
-    ``offsets`` and ``times`` are those of their transactions: the offset in the file, and microseconds since 1970.
+    ``offsets`` has the offset in the file of each row's transaction, ``times`` its time in microseconds since 1970.
     ``numbers`` count all rows events of a transaction. ``tables`` are indexes into ``schemas``. ``last_begin`` and
     ``last_start`` are offsets in the file where the last transaction and its last event begin, ``end`` where it ends.
     """
@@ -85,17 +86,17 @@ class Headers:
         self.data = np.frombuffer(received.data, np.uint8)
         self.stops: _Ints = received.bounds[1:] - checksum_bytes
         # An event without a whole header may be the last one; it must not be read past the data.
-        self.at: _Ints = np.minimum(received.bounds[:-1] + Events.HEAD_BYTES, len(self.data) - BODY)
-        self.kinds = self.data[self.at + 4]
-        self.sizes: _Ints = self.read_numbers(4, self.at + 9)
-        self.ends: _Ints = self.read_numbers(4, self.at + 13)
+        self.starts: _Ints = np.minimum(received.bounds[:-1] + Events.HEAD_BYTES, len(self.data) - BODY)
+        self.kinds = self.data[self.starts + 4]
+        self.sizes: _Ints = self.read_numbers(4, self.starts + 9)
+        self.ends: _Ints = self.read_numbers(4, self.starts + 13)
         self.classes = self._classify()
 
-    def read_numbers(self, size: int, at: _Ints) -> _Ints:
+    def read_numbers(self, size: int, offsets: _Ints) -> _Ints:
         """Return the little-endian numbers of 1, 2, 4 or 8 bytes at some offsets."""
         # An overlapping view, one number at each byte.
         every = np.ndarray((len(self.data) - size + 1,), f"<u{size}", self.received.data, strides=(1,))
-        return every[at].astype(np.int64)
+        return every[offsets].astype(np.int64)
 
     def copy_events(self, which: _Ints, skip: int = 0, *, checksum: bool = False) -> pa.BinaryArray:
         """Return events without their first ``skip`` bytes and, unless ``checksum``, without their checksums."""
@@ -103,34 +104,34 @@ class Headers:
             return pa.array([], pa.binary())
         # Arrow takes the bytes between them for values, too; taking every second one leaves those out.
         offsets = np.empty(2 * len(which), np.int32)
-        offsets[0::2], offsets[1::2] = self.at[which] + skip, self.stops[which] + checksum * self.checksum_bytes
+        offsets[0::2], offsets[1::2] = self.starts[which] + skip, self.stops[which] + checksum * self.checksum_bytes
         every = pa.Array.from_buffers(
             pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.received.data)]
         )
         return every.take(pa.array(np.arange(0, len(offsets), 2)))
 
     def _classify(self) -> npt.NDArray[np.uint8]:
-        sizes = self.stops - self.at
+        sizes = self.stops - self.starts
         classes = np.where(sizes >= BODY + _MIN_BODY_BYTES[self.kinds], _CLASS[self.kinds], _OTHER)
         mariadb = np.flatnonzero((classes == _BEGIN) & (self.kinds == BINLOG.MARIADB_GTID_EVENT))
         classes[mariadb[~self._opens_rows(mariadb)]] = _OTHER
         statements = np.flatnonzero(classes == _STATEMENT)
         begins = self._is_begin(statements) & (classes[statements - 1] == _BEGIN) & (statements > 0)
         classes[statements] = np.where(begins, _INNER, _OTHER)
-        unusual = (self.data[self.at + 17] & events.ARTIFICIAL_FLAG != 0) | (self.ends == 0)
+        unusual = (self.data[self.starts + 17] & events.ARTIFICIAL_FLAG != 0) | (self.ends == 0)
         unusual |= self.sizes != sizes + self.checksum_bytes
         classes[unusual] = _OTHER
         return classes
 
     def _opens_rows(self, which: _Ints) -> _Bools:
         """Return where rows follow MariaDB's GTID, and no XA transaction is prepared or ended by them."""
-        flags: npt.NDArray[np.uint8] = self.data[self.at[which] + BODY + 12]
+        flags: npt.NDArray[np.uint8] = self.data[self.starts[which] + BODY + 12]
         opens: _Bools = flags & (1 | 64 | 128) == 0
         return opens
 
     def _is_begin(self, which: _Ints) -> _Bools:
         """Return where the statement is BEGIN."""
-        body = self.at[which] + BODY
+        body = self.starts[which] + BODY
         statement = body + 14 + self.data[body + 8] + self.read_numbers(2, body + 11)
         fits = self.stops[which] - statement == 5
         statement = np.where(fits, statement, 0)
@@ -163,7 +164,7 @@ class Run:
         headers = self.headers
         if not headers.checksum_bytes:
             return True
-        starts, sizes = headers.at[self.first : self.stop], headers.sizes[self.first : self.stop]
+        starts, sizes = headers.starts[self.first : self.stop], headers.sizes[self.first : self.stop]
         is_long = sizes > _LONG_EVENT_BYTES
         data = memoryview(headers.received.data)
         short = headers.copy_events(np.flatnonzero(~is_long) + self.first, checksum=True)
@@ -173,18 +174,18 @@ class Run:
         ) and checksums.all_crc32_valid(memoryview(short.buffers()[2]), sizes[~is_long])
 
     def frame(
-        self, at: int, max_bytes: int, max_rows: int, table_of: Callable[[bytes], Captured],
+        self, position: int, max_bytes: int, max_rows: int, table_of: Callable[[bytes], Captured],
         is_schema_landed: Callable[[TableSchema], bool],
     ) -> Framed | None:
         """Return the rows of the first transactions that stay below both limits; None if there are none.
 
-        ``at`` is the offset in the file behind what has been read. ``table_of`` resolves a TABLE_MAP's body;
+        ``position`` is the offset in the file behind what has been read. ``table_of`` resolves a TABLE_MAP's body;
         ``is_schema_landed`` is True for schemas whose rows need no schema row. Raises what reading an event may raise.
         """
         headers, lines = self.headers, self.stop - self.first
-        ends = headers.ends[self.first : self.stop] + (at & ~0xFFFF_FFFF)
+        ends = headers.ends[self.first : self.stop] + (position & ~0xFFFF_FFFF)
         starts = ends - headers.sizes[self.first : self.stop]
-        if starts[0] < at or (starts[1:] < ends[:-1]).any():
+        if starts[0] < position or (starts[1:] < ends[:-1]).any():
             # The offsets wrap past 4 GiB, or events do not simply follow one another.
             return None
         begins = self._begins - self.first
@@ -202,7 +203,7 @@ class Run:
         is_captured = np.array([schema is not None for schema in schemas], bool)[tables]
         is_watermark = np.array([table.is_watermark_table for table in captured], bool)[tables]
 
-        sizes = np.where(is_captured, headers.stops[rows + self.first] - headers.at[rows + self.first], 0)
+        sizes = np.where(is_captured, headers.stops[rows + self.first] - headers.starts[rows + self.first], 0)
         count = min(
             _count_below(max_bytes, sizes, row_transaction, len(self)),
             _count_below(max_rows, is_captured, row_transaction, len(self)),
@@ -249,36 +250,36 @@ class Run:
         return code[which], [table_of(body) for body in bodies.dictionary.to_pylist()]
 
     def _table_ids(self, which: _Ints) -> _Ints:
-        at = self.headers.at[which] + BODY
-        return self.headers.read_numbers(4, at) | self.headers.read_numbers(2, at + 4) << 32
+        body = self.headers.starts[which] + BODY
+        return self.headers.read_numbers(4, body) | self.headers.read_numbers(2, body + 4) << 32
 
     def _commit_times(self) -> _Ints:
         """Return when each transaction was committed, in microseconds since 1970."""
-        headers, at = self.headers, self.headers.at[self._begins]
+        headers, begins = self.headers, self.headers.starts[self._begins]
         if headers.kinds[self.first] == BINLOG.MARIADB_GTID_EVENT:
-            return headers.read_numbers(4, at) * 1_000_000
-        return headers.read_numbers(8, at + BODY + COMMIT_TIME_OFFSET) & (1 << 55) - 1
+            return headers.read_numbers(4, begins) * 1_000_000
+        return headers.read_numbers(8, begins + BODY + COMMIT_TIME_OFFSET) & (1 << 55) - 1
 
     def _gtids(self, count: int) -> list[Gtid]:
         """Return the GTIDs of the first transactions; of MariaDB's only the last if all are of one domain."""
         headers, which = self.headers, self._begins[:count]
-        kinds, body = headers.kinds[which], headers.at[which] + BODY
+        kinds, body = headers.kinds[which], headers.starts[which] + BODY
         if kinds[0] == BINLOG.MARIADB_GTID_EVENT:
             domain, server, sequence = (
-                headers.read_numbers(size, at) for size, at in ((4, body + 8), (4, body - BODY + 5), (8, body))
+                headers.read_numbers(size, field) for size, field in ((4, body + 8), (4, body - BODY + 5), (8, body))
             )
             gtids: list[Gtid] = list(zip(domain.tolist(), server.tolist(), sequence.tolist(), strict=True))
             return gtids[-1:] if (domain == domain[0]).all() else gtids
         named = body[kinds == BINLOG.GTID_LOG_EVENT]
         data = headers.received.data
         return [
-            (bytes(data[at + 1 : at + 17]).hex(), "", number)
-            for at, number in zip(named.tolist(), headers.read_numbers(8, named + 17).tolist(), strict=True)
+            (bytes(data[start + 1 : start + 17]).hex(), "", number)
+            for start, number in zip(named.tolist(), headers.read_numbers(8, named + 17).tolist(), strict=True)
         ]
 
     def _event(self, line: int) -> bytes:
-        at = self.first + int(line)
-        return bytes(self.headers.received.data[self.headers.at[at] : self.headers.stops[at]])
+        number = self.first + int(line)
+        return bytes(self.headers.received.data[self.headers.starts[number] : self.headers.stops[number]])
 
 
 def find_runs(received: Events, checksum_bytes: int) -> list[Run]:

@@ -65,18 +65,18 @@ def read_names(body: bytes) -> tuple[str, str]:
 
 def read_table_map(body: bytes, *, mariadb: bool) -> TableMap:
     """Return the table that a TABLE_MAP event's body describes."""
-    schema, table, at = _read_names(body)
-    count, at = read_packed(body, at)
-    codes = body[at : at + count]
-    size, at = read_packed(body, at + count)
-    metas, meta_at = [], at
+    schema, table, offset = _read_names(body)
+    count, offset = read_packed(body, offset)
+    codes = body[offset : offset + count]
+    size, offset = read_packed(body, offset + count)
+    metas, meta_at = [], offset
     for code in codes:
         width = _META_BYTES.get(code, 0)
         metas.append(int.from_bytes(body[meta_at : meta_at + width], "little"))
         meta_at += width
-    at += size
-    behind = at + (count + 7) // 8
-    nullable = _low_bits(body[at:behind], count)
+    offset += size
+    behind = offset + (count + 7) // 8
+    nullable = _low_bits(body[offset:behind], count)
     labeled = (FIELD_TYPE.ENUM, FIELD_TYPE.SET)
     real = [meta & 0xFF if code == FIELD_TYPE.STRING and meta & 0xFF in labeled else code
             for code, meta in zip(codes, metas, strict=True)]
@@ -91,13 +91,13 @@ def read_table_map(body: bytes, *, mariadb: bool) -> TableMap:
 
 
 def _read_names(body: bytes) -> tuple[str, str, int]:
-    at = ROWS_HEADER_BYTES
+    offset = ROWS_HEADER_BYTES
     names = []
     for _ in range(2):
-        size, at = read_packed(body, at)
-        names.append(body[at : at + size].decode())
-        at += size + 1
-    return names[0], names[1], at
+        size, offset = read_packed(body, offset)
+        names.append(body[offset : offset + size].decode())
+        offset += size + 1
+    return names[0], names[1], offset
 
 
 def _low_bits(data: bytes, count: int) -> list[bool]:

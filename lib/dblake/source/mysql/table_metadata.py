@@ -62,18 +62,18 @@ def read_metadata(data: bytes, types: Sequence[int], *, mariadb: bool) -> Column
         labels=dict(zip(enums, read_labels(fields.get(_ENUM_LABELS, b"")), strict=False))
         | dict(zip(sets, read_labels(fields.get(_SET_LABELS, b"")), strict=False)),
         dimensions=dict(zip(numbers_of({VECTOR}), read_numbers(fields.get(_DIMENSIONS, b"")), strict=False)),
-        keys={column: place for place, column in enumerate(keys, 1)},
+        keys={column: number for number, column in enumerate(keys, 1)},
     )
 
 
 def _read_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield type and content of each field."""
-    at = 0
-    while at < len(data):
-        kind = data[at]
-        size, at = read_packed(data, at + 1)
-        yield kind, data[at : at + size]
-        at += size
+    offset = 0
+    while offset < len(data):
+        kind = data[offset]
+        size, offset = read_packed(data, offset + 1)
+        yield kind, data[offset : offset + size]
+        offset += size
 
 
 def _collations(fields: Mapping[int, bytes], default: int, each: int, columns: list[int]) -> dict[int, int]:

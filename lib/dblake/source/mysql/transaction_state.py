@@ -1,9 +1,11 @@
-"""Which transaction of the log is open: where it began, where it ends, and what follows for landing and for resuming.
+"""The open transaction of the log: where it began, where it ends, and what follows for landing and for resuming.
 
 Above ``pieces``, which holds its rows, and ``log_cursor``; called by ``transactions`` and ``logged_statements``, which
-read events. This is the only module that begins and ends transactions of the piece, so the rule is in one place: a
-transaction lies between a GTID event (or a BEGIN without one) and an XID, a COMMIT, an XA_PREPARE, or the end of a
-standalone statement; its position is that of its first event, and the log can be resumed behind its last.
+read events. Only this module begins and ends transactions of the piece, so the rule is in one place:
+
+- A transaction begins with a GTID event, or with a BEGIN without one.
+- It ends with an XID, a COMMIT, an XA_PREPARE, or the end of a standalone statement.
+- It has the position of its first event. The log can be resumed behind its last event.
 """
 
 from __future__ import annotations

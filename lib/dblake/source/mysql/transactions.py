@@ -1,9 +1,9 @@
-"""The log event by event: each event is routed to what it does, and none passes without being understood.
+"""The log event by event: route each event to its handler; no event passes without being understood.
 
-Between ``packets`` and ``transaction_state``. Promises that every event is handled, or known to have no effect, or
-rejected by name with its position; plain transactions are taken by whole runs (``runs``), with the same result. Holds
-no rows and no transaction: ``pieces`` holds the rows, ``transaction_state`` the open transaction, ``log_cursor`` the
-position.
+Between ``packets`` and ``transaction_state``. Guarantee: every event is handled, has no effect by its type, or is
+rejected by name with its position. Plain transactions are handled in whole runs (``runs``), with the same result. This
+module holds no rows and no transaction: ``pieces`` holds the rows, ``transaction_state`` the open transaction,
+``log_cursor`` the position.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class Transactions:
         Runs of plain transactions are handled at once, as far as they fit into the piece. Raises Unsupported,
         PositionLost or SourceError, with the position, for an event that cannot be captured.
         """
-        at = 0
+        line = 0
         for run in find_runs(received, self._checksum_bytes):
-            yield from self._handle_each(received, at, run.first)
-            at = run.without(self._handle_run(run)).first
-        yield from self._handle_each(received, at, len(received))
+            yield from self._handle_each(received, line, run.first)
+            line = run.without(self._handle_run(run)).first
+        yield from self._handle_each(received, line, len(received))
 
     def _handle_run(self, run: Run) -> int:
         """Return how many of a run's transactions were handled at once; the others are left to ``_handle_each``."""
