@@ -1,4 +1,4 @@
-"""The rows of a table at two points, joined by key: those that differ.
+"""Join the rows of a table at two points by key, and select the rows that differ.
 
 Place: below ``consolidate``, which obtains the rows of both ends. Guarantee: columns are compared under the later
 schema, and a column that did not exist yet counts as NULL. DuckDB joins the rows as they are read.
@@ -21,9 +21,10 @@ _OWN = ("_key", "_incarnation", "_lsn", "_seq", "_lossy")
 
 
 def compare_ends(
-    table: str, shape: Shape, earlier: Shape | None, before: Iterator[pa.Table], after: Iterator[pa.Table], way: Way
+    table: str, shape: Shape, earlier: Shape | None, rows_before: Iterator[pa.Table], rows_after: Iterator[pa.Table],
+    way: Way,
 ) -> Differences:
-    """Join the rows of both ends by key and return those that differ."""
+    """Return the rows that differ between both ends, joined by key."""
     old = _schema(earlier or shape)
     new = _schema(shape)
     old_names = [name for name in old.names if name not in _OWN]
@@ -31,12 +32,12 @@ def compare_ends(
     connection = duckdb.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("b", _reader(before, old))
-        connection.register("a", _reader(after, new))
+        connection.register("b", _reader(rows_before, old))
+        connection.register("a", _reader(rows_after, new))
         columns = [f'b."{_quoted(name)}" AS b{n}' for n, name in enumerate(old_names)]
         columns += [f'a."{_quoted(name)}" AS a{n}' for n, name in enumerate(new_names)]
         differs = " OR ".join([_lossy_differs(), *(_differs(old, new, name) for name in new_names)])
-        found = connection.sql(
+        differing = connection.sql(
             f"SELECT CASE WHEN b._key IS NULL THEN 'c' WHEN a._key IS NULL THEN 'd' ELSE 'u' END AS op, "
             f"coalesce(a._key, b._key) AS k, {', '.join(columns)} FROM b FULL OUTER JOIN a ON b._key = a._key "
             f"WHERE b._key IS NULL OR a._key IS NULL OR {differs} ORDER BY k"
@@ -44,8 +45,8 @@ def compare_ends(
     finally:
         connection.close()
     return Differences(
-        table, shape.primary_key, found["op"],
-        _renamed(found, "b", old_names, old), _renamed(found, "a", new_names, new), way,
+        table, shape.primary_key, differing["op"],
+        _renamed(differing, "b", old_names, old), _renamed(differing, "a", new_names, new), way,
     )
 
 
@@ -75,8 +76,8 @@ def _lossy_differs() -> str:
     return f"(len(a._lossy) + len(b._lossy) > 0 AND ({moved}))"
 
 
-def _renamed(found: pa.Table, prefix: str, names: list[str], schema: pa.Schema) -> pa.Table:
-    columns: list[Any] = [found[f"{prefix}{n}"].cast(schema.field(name).type) for n, name in enumerate(names)]
+def _renamed(differing: pa.Table, prefix: str, names: list[str], schema: pa.Schema) -> pa.Table:
+    columns: list[Any] = [differing[f"{prefix}{n}"].cast(schema.field(name).type) for n, name in enumerate(names)]
     return pa.table(columns, names=names)
 
 

@@ -1,10 +1,13 @@
 """Consolidated changes of a table: each key whose row differs between two points, with both rows.
 
-Place: after ``span``. Two ways lead to the same result: the events of the span, folded over the rows that their keys
-had at its start; or the difference of the table's rows at both ends. The estimated cost decides. Guarantee: a key is
-reported exactly if its row exists at one end only, or if a column of the later schema differs, where a column that did
-not exist yet counts as NULL. Of a value that state cannot hold (``_lossy``) every new version counts as a difference. A
-table without a key has no rows to compare: each row created in the span is reported.
+Place: after ``span``. Two ways lead to the same result; the estimated cost decides:
+
+- Fold the events of the span over the rows that their keys had at its start.
+- Compare the table's rows at both ends.
+
+Guarantee: a key is reported exactly if its row exists at one end only, or if a column of the later schema differs. A
+column that did not exist yet counts as NULL. Of a value that state cannot hold (``_lossy``) every new version counts as
+a difference. A table without a key has no rows to compare: each row created in the span is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from dblake.state.upsert import first_rows
 
 
 def consolidate(span: Span, table: str, way: Way | None = None) -> Differences:
-    """Return a table's consolidated changes, computed the given or else the cheaper way."""
+    """Return a table's consolidated changes, computed in the cheaper way unless ``way`` is given."""
     if way is None:
         costs = span.estimate_costs(table)
         way = Way.EVENTS if costs.events <= costs.states else Way.STATES
@@ -44,24 +47,24 @@ def consolidate(span: Span, table: str, way: Way | None = None) -> Differences:
 
 
 def _from_events(span: Span, table: str, before: TableReading | None) -> Differences:
-    events = span.log.read_all(span.wanted(table), FOLDED)
+    events = span.log.read_all(span.selection(table), FOLDED)
     versions = span.after.schemas(table)
-    known = before.shape if before else None
+    shape_before = before.shape if before else None
 
     def rows_of(keys: pa.Array | None) -> pa.Table:
-        none = row_schema(known or shape_of([version.schema for version in versions])).empty_table()
+        none = row_schema(shape_before or shape_of([version.schema for version in versions])).empty_table()
         return pa.concat_tables([none, *(read_state_rows(before, keys) if before else ())])
 
-    shape, earlier, later = fold_over_rows(versions, events, known, span.start, rows_of)
-    return compare_ends(table, shape, known, iter([earlier]), iter([later]), Way.EVENTS)
+    shape, earlier, later = fold_over_rows(versions, events, shape_before, span.start, rows_of)
+    return compare_ends(table, shape, shape_before, iter([earlier]), iter([later]), Way.EVENTS)
 
 
 def _created(span: Span, table: str) -> Differences:
     """Return the rows that a table without a key got in the span."""
-    events = span.log.read_all(span.wanted(table), FOLDED)
+    events = span.log.read_all(span.selection(table), FOLDED)
     shape = shape_of([version.schema for version in span.after.schemas(table)])
     rows = first_rows(fold(events.select(NEEDED), shape, None), shape)
-    at = [rows[f"_{name}"].to_numpy() for name in POSITION]
-    rows = rows.take(pa.array(np.lexsort(at[::-1]))).select([column.name for column in shape.current])
+    position = [rows[f"_{name}"].to_numpy() for name in POSITION]
+    rows = rows.take(pa.array(np.lexsort(position[::-1]))).select([column.name for column in shape.current])
     op = pa.chunked_array([["c"] * rows.num_rows], pa.string())
     return Differences(table, (), op, rows.schema.empty_table(), rows, Way.EVENTS)

@@ -1,7 +1,7 @@
 """Changes between two points as records of the native format.
 
-Place: after ``span`` and ``consolidate``; ``jobs.changes`` prints the lines. The encoder is that of every other
-consumer. A consolidated line has ``origin`` ``state``, the position of the newest event of the span, and both rows:
+Place: after ``span`` and ``consolidate``; ``jobs.changes`` prints the lines. All consumers share the encoder. A
+consolidated line has ``origin`` ``state``, the position of the newest event of the span, and both rows:
 ``before`` as of the span's start, ``after`` as of its end.
 """
 
@@ -29,7 +29,7 @@ def encode_events(span: Span, tables: Sequence[str]) -> Iterator[bytes]:
     """Yield the events of the span in order; ``tables`` are globs, none for all tables."""
     selection = Selection(list(tables) or ["*.*"])
     builder, encode = EventBuilder(span.paths.source, selection, Schemas(span.paths).get, {}), NativeFormat().encode
-    for part in span.log.read_ordered(span.wanted()):
+    for part in span.log.read_ordered(span.selection()):
         chosen = [name for name in pc.unique(part["table"]).to_pylist() if selection.has_table(name)]
         rows = part.filter(pc.is_in(part["table"], pa.array(chosen, pa.string())))
         lsn = rows["lsn"]
@@ -49,29 +49,29 @@ def encode_consolidated(span: Span, tables: Sequence[str]) -> Iterator[bytes]:
             yield encode(event)
 
 
-def _events(span: Span, found: Differences) -> Iterator[Event]:
-    later = span.after.schemas(found.table)[-1].schema
-    known = span.before and found.table in span.before.tables
-    earlier = span.before.schemas(found.table)[-1].schema if span.before and known else later
-    before, after = _texts(found.before, earlier), _texts(found.after, later)
-    for start in range(0, len(found.op), ROWS_AT_ONCE):
-        ops = found.op.slice(start, ROWS_AT_ONCE).to_pylist()
+def _events(span: Span, differences: Differences) -> Iterator[Event]:
+    later = span.after.schemas(differences.table)[-1].schema
+    existed = span.before and differences.table in span.before.tables
+    earlier = span.before.schemas(differences.table)[-1].schema if span.before and existed else later
+    before, after = _texts(differences.before, earlier), _texts(differences.after, later)
+    for start in range(0, len(differences.op), ROWS_AT_ONCE):
+        ops = differences.op.slice(start, ROWS_AT_ONCE).to_pylist()
         olds, news = before.slice(start, ROWS_AT_ONCE).to_pylist(), after.slice(start, ROWS_AT_ONCE).to_pylist()
         if not olds:
             olds = [None] * len(ops)
         for op, old, new in zip(ops, olds, news, strict=True):
-            yield _event(span, found, op, None if op == "c" else old, None if op == "d" else new, later)
+            yield _event(span, differences, op, None if op == "c" else old, None if op == "d" else new, later)
 
 
 def _event(
-    span: Span, found: Differences, op: str, before: dict[str, str | None] | None,
+    span: Span, differences: Differences, op: str, before: dict[str, str | None] | None,
     after: dict[str, str | None] | None, schema: TableSchema,
 ) -> Event:
     row = before if after is None else after
     assert row is not None, "a line has a row"
-    key = {name: row[name] for name in found.keys} if found.keys else None
+    key = {name: row[name] for name in differences.keys} if differences.keys else None
     position: Position = span.position
-    return Event(span.paths.source, found.table, op, position, key, before, after, None, None, False, STATE,
+    return Event(span.paths.source, differences.table, op, position, key, before, after, None, None, False, STATE,
                  schema.schema_id, schema)
 
 

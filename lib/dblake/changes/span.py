@@ -70,18 +70,18 @@ class Span:
 
     @property
     def after(self) -> LakeReading:
-        """The tables at the end."""
+        """The tables at the end; opened when first read."""
         if self._after is None:
             self._after = open_reading_at(self.paths, self._end, self.log)
         return self._after
 
-    def wanted(self, table: str | None = None) -> Wanted:
-        """Return the events of the span, of one table or of all."""
+    def selection(self, table: str | None = None) -> Wanted:
+        """Return what selects the events of the span, of one table or of all."""
         return Wanted(until=self.end, after=self.start, table=table)
 
     def estimate_costs(self, table: str) -> Costs:
         """Estimate both ways for a table."""
-        rows, size = self.log.estimate(self.wanted(table))
+        rows, size = self.log.estimate(self.selection(table))
         before = self.before.estimate(table) if self.before and table in self.before.tables else None
         after = self.after.estimate(table) if table in self.after.tables else None
         states = sum(each.bytes for each in (before, after) if each)
@@ -91,7 +91,7 @@ class Span:
 
 
 def _resolve_start(point: Point, log: EventLog, paths: Paths) -> Resolved | None:
-    """Resolve a span's first point; None for a position before all events, of which none has been removed."""
+    """Resolve a span's first point; None for a position before all events, if none of them has been removed."""
     oldest = log.oldest()
     if point.position is not None and oldest and point.position < oldest.position and not log.consolidated:
         return None

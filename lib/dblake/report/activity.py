@@ -77,7 +77,7 @@ def _plot(report: Report, row: int, ticks: Sequence[tuple[float, str]]) -> Html:
 
 def _marks(report: Report, episodes: Sequence[Episode], emptied: Sequence[int]) -> list[Mark]:
     period = report.period
-    marks = [Mark(one.kind, one.begin, one.end, describe_episode(one, period)) for one in episodes]
+    marks = [Mark(episode.kind, episode.begin, episode.end, describe_episode(episode, period)) for episode in episodes]
     marks += [Mark("emptied", bucket - period.past, bucket - period.past, "truncated") for bucket in emptied]
     if report.known_until < period.shown - 1:
         marks.append(Mark("unknown", max(report.known_until, 0), period.shown, "not reconciled yet"))
@@ -86,8 +86,9 @@ def _marks(report: Report, episodes: Sequence[Episode], emptied: Sequence[int]) 
 
 def _episode_list(episodes: Sequence[Episode], period: Period, emptied: Sequence[int] = ()) -> Html | None:
     """Return the largest episodes as a list; None without any."""
-    largest = sorted(episodes, key=lambda one: (not one.is_open, -one.deviation))[:_SHOWN_EPISODES]
-    items = [tag("li", f"{_SIGNS[one.kind]} {describe_episode(one, period)}", cls=one.kind) for one in largest]
+    largest = sorted(episodes, key=lambda episode: (not episode.is_open, -episode.deviation))[:_SHOWN_EPISODES]
+    items = [tag("li", f"{_SIGNS[episode.kind]} {describe_episode(episode, period)}", cls=episode.kind)
+             for episode in largest]
     if len(episodes) > len(largest):
         items.append(tag("li", f"and {len(episodes) - len(largest)} more"))
     if emptied:
@@ -95,17 +96,17 @@ def _episode_list(episodes: Sequence[Episode], period: Period, emptied: Sequence
     return tag("ul", *items, cls="episodes") if items else None
 
 
-def describe_episode(one: Episode, period: Period) -> str:
+def describe_episode(episode: Episode, period: Period) -> str:
     """Return when an episode was, and how it differs from the usual level."""
-    begin = period.begins_at(period.past + one.begin)
-    end = period.begins_at(period.past + one.end)
+    begin = period.begins_at(period.past + episode.begin)
+    end = period.begins_at(period.past + episode.end)
     days = "" if begin.date() == period.end.date() else f"{begin:%b} {begin.day} "
-    when = f"since {days}{begin:%H:%M}" if one.is_open else f"{days}{begin:%H:%M}–{end:%H:%M}"
-    usual = format_count(one.usual / period.minutes) if one.usual / period.minutes >= 0.1 else "under 0.1"
-    if one.kind == DROP:
-        rate = one.operations / max(one.end - one.begin, 1) / period.minutes
+    when = f"since {days}{begin:%H:%M}" if episode.is_open else f"{days}{begin:%H:%M}–{end:%H:%M}"
+    usual = format_count(episode.usual / period.minutes) if episode.usual / period.minutes >= 0.1 else "under 0.1"
+    if episode.kind == DROP:
+        rate = episode.operations / max(episode.end - episode.begin, 1) / period.minutes
         return f"drop {when}: {format_count(round(rate, 1))} a minute, usually {usual}"
-    return f"spike {when}: up to {format_count(one.peak / period.minutes)} a minute, usually {usual}"
+    return f"spike {when}: up to {format_count(episode.peak / period.minutes)} a minute, usually {usual}"
 
 
 def _rows(report: Report, rows: Sequence[int]) -> Html | None:
@@ -140,12 +141,13 @@ def _quiet(report: Report, ranked: Sequence[int]) -> Html | None:
 
 def _row(report: Report, row: int) -> Html:
     operations, episodes = report.operations, report.episodes.get(row, [])
-    kinds = sorted({one.kind for one in episodes})
+    kinds = sorted({episode.kind for episode in episodes})
     signs = [tag("span", _SIGNS[kind], cls=kind, title=kind) for kind in kinds]
     counts = [
         tag("td", format_count(int(total)) if total else "", cls="number")
         for values in operations.kinds.values() for total in [np.sum(values[row])]
     ]
-    marks = [Mark(one.kind, one.begin, one.end, describe_episode(one, report.period)) for one in episodes]
+    marks = [Mark(episode.kind, episode.begin, episode.end, describe_episode(episode, report.period))
+             for episode in episodes]
     return tag("tr", tag("td", name_of(operations.tables[row]), *signs), *counts,
                tag("td", sparkline(operations.shown[row], marks), cls="spark"))

@@ -33,8 +33,9 @@ class Limits:
 class Report:
     """Everything on the page. Buckets of ``episodes`` are numbered from the first shown one.
 
-    ``episodes`` are by the table's row in ``operations``, ``overall`` those of all tables together. Shown buckets from
-    ``known_until`` on are not known completely. ``dumped`` are rows that dumps read, per shown bucket.
+    ``episodes`` has each table's episodes, by its row in ``operations``; ``overall`` has the episodes of all tables
+    together. Shown buckets from ``known_until`` on are incomplete. ``dumped`` are rows that dumps read, per shown
+    bucket.
     """
 
     made_at: datetime
@@ -62,8 +63,8 @@ def build_report(
     until = _known_until(document, operations, now)
     first = min(operations.complete_from, until)
     by_table: dict[int, list[Episode]] = {}
-    for one in _find(operations.totals, period, first, until):
-        by_table.setdefault(one.series, []).append(one)
+    for episode in _find(operations.totals, period, first, until):
+        by_table.setdefault(episode.series, []).append(episode)
     return Report(
         now, document, limits, operations, by_table,
         _find(operations.totals.sum(axis=0, keepdims=True), period, first, until),
@@ -74,15 +75,15 @@ def build_report(
 def rank_tables(report: Report) -> list[int]:
     """Return the rows of the tables that changed in the period, or have an episode in it, as the page shows them.
 
-    First those with drops that last, then those with other episodes, by their size, then the others by their activity.
+    Tables with a drop that lasts come first, then tables with other episodes by size, then the others by activity.
     """
     totals = report.operations.shown.sum(axis=1)
     changed = sorted({*np.flatnonzero(totals).tolist(), *report.episodes, *report.operations.truncates})
 
     def rank(row: int) -> tuple[bool, float, float, str]:
-        found = report.episodes.get(row, [])
-        return (not any(one.kind == DROP and one.is_open for one in found),
-                -max((one.deviation for one in found), default=0.0), -float(totals[row]),
+        episodes = report.episodes.get(row, [])
+        return (not any(episode.kind == DROP and episode.is_open for episode in episodes),
+                -max((episode.deviation for episode in episodes), default=0.0), -float(totals[row]),
                 report.operations.tables[row])
 
     return sorted(changed, key=rank)
@@ -90,13 +91,13 @@ def rank_tables(report: Report) -> list[int]:
 
 def _find(totals: np.ndarray, period: Period, first: int, until: int) -> list[Episode]:
     """Return the shown episodes, judged by the buckets from ``first`` on, with shown buckets' numbers."""
-    found = find_episodes(totals[:, first:], period.past - first, until - first)
+    episodes = find_episodes(totals[:, first:], period.past - first, until - first)
     moved = period.past - first
-    return [replace(one, begin=max(one.begin - moved, 0), end=one.end - moved) for one in found]
+    return [replace(episode, begin=max(episode.begin - moved, 0), end=episode.end - moved) for episode in episodes]
 
 
 def _known_until(document: Mapping[str, Any], operations: Operations, now: datetime) -> int:
-    """Return the bucket from which events do not hold all changes yet: that of the newest commit they are known to."""
+    """Return the bucket of the newest commit that events hold: from it on they do not hold all changes yet."""
     period, lag = operations.period, document["stages"]["events"]["lag_seconds"]
     if lag is not None:
         return max(min(period.bucket_of(now - timedelta(seconds=lag)), period.buckets), 0)

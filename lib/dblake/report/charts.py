@@ -71,17 +71,17 @@ def line_plot(
     A line connects the values on both sides of a gap.
     """
     columns = max(len(values) for values in lines.values())
-    drawn = [tag("line", x1=0, x2=columns, y1=_y(at), y2=_y(at), cls="level") for at, _ in levels[1:]]
+    drawn = [tag("line", x1=0, x2=columns, y1=_y(height), y2=_y(height), cls="level") for height, _ in levels[1:]]
     if limit is not None:
         drawn.append(tag("line", x1=0, x2=columns, y1=_y(limit), y2=_y(limit), cls="limit"))
     for name, values in lines.items():
-        known = np.flatnonzero(~np.isnan(values))
-        points = [(int(n) + 0.5, _y(float(values[n]))) for n in known]
+        filled = np.flatnonzero(~np.isnan(values))
+        points = [(int(n) + 0.5, _y(float(values[n]))) for n in filled]
         path = "".join(f"{'L' if number else 'M'}{x} {y}" for number, (x, y) in enumerate(points))
         drawn.append(tag("path", d=path, cls=f"line {name}"))
         if len(points) <= 120:
             drawn.append(tag("path", d="".join(f"M{x} {y}h0" for x, y in points), cls=f"dots {name}"))
-    axis = join(*(tag("span", text, cls="level", style=f"top:{100 - 100 * at:.2f}%") for at, text in levels))
+    axis = join(*(tag("span", text, cls="level", style=f"top:{100 - 100 * height:.2f}%") for height, text in levels))
     return _plot(columns, drawn, ticks, axis, label, f"{size} wide-axis")
 
 
@@ -92,8 +92,8 @@ def sparkline(values: np.ndarray, marks: Iterable[Mark] = ()) -> Html:
     step = -(-columns // _SPARK_COLUMNS)
     padded = np.pad(values, (0, -columns % step)).reshape(-1, step).max(axis=1)
     top = float(padded.max(initial=0)) or 1.0
-    found = [Mark(mark.kind, mark.begin / step, mark.end / step, mark.text) for mark in marks]
-    return _svg(len(padded), [*_bands(found, len(padded)), tag("path", d=_area(padded / top), cls="area spark")],
+    scaled_marks = [Mark(mark.kind, mark.begin / step, mark.end / step, mark.text) for mark in marks]
+    return _svg(len(padded), [*_bands(scaled_marks, len(padded)), tag("path", d=_area(padded / top), cls="area spark")],
                 cls="spark")
 
 
@@ -115,19 +115,19 @@ def timeline(begin: float, end: float, kind: str, title: str) -> Html:
 def _plot(
     columns: int, drawn: Sequence[Html], ticks: Sequence[tuple[float, str]], axis: Html, label: str, size: str
 ) -> Html:
-    grid = [tag("line", x1=at * columns, x2=at * columns, y1=0, y2=_HEIGHT, cls="grid") for at, _ in ticks]
+    grid = [tag("line", x1=share * columns, x2=share * columns, y1=0, y2=_HEIGHT, cls="grid") for share, _ in ticks]
     times = tag("div", *(
-        tag("span", text, style=f"left:{100 * at:.2f}%", cls=_side(at)) for at, text in ticks
+        tag("span", text, style=f"left:{100 * share:.2f}%", cls=_side(share)) for share, text in ticks
     ), cls="times")
     return tag("div", tag("div", _svg(columns, [*grid, *drawn], label=label), axis, cls="canvas"), times,
                cls=f"plot {size}".strip())
 
 
-def _side(at: float) -> str | None:
+def _side(share: float) -> str | None:
     """Return the class of a label that would leave the plot."""
-    if at < 0.04:
+    if share < 0.04:
         return "first"
-    return "last" if at > 0.94 else None
+    return "last" if share > 0.94 else None
 
 
 def _svg(columns: int, drawn: Sequence[Html], *, label: str | None = None, cls: str | None = None) -> Html:
@@ -153,7 +153,7 @@ def _area(heights: np.ndarray) -> str:
     # A bucket with anything in it is visible.
     tops = np.where((tops == _HEIGHT) & (heights > 0), _HEIGHT - 1, tops)
     changes = np.flatnonzero(np.diff(tops, prepend=_HEIGHT))
-    steps = "".join(f"H{at}V{top}" for at, top in zip(changes.tolist(), tops[changes].tolist(), strict=True))
+    steps = "".join(f"H{column}V{top}" for column, top in zip(changes.tolist(), tops[changes].tolist(), strict=True))
     return f"M0 {_HEIGHT}{steps}H{len(tops)}V{_HEIGHT}Z"
 
 

@@ -3,12 +3,16 @@
 Place: between the counts of ``operations`` and the page; knows nothing of tables. The rule, per series:
 
 The *level* is the running average of the buckets before, of the counts' logarithms, so that a burst hardly raises it.
-A *drop* is a run of buckets with at most a fifth of the level, a *spike* one with more than three times the level. It
-is an episode if at least ``_MIN_OPERATIONS`` are missing or in excess, if a drop lasts at least ``_MIN_DROP_BUCKETS``,
-and if **at most one earlier run of the kind was at least half as large**: a drop by its length, a spike by its highest
-bucket, which also has to be twice the highest level so far. So what recurs (a job every five minutes, a quiet night) is
-no episode from its third time on, and a return to a former level is none. The level pauses during an episode. After
-``_MAX_PAUSE`` buckets the new level is the usual one, unless the series has all but stopped.
+A *drop* is a run of buckets with at most a fifth of the level, a *spike* one with more than three times the level. A
+run is an episode if all of these hold:
+
+- At least ``_MIN_OPERATIONS`` are missing or in excess.
+- A drop lasts at least ``_MIN_DROP_BUCKETS``. A spike's highest bucket is twice the highest level so far.
+- **At most one earlier run of the kind was at least half as large**: drops by length, spikes by their highest bucket.
+
+So what recurs (a job every five minutes, a quiet night) is no episode from its third time on, and a return to a former
+level is none. The level pauses during an episode. After ``_MAX_PAUSE`` buckets the new level is the usual one, unless
+the series has all but stopped.
 
 All series advance together, bucket by bucket, so the cost in Python does not depend on how many they are.
 """
@@ -63,19 +67,20 @@ def find_episodes(counts: np.ndarray, shown_from: int, until: int) -> list[Episo
         return []
     level = _Level(watched)
     runs = [_Drops(count), _Spikes(count)]
-    found: list[Episode] = []
+    episodes: list[Episode] = []
     for bucket in range(watched.shape[1]):
         values = watched[:, bucket].astype(np.float64)
         is_judged = bucket - level.first >= _MEMORY_BUCKETS
         for run in runs:
-            found += run.close(values, bucket, watched)
+            episodes += run.close(values, bucket, watched)
             began = run.extend(values, level, is_judged)
             level.set(began, run.reference)
             level.set(run.accept_new_level(), run.reference)
         level.update(values, runs[0].is_episode | runs[1].is_episode)
     end = watched.shape[1]
-    found += [one for run in runs for one in run.close(None, end, watched)]
-    return sorted((one for one in found if one.end > shown_from), key=lambda one: (one.series, one.begin))
+    episodes += [episode for run in runs for episode in run.close(None, end, watched)]
+    shown = (episode for episode in episodes if episode.end > shown_from)
+    return sorted(shown, key=lambda episode: (episode.series, episode.begin))
 
 
 class _Level:
@@ -95,8 +100,8 @@ class _Level:
         """Take a bucket into account, but for paused series."""
         self._seen += (values > 0) | (self._seen > 0)
         weight = 1 / np.clip(self._seen, 1, _MEMORY_BUCKETS)
-        before = np.log1p(self.usual)
-        after = np.expm1(before + weight * (np.log1p(values) - before))
+        usual_log = np.log1p(self.usual)
+        after = np.expm1(usual_log + weight * (np.log1p(values) - usual_log))
         self.usual = np.where(paused, self.usual, after)
         # Before, a single bucket makes up much of it.
         self.highest = np.where(self._seen >= _MEMORY_BUCKETS, np.maximum(self.highest, self.usual), 0)
@@ -179,13 +184,13 @@ class _Drops(_Runs):
     kind = DROP
 
     def _belongs(self, values: np.ndarray, usual: np.ndarray) -> np.ndarray:
-        found: np.ndarray = (values <= _LOW_SHARE * usual) & (usual > 0)
-        return found
+        is_low: np.ndarray = (values <= _LOW_SHARE * usual) & (usual > 0)
+        return is_low
 
     def _is_significant(self) -> np.ndarray:
         is_missing = self.reference * self._length - self._sum >= _MIN_OPERATIONS
-        found: np.ndarray = is_missing & (self._length >= _MIN_DROP_BUCKETS)
-        return found
+        is_significant: np.ndarray = is_missing & (self._length >= _MIN_DROP_BUCKETS)
+        return is_significant
 
     def _size(self) -> np.ndarray:
         return self._length
@@ -195,12 +200,12 @@ class _Spikes(_Runs):
     kind = SPIKE
 
     def _belongs(self, values: np.ndarray, usual: np.ndarray) -> np.ndarray:
-        found: np.ndarray = values > _HIGH_FACTOR * usual + _MIN_OPERATIONS
-        return found
+        is_high: np.ndarray = values > _HIGH_FACTOR * usual + _MIN_OPERATIONS
+        return is_high
 
     def _is_significant(self) -> np.ndarray:
-        found: np.ndarray = self._peak > 2 * self._highest_level
-        return found
+        is_significant: np.ndarray = self._peak > 2 * self._highest_level
+        return is_significant
 
     def _size(self) -> np.ndarray:
         return self._peak

@@ -1,9 +1,9 @@
 """The history of lag: how old the oldest change was when it reached landing, events and state, per bucket of time.
 
-Place: between landing, the log of events, the frontier and the page. A batch of landing has the time at which it
-landed, a commit to events the time at which it appended batches, a row of the frontier the time at which state held a
-batch; each is compared with the commit time of the oldest change that it brought. Guarantee: no payload is read, and a
-batch whose commit to events is not known has no lag of events.
+Place: between landing, the log of events, the frontier and the page. A batch has three times: when it landed, when a
+commit appended it to events, and when state held it, by the frontier. Each is compared with the commit time of the
+oldest change in the batch. Guarantee: no payload is read, and a batch whose commit to events is not known has no lag of
+events.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def read_lag_history(paths: Paths, period: Period) -> LagHistory:
         }
         for name, (source, time) in steps.items():
             bucket, lag = period.sql(time, period.start), _STAGES[name]
-            found = connection.sql(
+            lags = connection.sql(
                 f"SELECT bucket, epoch(lag) AS seconds FROM (SELECT {bucket} AS bucket, {lag} AS lag FROM {source} "
                 f"GROUP BY bucket) WHERE lag IS NOT NULL AND bucket >= 0 AND bucket < {period.shown}"
             ).to_arrow_table()
-            stages[name][found["bucket"].to_numpy()] = np.maximum(found["seconds"].to_numpy(), 0)
+            stages[name][lags["bucket"].to_numpy()] = np.maximum(lags["seconds"].to_numpy(), 0)
     return LagHistory(stages)
 
 

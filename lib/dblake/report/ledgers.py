@@ -1,6 +1,6 @@
 """Lag, dumps and verification over time, as sections of the page.
 
-Place: part of ``page``. The figures are those of ``status``, ``lag`` and the window ledger.
+Place: part of ``page``. The figures come from ``status``, ``lag`` and the window ledger.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def build_lag(report: Report) -> Html:
         is_pending = stages[name]["lag_transactions"] if name != "landing" else lag is not None and lag > late
         if lag is not None and is_pending:
             values[-1] = np.fmax(values[-1], lag)
-    known = np.concatenate(list(lines.values()))
-    known = known[~np.isnan(known)]
+    seconds = np.concatenate(list(lines.values()))
+    seconds = seconds[~np.isnan(seconds)]
     title = tag("h2", "Lag: commit at the source to landing, events and state")
-    if not len(known):
+    if not len(seconds):
         return tag("section", title, tag("p", "Nothing has landed in this period.", cls="empty"), id="lag")
-    greatest = max(float(known.max()), late)
+    greatest = max(float(seconds.max()), late)
     top = lag_top(greatest)
     heights = {
         name: np.array([np.nan if np.isnan(v) else lag_height(float(v), top) for v in values])
@@ -55,10 +55,10 @@ def build_lag(report: Report) -> Html:
 
 
 def _typical(values: np.ndarray) -> str:
-    known = values[~np.isnan(values)]
-    if not len(known):
+    seconds = values[~np.isnan(values)]
+    if not len(seconds):
         return ""
-    return f" (median {format_duration(float(np.median(known)))}, worst {format_duration(float(known.max()))})"
+    return f" (median {format_duration(float(np.median(seconds)))}, worst {format_duration(float(seconds.max()))})"
 
 
 def build_dumps(report: Report) -> Html:
@@ -130,7 +130,7 @@ def build_verification(report: Report) -> Html:
              for count, (_, text, kind) in zip(counts, _AGES, strict=True)]
     parts.append(("never", len(never) / len(tables), f"never: {len(never):,}"))
     legend = [tag("span", tag("i", cls=f"key {kind}"), text) for kind, share, text in parts if share]
-    ordered = sorted(entries.values(), key=lambda one: (-one["differences"], -one["age_seconds"], one["table"]))
+    ordered = sorted(entries.values(), key=lambda entry: (-entry["differences"], -entry["age_seconds"], entry["table"]))
     limit = report.limits.max_verification_age_seconds
     shown = [_verified_row(entry, limit) for entry in ordered[:_SHOWN_TABLES]]
     head = tag("tr", tag("th", "table"), tag("th", "age", cls="number"), tag("th", "rows", cls="number"),

@@ -34,7 +34,7 @@ class Operations:
 
     ``totals`` has a row per table and a column per bucket, the past included; each array of ``kinds`` has the columns
     of the shown buckets only. ``truncates`` are the buckets in which tables were truncated, by the table's row.
-    ``complete_from`` is the first bucket of which maintenance has removed no events.
+    ``complete_from`` is the first bucket that maintenance has removed no events from.
     """
 
     period: Period
@@ -81,8 +81,8 @@ def _aggregate(connection: duckdb.DuckDBPyConnection, rows: str, period: Period,
         'GROUP BY "table", bucket',
         [period.origin, period.end],
     )
-    found = connection.sql('SELECT DISTINCT "table" FROM counted ORDER BY ALL').fetchall()
-    tables = [name for (name,) in found]
+    rows_of_names = connection.sql('SELECT DISTINCT "table" FROM counted ORDER BY ALL').fetchall()
+    tables = [name for (name,) in rows_of_names]
     totals = np.zeros((len(tables), period.buckets), np.int64)
     kinds = {kind: np.zeros((len(tables), period.shown), np.int64) for kind in KINDS}
     names = pa.array(tables, pa.string())

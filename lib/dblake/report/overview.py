@@ -141,15 +141,15 @@ def build_problems(problems: Sequence[Mapping[str, Any]]) -> Html | None:
     if not problems:
         return None
     by_code: dict[str, list[Mapping[str, Any]]] = {}
-    for problem in sorted(problems, key=lambda one: one["code"] in _MINOR):
+    for problem in sorted(problems, key=lambda problem: problem["code"] in _MINOR):
         by_code.setdefault(problem["code"], []).append(problem)
     items = []
-    for found in by_code.values():
-        items += [_problem(problem) for problem in found[:_SHOWN_PER_CODE]]
-        if len(found) > _SHOWN_PER_CODE:
-            names = [name_of(problem["table"]) for problem in found[_SHOWN_PER_CODE:] if problem["table"]]
+    for same_code in by_code.values():
+        items += [_problem(problem) for problem in same_code[:_SHOWN_PER_CODE]]
+        if len(same_code) > _SHOWN_PER_CODE:
+            names = [name_of(problem["table"]) for problem in same_code[_SHOWN_PER_CODE:] if problem["table"]]
             items.append(tag("li", tag("details", tag(
-                "summary", f"{len(found) - _SHOWN_PER_CODE:,} more of {found[0]['code']}",
+                "summary", f"{len(same_code) - _SHOWN_PER_CODE:,} more of {same_code[0]['code']}",
             ), tag("p", *(join(name, " ") for name in names), cls="names")), cls="more"))
     return tag("section", tag("h2", f"Open problems: {len(problems):,}"), tag("ul", *items, cls="problems"),
                id="problems")

@@ -24,7 +24,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_page(report: Report) -> str:
-    """Return the page as text."""
+    """Return the report's page as HTML, with its style and without scripts."""
     source = report.document["source"]
     head = tag(
         "head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),

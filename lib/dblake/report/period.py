@@ -55,7 +55,7 @@ class Period:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets, those of the past included."""
+        """The number of shown buckets and of buckets of the past."""
         return self.past + self.shown
 
     @cached_property

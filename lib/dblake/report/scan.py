@@ -69,5 +69,5 @@ def _bound(table: DeltaTable, name: str, aggregate: object) -> datetime | None:
     actions = list_files(table)
     if name not in actions.column_names:
         return None
-    found: datetime | None = aggregate(actions[name].cast(_TIME, safe=False)).as_py()  # type: ignore[operator]
-    return found
+    bound: datetime | None = aggregate(actions[name].cast(_TIME, safe=False)).as_py()  # type: ignore[operator]
+    return bound

@@ -1,8 +1,8 @@
 """Append-only Delta tables as reconcile sees them: created once, appended to once per landing batch.
 
-Every append carries the newest landing batch in it as a Delta transaction identifier, so a table itself records how
-far it is, and Delta rejects a batch that was appended before. All appends go through delta-rs: a writer holds the
-table's commit lock (``lake.locks``) from the moment it reads how far the table is.
+Every append carries the newest landing batch in it as a Delta transaction identifier. So a table itself records its
+newest batch, and Delta rejects a batch that was appended before. All appends go through delta-rs: a writer holds the
+table's commit lock (``lake.locks``) from the moment it reads the newest batch.
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ class AppendTable:
     def append_rows(self, rows: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Append a few rows; without any it is a commit without a file. The caller holds the commit lock."""
         schema = to_arrow_schema(self.columns, timezone="UTC")
-        held = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
-        commit_rows(self.path, self.application, batch, held, self.opened())
+        content = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
+        commit_rows(self.path, self.application, batch, content, self.opened())
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the table as it is now, as a frame with its columns."""
         # Spark optimizes a frame that is known to be empty away; a table without files it does not.
-        own = spark.createDataFrame([], self.columns)
+        current = spark.createDataFrame([], self.columns)
         if self.done():
-            own = spark.read.format("delta").load(self.path)
+            current = spark.read.format("delta").load(self.path)
         if self.earlier is None:
-            return own
+            return current
         path, batch = self.earlier
-        return spark.read.format("delta").load(path).where(F.col("batch") < batch).unionByName(own)
+        return spark.read.format("delta").load(path).where(F.col("batch") < batch).unionByName(current)
 
     def files(self) -> dict[str, int]:
-        """Return the paths of the table's files, with their sizes in bytes; those of all of an earlier table, too."""
+        """Return the paths of the table's files, and of all files of an earlier table, with their sizes in bytes."""
         sizes = dict[str, int]()
         for path in [self.path, self.earlier[0]] if self.earlier else [self.path]:
             added = list_files(open_table(path))
@@ -103,8 +103,8 @@ class AppendTable:
     def query(self, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
         """Return some of the table's rows, by SQL for columns and a condition; for a table that is small."""
         statement = f"SELECT {columns} FROM t WHERE {where}"
-        own: list[dict[str, Any]] = query_arrow(self.opened().delta, statement).to_pylist()
+        current: list[dict[str, Any]] = query_arrow(self.opened().delta, statement).to_pylist()
         if self.earlier is None:
-            return own
+            return current
         path, batch = self.earlier
-        return query_rows(path, f"SELECT {columns} FROM t WHERE batch < {batch} AND ({where})") + own
+        return query_rows(path, f"SELECT {columns} FROM t WHERE batch < {batch} AND ({where})") + current

@@ -59,8 +59,8 @@ def find_archive() -> Path:
 
 def _has_class_path_settings(conf: Path) -> bool:
     """Return True if Spark or Hadoop would read more than the known files from folders on the class path."""
-    own = any(not (file.name in _KNOWN_FILES or file.suffix in (".yaml", ".yml")) for file in conf.iterdir())
-    return own or any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
+    has_others = any(not (file.name in _KNOWN_FILES or file.suffix in (".yaml", ".yml")) for file in conf.iterdir())
+    return has_others or any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
 
 
 def _spark_home() -> Path:

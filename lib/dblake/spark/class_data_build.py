@@ -31,8 +31,8 @@ def build_archive() -> Path | None:
         for older in folder.glob("spark-*"):
             older.unlink()
         partial = archive.with_suffix(".partial")
-        given = os.environ.get(SUBMIT_OPTIONS, "")
-        os.environ[SUBMIT_OPTIONS] = f"{given} {quoted(f'-XX:ArchiveClassesAtExit={partial}')}".strip()
+        options = os.environ.get(SUBMIT_OPTIONS, "")
+        os.environ[SUBMIT_OPTIONS] = f"{options} {quoted(f'-XX:ArchiveClassesAtExit={partial}')}".strip()
         _run_spark()
         if not partial.exists():
             partial.touch()

@@ -41,9 +41,9 @@ def start_jvm(settings: dict[str, str], more_jars: list[str], *, is_short: bool)
         # Spark's Python workers start with an empty module path.
         os.environ["PYTHONPATH"] = os.pathsep.join([*import_paths(), *filter(None, [os.environ.get("PYTHONPATH")])])
         master = settings.get(MASTER) or configured_master()
-        given = os.environ.get(SUBMIT_ARGS, "pyspark-shell")
-        options = shlex.join([*_jar_options(master, given, more_jars), *_code_options(master)])
-        os.environ[SUBMIT_ARGS] = f"{options} {given}"
+        user_options = os.environ.get(SUBMIT_ARGS, "pyspark-shell")
+        options = shlex.join([*_jar_options(master, user_options, more_jars), *_code_options(master)])
+        os.environ[SUBMIT_ARGS] = f"{options} {user_options}"
         if startup.find_java() is None:
             raise ConfigError("there is no Java", next_step="install Java 17 or newer, or correct JAVA_HOME")
         startup.set_java_options(is_short=is_short and is_local_master(master))
@@ -68,7 +68,7 @@ def _discarded_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
+def _jar_options(master: str, user_options: str, more: list[str]) -> list[str]:
     """Return spark-submit's options for ``more`` and Delta's jars, which Ivy resolves now unless set-up did.
 
     Without other jars the class path is the one of the class-data archive.
@@ -78,7 +78,8 @@ def _jar_options(master: str, given: str, more: list[str]) -> list[str]:
         spark = ".".join(version("pyspark").split(".")[:2])
         delta = ["--packages", f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"]
         return [*delta, "--jars", ",".join(more)] if more else delta
-    if is_local_master(master) and not (more or "driver-class-path" in given or "extraClassPath" in given):
+    has_class_path = "driver-class-path" in user_options or "extraClassPath" in user_options
+    if is_local_master(master) and not (more or has_class_path):
         # On one machine no other process needs them, so Spark need not serve and copy them.
         return ["--driver-class-path", os.pathsep.join(jars), *class_data.submit_options()]
     return ["--jars", ",".join(jars + more)]

@@ -37,7 +37,7 @@ _INSTALL_SECONDS = 1800
 
 
 def s3_jars() -> list[str]:
-    """Return the paths of all jars, after resolving those that are missing.
+    """Return the paths of all jars; download missing jars first.
 
     Raises StorageUnavailable if a download fails, ConfigError if the environment cannot be written.
     """
@@ -109,7 +109,7 @@ def _install(folder: Path) -> None:
 
 
 def _compiler(jars: Path, target: Path) -> list[str]:
-    """Return the command that compiles the log store against the resolved jars and those of Spark."""
+    """Return the command that compiles the log store against the resolved jars and Spark's own."""
     spark = Path(_find_spark_home()) / "jars"
     needed = [*spark.glob("hadoop-client-api-*.jar"), *spark.glob("scala-library-*.jar"), *jars.glob("*.jar")]
     home = os.environ.get("JAVA_HOME")

@@ -1,7 +1,7 @@
 """Start the Spark session of a job or a test.
 
-A job that a user's own ``spark-submit`` started finds its JVM running, and adds those of our settings that the user did
-not give; otherwise ``jvm`` starts one. Guarantee: jobs, tests and notebooks run with the same settings; settings for
+A job that a user's own ``spark-submit`` started finds its JVM running, and adds each of our settings that the user did
+not give; otherwise ``jvm`` starts one. Guarantee: jobs, tests and notebooks run with the same settings. Settings for
 ``local`` masters apply only where none were given.
 
 Runners take a ``Session``, a function, and call it when they have work for Spark: before that no JVM starts, and

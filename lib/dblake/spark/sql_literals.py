@@ -19,7 +19,7 @@ def identifier(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a string, quoted."""
+    """Return a string as a literal, with quotes and backslashes escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -33,9 +33,9 @@ def delta(path: str, version: int | None = None) -> str:
     return f"delta.{identifier(path)}" + ("" if version is None else f" VERSION AS OF {version}")
 
 
-def position(at: Position) -> str:
+def position(value: Position) -> str:
     """Return a position, comparable with ``EVENT_AT`` and ``state_at``."""
-    return f"named_struct('incarnation', {at.incarnation}L, 'lsn', {at.lsn}L, 'seq', {at.seq}L)"
+    return f"named_struct('incarnation', {value.incarnation}L, 'lsn', {value.lsn}L, 'seq', {value.seq}L)"
 
 
 def instant(moment: datetime) -> str:

@@ -19,7 +19,7 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def storage_jars(warehouse: str) -> list[str]:
-    """Return the jars for a warehouse, after resolving those that are missing. Raises the errors of ``s3_jars``."""
+    """Return the jars for a warehouse; download missing jars first. Raises the errors of ``s3_jars``."""
     return s3_jars() if is_s3(warehouse) else []
 
 

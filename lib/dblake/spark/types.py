@@ -2,8 +2,8 @@
 
 Place: between events, which hold text, and state. The mapping is data: the first row of ``SOURCE_TYPES`` whose pattern
 matches the whole type name applies, and a type without a row stays the source's exact text. Names are the database's
-own, so one table has the rows of all databases. Guarantee: the SQL for a type yields NULL for text that the type cannot
-hold unchanged, and never rounds, shifts or fails; naming such a column in ``_lossy`` is left to the fold.
+own, so one table has the rows of all databases. Guarantee: the SQL for a type never rounds, shifts or fails. It yields
+NULL for text that the type cannot hold unchanged; naming such a column in ``_lossy`` is left to the fold.
 ``tools.types_reference`` generates ``docs/types.md`` from it.
 """
 
