@@ -17,12 +17,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dblake.config import Config
-from dblake.core.errors import CopyDiffers, UsageError
+from dblake.core.errors import UsageError
 from jobs.cli.frame import job_options, run_job
 from pipelines.verify import queue_tables
 
 _PIPE_WIDTH_CHARACTERS = 160
-_COUNTS = ("chunks", "rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")
+_COUNTS = ("chunks", "rows_compared", "rows_skipped", "lossy", "missing", "extra", "different", "repaired")
 
 
 @click.command("verify")
@@ -60,11 +60,7 @@ def verify(
         click.echo(json.dumps(results, indent=2))
     else:
         _print_results(verification.id, results)
-    if remaining := verification.remaining():
-        raise CopyDiffers(
-            f"source {config.source.name}: {remaining} rows of state differ from the source",
-            next_step="verify --repair --wait; dblake.verifications has their keys",
-        )
+    verification.require_equal()
 
 
 def _print_results(verification_id: str, results: list[dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.config import Config
-from dblake.core.errors import ConfigError, CopyDiffers, SourceError, StateError
+from dblake.core.errors import ConfigError, SourceError, StateError
 from dblake.core.names import split_qualified
 from dblake.core.processes import end_with_parent, stop_process
 from dblake.core.schema import TableSchema
@@ -225,8 +225,7 @@ class Quickstart:
         for result in verification.results():
             self.console.print(f"   {result['table']}: {result['rows_compared']:,} rows equal, "
                                f"{result['rows_skipped']:,} changed since they were read")
-        if remaining := verification.remaining():
-            raise CopyDiffers(f"{remaining} rows of state differ from the source")
+        verification.require_equal()
 
     def _compare(self, source: dict[str, tuple[int, int]], tables: list[TableSchema]) -> list[Comparison]:
         comparisons = []

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import TableNotFoundError
 
 from dblake.lake.storage import is_local, is_s3, storage_of
@@ -18,8 +18,8 @@ _CHECKPOINT_COMMITS_ON_S3 = 10
 """Opening a table reads each commit since the newest checkpoint twice, one request each."""
 
 __all__ = [
-    "DeltaTable", "create_table", "find_table", "has_table", "list_files", "maps_columns", "open_table",
-    "storage_options",
+    "DeltaTable", "add_missing_columns", "create_table", "find_table", "has_table", "list_files", "maps_columns",
+    "open_table", "storage_options",
 ]
 
 
@@ -80,3 +80,11 @@ def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[s
     except OSError:
         if is_local(path) or not has_table(path):
             raise
+
+
+def add_missing_columns(path: str, schema: pa.Schema) -> None:
+    """Give a table that an earlier version created the columns of ``schema`` that it lacks."""
+    table = open_table(path)
+    known = {field.name for field in table.schema().fields}
+    if missing := [Field.from_arrow(field) for field in schema if field.name not in known]:
+        table.alter.add_columns(missing)

@@ -16,6 +16,7 @@ from dblake.lake.log import Application, newest_batch
 from dblake.lake.query import query_rows
 from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
+from dblake.verification.findings import find_wrong
 from dblake.verification.ledger import newest_by_table
 
 Bounds = dict[tuple[str, str], int]
@@ -54,7 +55,7 @@ def read_passed_bounds(paths: Paths) -> Bounds:
 
 def has_unchecked_data(paths: Paths) -> bool:
     """Return False if every built-in suite has passed for all there is, and no table's newest verification failed."""
-    if any(rounds[-1].differences for rounds in newest_by_table(paths).values()):
+    if any(find_wrong(rounds).count for rounds in newest_by_table(paths).values()):
         return True
     passed = read_passed_bounds(paths)
     if any(passed.get(suite, 0) != batch for suite, batch in _newest_batches(paths).items()):

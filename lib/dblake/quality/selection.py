@@ -43,6 +43,7 @@ from dblake.quality.windows import (
     evaluate_watermarks,
 )
 from dblake.sql.views import Views
+from dblake.verification.findings import find_wrong
 from dblake.verification.ledger import newest_by_table
 
 _BATCH = "batch"
@@ -102,7 +103,7 @@ class Selection:
 
     def _verification_suites(self) -> Iterator[Suite]:
         """Yield the suite over each table's newest verification, if there is one."""
-        newest = [(table, rounds[-1].differences) for table, rounds in sorted(newest_by_table(self._paths).items())]
+        newest = [(table, find_wrong(rounds).count) for table, rounds in sorted(newest_by_table(self._paths).items())]
         if newest:
             rows = self._spark.createDataFrame(newest, "table string, differences bigint")
             description = "state equals the source in each table's newest verification"

@@ -12,6 +12,7 @@ from typing import Any
 
 from dblake.lake.layout import Paths
 from dblake.status.problem import problem
+from dblake.verification.findings import find_wrong
 from dblake.verification.ledger import last_whole, newest_by_table
 
 _SECONDS_PER_HOUR = 3600
@@ -24,14 +25,14 @@ def read_verifications(paths: Paths) -> list[dict[str, Any]]:
     """
     now, entries = datetime.now(UTC), []
     for table, rounds in sorted(newest_by_table(paths).items()):
-        whole, last = last_whole(rounds), rounds[-1]
+        whole = last_whole(rounds)
         rows = whole.rows_compared + whole.rows_skipped
         entries.append({
             "table": table, "verified_at": whole.verified_at.isoformat(timespec="seconds"),
             "age_seconds": round((now - whole.verified_at).total_seconds(), 1),
             "position": whole.position, "rows_compared": whole.rows_compared, "rows_skipped": whole.rows_skipped,
             "coverage": round(whole.rows_compared / rows, 4) if rows else 1.0, "sampled": whole.sampled,
-            "differences": last.differences,
+            "differences": find_wrong(rounds).count,
         })
     return entries
 

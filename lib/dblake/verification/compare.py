@@ -52,17 +52,20 @@ def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences
     ours, theirs = (rows.take(pa.array(both)).combine_chunks() for rows in (source, state))
     lossy = [name_masks(join_chunks(rows["_lossy"]), len(both)) if len(both) else {} for rows in (ours, theirs)]
     none, wrong, columns = np.zeros(len(both), bool), np.zeros(len(both), bool), dict[str, int]()
+    lossy_values = 0
     for column in shape.current:
         name, own = column.name, join_chunks(ours[column.name])
         has_column = name in theirs.column_names
         other = join_chunks(theirs[name]).cast(own.type) if has_column else pa.nulls(len(both), own.type)
-        differ = differs(own, other) | (lossy[0].get(name, none) != lossy[1].get(name, none))
+        lost, theirs_lost = lossy[0].get(name, none), lossy[1].get(name, none)
+        lossy_values += int((lost & theirs_lost).sum())
+        differ = differs(own, other) | (lost != theirs_lost)
         if differ.any():
             columns[name] = int(differ.sum())
             wrong |= differ
     return Differences(
         missing=keys.filter(pa.array(missing)).to_pylist(),
-        different=keys.take(pa.array(both[wrong])).to_pylist(), columns=columns,
+        different=keys.take(pa.array(both[wrong])).to_pylist(), columns=columns, lossy=lossy_values,
     )
 
 

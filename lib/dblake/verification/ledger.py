@@ -19,8 +19,8 @@ from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_rows, newest_batch
-from dblake.lake.query import query_rows
-from dblake.lake.tables import create_table, has_table
+from dblake.lake.query import query_rows, quoted
+from dblake.lake.tables import add_missing_columns, create_table, has_table
 
 MAX_LISTED_KEYS = 5000
 """Wrong keys of one kind that a row lists. A chunk with more is repaired by a dump of its whole table."""
@@ -29,8 +29,10 @@ COMPARED, REPEAT = "compared", "repeat"
 _KEYS = pa.list_(pa.string())
 
 #: ``key_from`` and ``key_to`` are the keys of the chunk's first and last row, ``columns`` counts the different rows by
-#: column. The row of a table's last chunk is ``closing``: it has the extra rows. ``round`` counts the readings of a
-#: table: the second and later ones reread wrong keys (``keyed``) or, after ``status`` ``repeat``, the whole table.
+#: column. The row of a table's last chunk is ``closing``: it has the extra rows, and how many rows were ``repaired``
+#: since the reading before. ``round`` counts the readings of a table: the second and later ones reread wrong keys
+#: (``keyed``) or, after ``status`` ``repeat``, the whole table; ``skipped_keys`` are wrong keys that they did not
+#: compare. ``lossy`` counts values that are not compared, since their type cannot hold them.
 VERIFICATIONS = pa.schema([
     ("verification_id", pa.string()), ("table", pa.string()), ("chunk_id", pa.string()), ("key_from", pa.string()),
     ("key_to", pa.string()), ("incarnation", pa.int64()), ("lsn", pa.int64()), ("rows_compared", pa.int64()),
@@ -39,7 +41,10 @@ VERIFICATIONS = pa.schema([
     ("verified_at", pa.timestamp("us", tz="UTC")), ("missing_keys", _KEYS), ("extra_keys", _KEYS),
     ("different_keys", _KEYS), ("round", pa.int64()), ("keyed", pa.bool_()), ("closing", pa.bool_()),
     ("sampled", pa.bool_()), ("status", pa.string()), ("reason", pa.string()), ("batch", pa.int64()),
+    ("skipped_keys", _KEYS), ("lossy", pa.int64()),
 ])
+KINDS = ("missing", "extra", "different")
+"""How a row can be wrong."""
 
 _ROUND = re.compile(r"(.+?)(?:\.(\d+)(k?)(r?))?")
 
@@ -70,12 +75,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Wrong rows of a chunk: keys in the source only, in state only, in both but different; the last also by column."""
+    """Wrong rows of a chunk: keys in the source only, in state only, in both but different; the last also by column.
+
+    ``lossy`` counts values that the column's type cannot hold on either side: they are equal only in that.
+    """
 
     missing: Sequence[str] = ()
     extra: Sequence[str] = ()
     different: Sequence[str] = ()
     columns: Mapping[str, int] = field(default_factory=dict)
+    lossy: int = 0
 
     @property
     def count(self) -> int:
@@ -101,12 +110,13 @@ class ChunkResult:
     closing: bool = False
     sampled: bool = False
     repeat: str | None = None
+    skipped_keys: Sequence[str] = ()
 
     def as_row(self, at: datetime) -> dict[str, Any]:
         """Return a row of VERIFICATIONS."""
         names = ("table", "chunk_id", "key_from", "key_to", "rows_compared", "rows_skipped", "repaired", "closing",
                  "sampled", "batch")
-        wrong = {name: getattr(self.differences, name) for name in ("missing", "extra", "different")}
+        wrong = {name: getattr(self.differences, name) for name in KINDS}
         return {
             **{name: getattr(self, name) for name in names},
             **{name: len(keys) for name, keys in wrong.items()},
@@ -115,6 +125,7 @@ class ChunkResult:
             "incarnation": self.position.incarnation, "lsn": self.position.lsn,
             "columns": list(self.differences.columns.items()), "verified_at": at,
             "status": REPEAT if self.repeat else COMPARED, "reason": self.repeat,
+            "skipped_keys": list(self.skipped_keys), "lossy": self.differences.lossy,
         }
 
 
@@ -122,7 +133,8 @@ class ChunkResult:
 class RoundSummary:
     """One reading of a table, as far as its chunks are compared; ``is_complete`` once the last one is.
 
-    ``keys`` are the wrong keys, None if there are more than a row lists. ``repeat`` is why it has to be done again.
+    ``wrong`` has the listed wrong rows as pairs of kind and key, ``unlisted`` counts the others by kind.
+    ``skipped_keys`` were wrong before and could not be compared. ``repeat`` is why the reading has to be done again.
     """
 
     round: int
@@ -136,9 +148,12 @@ class RoundSummary:
     extra: int
     different: int
     repaired: int
+    lossy: int
     position: str
     verified_at: datetime
-    keys: tuple[str, ...] | None
+    wrong: frozenset[tuple[str, str]]
+    unlisted: Mapping[str, int]
+    skipped_keys: tuple[str, ...]
     repeat: str | None
 
     @property
@@ -162,7 +177,16 @@ def append_results(paths: Paths, results: Iterable[ChunkResult], batch: int) -> 
     with commit_lock(paths.verifications):
         if not has_table(paths.verifications):
             create_table(paths.verifications, VERIFICATIONS)
+        add_missing_columns(paths.verifications, VERIFICATIONS)
         commit_rows(paths.verifications, Application.verification(paths.source), batch, rows)
+
+
+def read_ledger(paths: Paths, verification_id: str, table: str) -> list[dict[str, Any]]:
+    """Return a table's rows of one verification, in the order of landing."""
+    return query_rows(
+        paths.verifications, f"SELECT * FROM t WHERE verification_id = {quoted(verification_id)} "
+                             f'AND "table" = {quoted(table)} ORDER BY round, batch',
+    )
 
 
 def read_rounds(paths: Paths, verification_id: str | None = None) -> dict[tuple[str, str], list[RoundSummary]]:
@@ -174,7 +198,7 @@ def read_rounds(paths: Paths, verification_id: str | None = None) -> dict[tuple[
     grouped: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         grouped.setdefault((row["verification_id"], row["table"]), {}).setdefault(row["round"], []).append(row)
-    return {name: [_summarize(part) for part in rounds.values()] for name, rounds in grouped.items()}
+    return {name: [summarize(part) for part in rounds.values()] for name, rounds in grouped.items()}
 
 
 def newest_by_table(paths: Paths) -> dict[str, list[RoundSummary]]:
@@ -191,20 +215,24 @@ def last_whole(rounds: Sequence[RoundSummary]) -> RoundSummary:
     return next(each for each in reversed(rounds) if not each.keyed)
 
 
-def _summarize(landed: Sequence[Mapping[str, Any]]) -> RoundSummary:
+def summarize(landed: Sequence[Mapping[str, Any]]) -> RoundSummary:
+    """Return one reading of a table from its rows of VERIFICATIONS."""
     # A capture that died before it saved the last chunk's progress reads it again.
     rows = [row for row in landed if not row["closing"]] + [row for row in landed if row["closing"]][-1:]
-    counts = {
-        name: sum(row[name] for row in rows)
-        for name in ("rows_compared", "rows_skipped", "missing", "extra", "different", "repaired")
-    }
-    keys = [key for row in rows for name in ("missing", "extra", "different") for key in row[f"{name}_keys"]]
-    first, last = rows[0], rows[-1]
+    counts = {name: sum(row[name] for row in rows) for name in ("rows_compared", "rows_skipped", *KINDS, "repaired")}
+    first, last, is_complete = rows[0], rows[-1], any(row["closing"] for row in rows)
+    listed = {kind: [key for row in rows for key in row[f"{kind}_keys"]] for kind in KINDS}
+    repeat = next((row["reason"] for row in rows if row["status"] == REPEAT), None)
+    found_nothing = not (counts["rows_compared"] or any(listed.values()))
+    if is_complete and not first["keyed"] and counts["rows_skipped"] and found_nothing:
+        repeat = repeat or f"all {counts['rows_skipped']:,} rows changed after they were read"
     return RoundSummary(
-        first["round"], first["keyed"], first["sampled"], any(row["closing"] for row in rows),
-        sum(not row["closing"] for row in rows), **counts, position=f"{last['incarnation']}/{last['lsn']}",
+        first["round"], first["keyed"], first["sampled"], is_complete,
+        sum(not row["closing"] for row in rows), **counts, lossy=sum(row.get("lossy") or 0 for row in rows),
+        position=f"{last['incarnation']}/{last['lsn']}",
         verified_at=max(row["verified_at"] for row in rows).astimezone(UTC),
-        keys=tuple(dict.fromkeys(keys)) if len(keys) == sum(counts[n] for n in ("missing", "extra", "different"))
-        else None,
-        repeat=next((row["reason"] for row in rows if row["status"] == REPEAT), None),
+        wrong=frozenset((kind, key) for kind, keys in listed.items() for key in keys),
+        unlisted={kind: counts[kind] - len(keys) for kind, keys in listed.items()},
+        skipped_keys=tuple(dict.fromkeys(key for row in rows for key in row.get("skipped_keys") or ())),
+        repeat=repeat,
     )

@@ -2,7 +2,8 @@
 
 Place: between the ``verify`` command and both halves; capture reads the tables, ``run`` compares. Guarantee: a
 difference is reported only if a second reading of its key shows it, too, where keys can be reread; what ``repair`` has
-changed is read again before it counts as repaired. The first reading ends in the ledger also without this process.
+changed is read again before it counts as repaired. A wrong key that changes while it is read is read again; one that
+could never be compared again stays wrong. The first reading ends in the ledger also without this process.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Any
 from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
 from dblake.capture.dump_task import DumpState, Key
 from dblake.capture.progress import ProgressStore
-from dblake.core.errors import PrerequisitesNotMet, TableUnavailable
+from dblake.core.errors import CopyDiffers, PrerequisitesNotMet, TableUnavailable
 from dblake.core.names import abbreviated
 from dblake.lake.layout import Paths
-from dblake.verification.ledger import Round, RoundSummary, last_whole, read_rounds
+from dblake.verification.findings import Finding, find_wrong
+from dblake.verification.ledger import KINDS, Round, RoundSummary, last_whole, read_rounds
 from dblake.verification.run import comparable_batch, compare_landed
 
 _KEYS_PRIORITY = 10
 """Given keys are few rows, and what they prove is out of date soon."""
 _MAX_REPEATS = 10
+_MAX_REREADS = 5
+"""So often wrong keys are read once more because they changed while they were read."""
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 15.0
 
@@ -34,15 +38,17 @@ class _TableVerification:
     """One table: the round that is being read, the dump that repairs it, and what was found before the repair.
 
     Its key has ``key_columns`` columns; None if rows cannot be requested by key: a key is masked, or a wrong key of
-    state is no value of the column's type.
+    state is no value of the column's type. ``failure`` is why the table as a whole could not be compared.
     """
 
     table: str
     round: Round
     key_columns: int | None
     repair_dump: str | None = None
-    found: RoundSummary | None = None
+    found: Finding | None = None
     repeats: int = 0
+    rereads: int = 0
+    failure: str | None = None
     is_finished: bool = False
 
 
@@ -74,7 +80,7 @@ class Verification:
     def advance(self) -> bool:
         """Compare what can be compared, and queue what follows from it; return True once all tables are verified.
 
-        Raises PrerequisitesNotMet if a table cannot be read, TableUnavailable if it changed its schema too often.
+        Raises PrerequisitesNotMet if a table cannot be read.
         """
         compare_landed(self.paths)
         rounds = read_rounds(self.paths, self.id)
@@ -119,8 +125,30 @@ class Verification:
 
     def remaining(self) -> int:
         """Return the number of rows that differ still."""
+        return sum(finding.count for finding in self._findings())
+
+    def require_equal(self) -> None:
+        """Raise CopyDiffers if rows differ still, TableUnavailable if a table could not be compared."""
+        findings = self._findings()
+        if remaining := sum(finding.count for finding in findings):
+            skipped = sum(len(finding.skipped) for finding in findings)
+            unsettled = f"; {skipped:,} of them changed each time they were read again" if skipped else ""
+            raise CopyDiffers(
+                f"{remaining:,} rows of state differ from the source{unsettled}",
+                next_step="verify --repair --wait; dblake.verifications has their keys",
+            )
+        failures = {state.table: state.failure for state in self._states.values() if state.failure}
+        if failures:
+            causes = "; ".join(f"{table}: {why}" for table, why in failures.items())
+            raise TableUnavailable(
+                f"{len(failures)} of {len(self._states)} tables could not be verified in {_MAX_REPEATS} readings: "
+                f"{causes}",
+                next_step="verify them again when fewer of their rows change, or with a smaller dump.chunk_size",
+            )
+
+    def _findings(self) -> list[Finding]:
         rounds = read_rounds(self.paths, self.id)
-        return sum(rounds[self.id, table][-1].differences for table in self._states)
+        return [find_wrong(rounds[self.id, table]) for table in self._states]
 
     def _advance_table(self, state: _TableVerification, rounds: Sequence[RoundSummary]) -> None:
         if state.repair_dump is not None:
@@ -129,20 +157,22 @@ class Verification:
         current = next((each for each in rounds if each.round == state.round.number), None)
         if current is None or not current.is_complete:
             return
+        finding, repaired = find_wrong(rounds), state.round.repaired
         if current.repeat:
             state.repeats += 1
             if state.repeats > _MAX_REPEATS:
-                raise TableUnavailable(
-                    f"table {state.table} could not be verified in {_MAX_REPEATS} readings: {current.repeat}",
-                    next_step="remove the cause, then verify the table again",
-                )
-            self._read_again(state, None, repaired=state.round.repaired)
-        elif not current.differences:
+                state.failure, state.is_finished = current.repeat, True
+            else:
+                self._read_again(state, None, repaired=repaired)
+        elif not finding.count:
             state.is_finished = True
-        elif not current.keyed and not state.round.repaired and (keys := self._parse(state, current)):
+        elif finding.skipped and state.rereads < _MAX_REREADS:
+            state.rereads += 1
+            self._read_again(state, self._parse(state, finding), repaired=repaired)
+        elif not current.keyed and not repaired and (keys := self._parse(state, finding)):
             self._read_again(state, keys, repaired=False)
-        elif self.repair and not state.round.repaired:
-            state.found = current
+        elif self.repair and not repaired:
+            state.found, state.rereads = finding, 0
             self._dump_again(state)
         else:
             state.is_finished = True
@@ -174,19 +204,20 @@ class Verification:
             priority=0 if keys is None else _KEYS_PRIORITY,
         )
 
-    def _parse(self, state: _TableVerification, found: RoundSummary | None) -> list[Key] | None:
+    def _parse(self, state: _TableVerification, found: Finding | None) -> list[Key] | None:
         """Return wrong keys as capture requests them; None if the whole table has to be read instead."""
         if found is None or found.keys is None or state.key_columns is None:
             return None
         return [(key,) if state.key_columns == 1 else tuple(json.loads(key)) for key in found.keys]
 
     def _result(self, state: _TableVerification, rounds: Sequence[RoundSummary]) -> dict[str, Any]:
-        whole, found, last = last_whole(rounds), state.found or rounds[-1], rounds[-1]
+        whole, last, remaining = last_whole(rounds), rounds[-1], find_wrong(rounds)
+        found = state.found or remaining
         return {
             "table": state.table, "chunks": whole.chunks, "rows_compared": whole.rows_compared,
-            "rows_skipped": whole.rows_skipped, "missing": found.missing, "extra": found.extra,
-            "different": found.different,
-            "repaired": max(found.differences - last.differences, 0) if state.round.repaired else 0,
+            "rows_skipped": whole.rows_skipped, "lossy": whole.lossy,
+            **{kind: found.count_kind(kind) for kind in KINDS},
+            "repaired": max(found.count - remaining.count, 0) if state.found else 0,
             "position": last.position, "verified_at": last.verified_at.isoformat(timespec="seconds"),
         }
 

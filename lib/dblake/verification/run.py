@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,15 +41,27 @@ from dblake.lake.log import Application
 from dblake.lake.query import query_arrow
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
+from dblake.state.arrays import join_chunks
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.verification.compare import absent_keys, align_state, compare_rows, typed_rows
+from dblake.verification.findings import Finding, find_wrong
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
-from dblake.verification.ledger import ChunkResult, Differences, append_results, done_batch, read_rounds
+from dblake.verification.ledger import (
+    ChunkResult,
+    Differences,
+    Round,
+    append_results,
+    done_batch,
+    read_ledger,
+    read_rounds,
+    summarize,
+)
 from dblake.verification.state_rows import StateRows, repeated_keys
 from dblake.verification.touched import Read, Touched, schema_change
 
 _GROUP_ROWS = 500_000
 """Rows that are held in memory, and whose results are committed, together."""
+_NO_KEYS = pa.array([], pa.string())
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +134,8 @@ def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> li
     touched = Touched(paths, table, newest.primary_key, [_read_of(chunk) for chunk in chunks])
     schemas = {version.schema.schema_id: version.schema for version in versions}
     rows = read_rows(paths, [chunk for chunk in chunks if chunk.window.schema_id in schemas], schemas)
-    table_state = _TableState(paths, state, touched, schemas, versions, behind)
-    results, comparable = dict[str, ChunkResult](), list[tuple[EndedChunk, pa.Table]]()
+    table_state = _TableState(paths, state, touched, schemas, versions, behind, _earlier(paths, table, chunks))
+    results, comparable, last = dict[str, ChunkResult](), list[tuple[EndedChunk, pa.Table]](), list[EndedChunk]()
     for chunk in chunks:
         decoded = rows.get(chunk.window.chunk_id)
         why = table_state.why_repeat(chunk)
@@ -131,17 +144,31 @@ def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> li
         if why is not None or decoded is None:
             results[chunk.window.chunk_id] = _result(chunk, repeat=why)
         elif chunk.began:
-            results[chunk.window.chunk_id] = table_state.find_extra(chunk)
+            last.append(chunk)
         else:
             comparable.append((chunk, decoded))
     for result in table_state.compare(comparable):
         results[result.chunk_id] = result
+    for chunk in last:
+        own = [result for result in results.values() if result.round == chunk.round]
+        results[chunk.window.chunk_id] = table_state.close(chunk, own)
     return [results[chunk.window.chunk_id] for chunk in chunks]
+
+
+def _earlier(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> dict[Round, Finding]:
+    """Return for each chunk's reading of the table what the readings before it found."""
+    found = {}
+    for current in {chunk.round for chunk in chunks}:
+        rounds = [] if current.number == 1 else read_rounds(paths, current.verification_id).get(
+            (current.verification_id, table), []
+        )
+        found[current] = find_wrong(each for each in rounds if each.round < current.number)
+    return found
 
 
 @dataclass(frozen=True)
 class _TableState:
-    """What all chunks of a table are compared with."""
+    """What all chunks of a table are compared with; ``earlier`` is what was wrong before each reading."""
 
     paths: Paths
     rows: StateRows
@@ -149,6 +176,7 @@ class _TableState:
     schemas: dict[str, TableSchema]
     versions: list[SchemaVersion]
     behind: bool
+    earlier: dict[Round, Finding]
 
     def why_repeat(self, chunk: EndedChunk) -> str | None:
         """Return why a chunk cannot be compared, None if it can."""
@@ -192,18 +220,31 @@ class _TableState:
     ) -> ChunkResult:
         keys = source["_key"]
         is_untouched = pc.invert(pc.is_in(keys, value_set=self.touched.keys(_read_of(chunk))))
+        skipped = join_chunks(keys.filter(pc.invert(is_untouched)))
         untouched, state = source.filter(is_untouched), state.filter(is_untouched)
         twice = untouched["_key"].filter(pc.is_in(untouched["_key"], value_set=repeated)).to_pylist()
         return replace(
             _result(chunk), rows_compared=untouched.num_rows, rows_skipped=source.num_rows - untouched.num_rows,
             key_from=keys[0].as_py() if len(keys) else None, key_to=keys[-1].as_py() if len(keys) else None,
             differences=replace(compare_rows(untouched, state, shape), extra=twice),
+            skipped_keys=skipped.filter(pc.is_in(skipped, value_set=self._suspects(chunk))).to_pylist(),
         )
 
-    def find_extra(self, last: EndedChunk) -> ChunkResult:
+    def close(self, last: EndedChunk, others: Sequence[ChunkResult]) -> ChunkResult:
+        """Return the result of a reading's last chunk. ``others`` are results that the ledger does not have yet."""
+        result = self._find_extra(last)
+        if result.repeat or not last.round.repaired:
+            return result
+        before, now = self.earlier[last.round], datetime.now(UTC)
+        rows = read_ledger(self.paths, last.round.verification_id, last.table)
+        own = [row for row in rows if row["round"] == last.round.number]
+        reading = summarize([*own, *(each.as_row(now) for each in (*others, result))])
+        return replace(result, repaired=max(before.count - before.after(reading).count, 0))
+
+    def _find_extra(self, last: EndedChunk) -> ChunkResult:
         """Return the keys of state that no chunk of the last one's request returned, as the last one's result."""
-        previous = self._previous_keys(last)
-        if last.sampled:
+        suspects = self._suspects(last)
+        if last.sampled and not len(suspects):
             return _result(last)
         chunks = [
             chunk for chunk in read_ended(self.paths, 1, last.batch, table=last.table)
@@ -217,21 +258,18 @@ class _TableState:
                 if rows.num_rows:
                     returned.append(typed_rows(rows, self._keys_only())["_key"].combine_chunks())
         touched, extra = self.touched.keys(_read_of(last)), list[str]()
-        candidates = None if previous is None else pa.array(previous, pa.string())
+        unread = absent_keys(suspects, returned, _NO_KEYS)
+        if last.sampled:
+            return replace(_result(last), skipped_keys=unread.to_pylist())
         for keys in self.rows.live_keys():
-            own = keys if candidates is None else keys.filter(pc.is_in(keys, value_set=candidates))
+            own = keys.filter(pc.is_in(keys, value_set=suspects)) if last.round.keyed else keys
             extra += absent_keys(own, returned, touched).to_pylist()
-        return replace(_result(last), differences=Differences(extra=extra))
+        skipped = unread.filter(pc.is_in(unread, value_set=touched)).to_pylist()
+        return replace(_result(last), differences=Differences(extra=extra), skipped_keys=skipped)
 
-    def _previous_keys(self, last: EndedChunk) -> tuple[str, ...] | None:
-        """Return the keys that a keyed round rereads: those that were wrong in the round before; None for all."""
-        if not last.round.keyed:
-            return None
-        rounds = read_rounds(self.paths, last.round.verification_id).get(
-            (last.round.verification_id, last.table), []
-        )
-        before = next((each for each in rounds if each.round == last.round.number - 1), None)
-        return before.keys if before else ()
+    def _suspects(self, chunk: EndedChunk) -> pa.Array:
+        """Return the keys that were wrong before a reading of the table: a keyed one reads just these."""
+        return pa.array(self.earlier[chunk.round].keys or (), pa.string())
 
     def _keys_only(self) -> Shape:
         shape = shape_of([self.versions[-1].schema])
