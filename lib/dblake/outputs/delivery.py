@@ -177,7 +177,9 @@ class Delivery:
         self.counts.retries += 1
         pause = min(_MIN_PAUSE_SECONDS * 2**self._attempts, _MAX_PAUSE_SECONDS)
         self._attempts += 1
-        logger.warning("output %s: %s; next attempt in %.1f s", self._settings.name, error.what, pause)
+        where = f"output {self._settings.name}"
+        what = error.what if error.what.startswith(where) else f"{where}: {error.what}"
+        logger.warning("%s; next attempt in %.1f s", what, pause)
         self._report()
         if self._stop.wait(pause):
             raise error
@@ -188,8 +190,9 @@ class Delivery:
             return
         self._next_report = now + _REPORT_SECONDS
         counts = self.counts
-        logger.info("output %s: %d events in %d transactions, at %s, %d dead letters", self._settings.name,
-                    counts.events, counts.transactions, counts.position or "the start", counts.dead_letters)
+        logger.info("output %s: %d events in %d transactions%s, %d dead letters", self._settings.name,
+                    counts.events, counts.transactions, f", at {counts.position}" if counts.position else "",
+                    counts.dead_letters)
         file = self._settings.metrics
         if file is not None:
             labels = {"source": self._paths.source, "output": self._settings.name}

@@ -32,7 +32,7 @@ class JsonlOutput:
     holds_checkpoint = True
 
     def __init__(self, context: OutputContext, *, path: str) -> None:
-        self._format, self._path = context.format, path
+        self._name, self._format, self._path = context.name, context.format, path
         head = path.partition("{")[0]
         directory, name = os.path.split(head)
         self._ledger = Path(directory) / f".{name or context.name}.checkpoint"
@@ -47,7 +47,7 @@ class JsonlOutput:
             self._ledger.parent.mkdir(parents=True, exist_ok=True)
             if not self._lock.acquire():
                 raise Fenced(
-                    f"another process writes the files of {self._ledger}",
+                    f"output {self._name}: another process writes the files of {self._ledger}",
                     next_step="stop it, or leave the work to it",
                 )
             self._sizes, self._checkpoint = {}, None
@@ -61,10 +61,11 @@ class JsonlOutput:
             return self._checkpoint
         except (ValueError, KeyError, AttributeError):
             raise ConfigError(
-                f"output: {self._ledger} cannot be parsed", next_step="restore it, or move it and the files away"
+                f"output {self._name}: {self._ledger} cannot be parsed",
+                next_step="restore it, or move it and the files away",
             ) from None
         except OSError as error:
-            raise _unusable(error) from error
+            raise self._unusable(error) from error
 
     def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:
         """Append the lines, then record the checkpoint; see Output."""
@@ -81,7 +82,7 @@ class JsonlOutput:
             self._checkpoint = checkpoint
             self._record()
         except OSError as error:
-            raise _unusable(error) from error
+            raise self._unusable(error) from error
 
     def close(self) -> None:
         """Close the files; see Output."""
@@ -97,7 +98,7 @@ class JsonlOutput:
     def _append(self, entry: Event | Control, line: bytes | None) -> None:
         if line is None:
             return
-        name = self._name(entry)
+        name = self._file_of(entry)
         file = self._files.get(name)
         if file is None:
             if name not in self._sizes:
@@ -111,38 +112,38 @@ class JsonlOutput:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size:
             raise ConfigError(
-                f"output: file {name} has lines that the checkpoint beside it, {self._ledger.name}, does not cover",
+                f"output {self._name}: file {name} has lines that the checkpoint beside it, {self._ledger.name}, does "
+                "not cover",
                 next_step=f"move the file away, or restore {self._ledger} if it was lost; then run this again",
             )
         self._sizes[name] = 0
         self._record()
 
-    def _name(self, entry: Event | Control) -> str:
+    def _file_of(self, entry: Event | Control) -> str:
         table = _CONTROL if entry.table is None else ".".join(folder(part) for part in split_qualified(entry.table))
         return self._path.replace("{source}", entry.source).replace("{table}", table)
 
     def _record(self) -> None:
         replace_file(self._ledger, json.dumps({"checkpoint": self._checkpoint, "sizes": self._sizes}).encode())
 
-    @staticmethod
-    def _cut(file: str, size: int) -> None:
+    def _cut(self, file: str, size: int) -> None:
         """Cut off what was written after the checkpoint; the file may be missing if nothing was before it."""
         actual = os.path.getsize(file) if os.path.exists(file) else 0
         if actual > size:
             os.truncate(file, size)
         elif actual < size:
             raise ConfigError(
-                f"output: file {file} has {actual} bytes, fewer than the {size} written",
+                f"output {self._name}: file {file} has {actual} bytes, fewer than the {size} written",
                 next_step="restore it; or move all files and the .checkpoint file beside them away, and start again",
             )
+
+    def _unusable(self, error: OSError) -> OutputUnavailable | ConfigError:
+        what = f"output {self._name}: {error.filename or self._ledger} cannot be written: {error.strerror}"
+        if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)):
+            where = f"outputs.{self._name}.path"
+            return ConfigError(what, next_step=f"set {where} to a file in a folder that this user may write to")
+        return OutputUnavailable(what, next_step="check the disk that holds it; then run this again")
 
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _unusable(error: OSError) -> OutputUnavailable | ConfigError:
-    what = f"output: a file cannot be written: {error.strerror}"
-    if isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError)):
-        return ConfigError(what, next_step="set `path` to a file in a folder that this user may write to")
-    return OutputUnavailable(what, next_step="check the disk that holds it; then run this again")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +20,11 @@ from dblake.core.errors import (
 )
 from dblake.core.schema import Column
 from dblake.outputs.sql.output import SqlOutput
+from tests.support.certificates import create_authority, create_signed
 from tests.support.sql_delivery import SCHEMA, expected_rows, sql_output
 from tests.support.sql_places import Place
 from tests.support.streams import ID, Stream, batches, random_stream
+from tests.support.tls_front import TlsFront
 
 
 @pytest.fixture(params=["on_postgres", "on_mariadb", pytest.param("on_mysql", marks=pytest.mark.slow)])
@@ -290,14 +294,75 @@ def test_second_writer_is_fenced_by_checkpoint(place: Place) -> None:
     second.close()
 
 
-def test_unreachable_and_refusing_targets_differ_in_exit_code(on_postgres: Place) -> None:
-    down = sql_output("postgresql://u@127.0.0.1:1/db", "")
-    with pytest.raises(OutputUnavailable, match=r"127\.0\.0\.1"):
-        down.open()
-    wrong = sql_output(on_postgres.url + "x", on_postgres.password)
-    with pytest.raises(ConsumeError) as caught:
-        wrong.open()
-    assert not caught.value.retryable
+def _fault(output: SqlOutput) -> ConsumeError:
+    """Return the error of opening an output: it has the target's product, host and port, and nothing of the driver."""
+    with pytest.raises(ConsumeError, match=r"output copy: (PostgreSQL|MariaDB|MySQL) at [\w.]+:\d+: ") as caught:
+        output.open()
+    assert not re.search(r"Error|Exception|\(\d", str(caught.value)), caught.value
+    assert caught.value.retryable is isinstance(caught.value, OutputUnavailable)
+    return caught.value
+
+
+def test_target_that_cannot_be_used_is_named_by_cause(place: Place) -> None:
+    port = place.url.rpartition(":")[2].partition("/")[0]
+    cases = [
+        (place.url.replace(port, "1"), place.password, "connection refused", True, "reachable at outputs.copy.url"),
+        (place.url.replace("127.0.0.1", "no.such.invalid"), "", "unknown host", False, "correct outputs.copy.url"),
+        (place.url, "wrong", "wrong password, or no such role", False, "correct outputs.copy.password"),
+    ]
+    if place.flavour == "postgres":
+        cases += [(f"{place.url}x", place.password, "the database cannot be used", False, "create it")]
+    for url, password, cause, is_retryable, next_step in cases:
+        error = _fault(sql_output(url, password))
+        assert (cause in error.what, error.retryable, next_step in error.next_step) == (True, is_retryable, True), error
+
+
+def test_target_without_tls_or_trust_is_named(place: Place, tmp_path: Path) -> None:
+    """The session's MySQL has a certificate of its own, the others do not speak TLS."""
+    authority = create_authority(tmp_path, "other")
+    error = _fault(place.output(tls="verify", tls_ca=str(authority.certificate)))
+    if place.flavour == "mysql":
+        assert "certificate cannot be verified" in error.what and "outputs.copy.tls_ca" in error.next_step
+    else:
+        assert "the server does not speak TLS" in error.what and "outputs.copy.tls to disable" in error.next_step
+    assert not error.retryable
+
+
+def test_untrusted_certificate_of_postgres_is_named(on_postgres: Place, tmp_path: Path) -> None:
+    ours, other = create_authority(tmp_path, "ours"), create_authority(tmp_path, "other")
+    port = on_postgres.url.rpartition(":")[2].partition("/")[0]
+    with TlsFront(int(port), create_signed(tmp_path, "localhost", ours)) as front:
+        url = on_postgres.url.replace(f"127.0.0.1:{port}", f"localhost:{front.port}")
+        for changed, ca, cause, key in (
+            (url, other.certificate, "certificate cannot be verified", "tls_ca"),
+            (url.replace("localhost", "127.0.0.1"), ours.certificate, "certificate is for another host", "url"),
+            (url, tmp_path / "none", "there is no CA file", "tls_ca"),
+        ):
+            error = _fault(sql_output(changed, on_postgres.password, tls="verify", tls_ca=str(ca)))
+            assert cause in error.what and f"outputs.copy.{key}" in error.next_step
+        output = sql_output(url, on_postgres.password, tls="verify", tls_ca=str(ours.certificate))
+        assert output.open() is None
+        output.close()
+
+
+def test_missing_privilege_is_named(place: Place) -> None:
+    """The error's next step helps: with the privilege, the output opens."""
+    is_postgres = place.flavour == "postgres"
+    place.run("CREATE ROLE app LOGIN PASSWORD 'x'" if is_postgres else "CREATE USER app IDENTIFIED BY 'x'")
+    user = place.url.partition("://")[2].partition("@")[0]
+    output = sql_output(place.url.replace(f"{user}@", "app@"), "x")
+    database = place.url.rpartition("/")[2]
+    try:
+        error = _fault(output)
+        assert "the role lacks a privilege" in error.what and "grant it CREATE" in error.next_step
+        assert not error.retryable
+        place.run(f'GRANT CREATE ON DATABASE "{database}" TO app' if is_postgres else "GRANT ALL ON *.* TO app")
+        assert output.open() is None
+        output.close()
+    finally:
+        place.run("DROP OWNED BY app" if is_postgres else "DROP USER app")
+        if is_postgres:
+            place.run("DROP ROLE app")
 
 
 def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
@@ -309,7 +374,7 @@ def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
     on_postgres.rows(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dblake output copy'"
     )
-    with pytest.raises(OutputUnavailable):
+    with pytest.raises(OutputUnavailable, match=r"output copy: PostgreSQL at .*: the connection was lost"):
         _write(output, stream.transactions)
     output.close()
     output.open()

@@ -416,3 +416,19 @@ def test_output_of_group_is_given_its_lease(shop: Shop, monkeypatch: pytest.Monk
         run.deliver(shop.paths, "bus", {"bus": target}, run.SubscribeOptions(), "file:p", {}, threading.Event())
     with pytest.raises(ProgressUnavailable, match="lease"):
         contexts[0].require_lease()
+
+
+def test_report_of_resumed_run_claims_no_start(shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "dblake")
+    first = deliver(shop, Faulty(), tmp_path / "checkpoint")
+    assert f", at {first.counts.position}, " in caplog.messages[-1]
+    deliver(shop, Faulty(), tmp_path / "checkpoint")
+    assert caplog.messages[-1] == "output archive: 0 events in 0 transactions, 0 dead letters"
+
+
+def test_jsonl_folder_that_is_a_file_is_named(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    path = tmp_path / "file" / "all.jsonl"
+    with pytest.raises(ConfigError, match=rf"output archive: {path.parent}\S* cannot be written: ") as caught:
+        deliver(shop, JsonlOutput(CONTEXT, path=str(path)), tmp_path / "checkpoint")
+    assert "set outputs.archive.path to a file" in caught.value.next_step

@@ -8,7 +8,6 @@ the source differ here. DDL commits at once; the caller runs it outside of trans
 from __future__ import annotations
 
 import re
-import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,9 +16,10 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 
+from dblake.core.connection_faults import LOST, network_fault
 from dblake.core.errors import ConfigError, DblakeError
 from dblake.core.tls import client_context
-from dblake.outputs.sql.errors import ValueRejected, target_failure
+from dblake.outputs.sql.errors import ValueRejected, mysql_fault, target_failure
 from dblake.outputs.sql.settings import SqlSettings
 from dblake.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
 from dblake.outputs.sql.types import is_text, mysql_type
@@ -34,9 +34,6 @@ _COLLATIONS = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
 """Byte by byte, and trailing blanks count."""
 _DATA_ERRORS = frozenset((
     1048, 1062, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1690, 3140, 3141, 3156, 4025, 1411, 1300, 3854, 1071, 1118,
-))
-_PERMANENT_ERRORS = frozenset((
-    1044, 1045, 1049, 1054, 1064, 1091, 1101, 1130, 1142, 1143, 1146, 1227, 1290, 1370, 1410, 1419, 1698, 2026, 3159,
 ))
 _COLUMN = re.compile(r"column (?:`[^`]*`\.)*[`'](?:[^`']*\.)?([^`'.]+)[`']")
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\+00")
@@ -54,7 +51,6 @@ class MysqlTarget(Target):
     def __init__(self, settings: SqlSettings) -> None:
         self._settings = settings
         self._schema = settings.schema or settings.database
-        self._product = "MariaDB" if settings.flavour == "mariadb" else "MySQL"
         self._connection: Any = None
         self._loaded: TargetTable | None = None
         self._types: dict[str, dict[str, str]] = {}
@@ -63,7 +59,7 @@ class MysqlTarget(Target):
         given = self._settings
         with self._translated():
             self._connection = pymysql.connect(
-                host=given.host, port=given.port or 3306, user=given.user, password=given.password, charset="utf8mb4",
+                host=given.host, port=given.port, user=given.user, password=given.password, charset="utf8mb4",
                 autocommit=True, program_name=f"dblake output {given.name}", connect_timeout=10, read_timeout=3600,
                 max_allowed_packet=1 << 30, binary_prefix=True, client_flag=CLIENT.FOUND_ROWS, **_tls(given),
             )
@@ -230,7 +226,7 @@ class MysqlTarget(Target):
             raise ValueRejected("text that is not valid Unicode") from error
         except (OSError, AttributeError) as error:
             # PyMySQL's lost connections have no socket.
-            raise target_failure(self._settings, self._product, type(error).__name__, permanent=False) from error
+            raise target_failure(self._settings, network_fault(error) or LOST) from error
 
     def _failure(self, error: pymysql.Error) -> Exception:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -240,12 +236,7 @@ class MysqlTarget(Target):
             if match and self._loaded and re.fullmatch(r"c\d+", match[1]):
                 column = self._loaded.columns[int(match[1][1:])]
             return ValueRejected(f"a value that the target's column cannot hold (error {number})", column)
-        permanent = number in _PERMANENT_ERRORS or isinstance(
-            getattr(error, "original_exception", None), ssl.SSLCertVerificationError
-        )
-        return target_failure(
-            self._settings, self._product, f"{type(error).__name__}{f' {number}' * bool(number)}", permanent=permanent
-        )
+        return target_failure(self._settings, network_fault(error) or mysql_fault(number))
 
 
 def _converted(values: Sequence[Any], convert: Callable[[str], object], column: int) -> list[object]:

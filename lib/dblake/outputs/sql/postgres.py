@@ -16,8 +16,9 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.csv
 
+from dblake.core.connection_faults import LOST, libpq_fault
 from dblake.core.errors import ConfigError
-from dblake.outputs.sql.errors import ValueRejected, target_failure
+from dblake.outputs.sql.errors import ValueRejected, postgres_fault, target_failure
 from dblake.outputs.sql.settings import SqlSettings
 from dblake.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
 from dblake.outputs.sql.types import postgres_type
@@ -34,12 +35,8 @@ _NUMBERS = {
     "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "deleted": pa.bool_(), "incomplete": pa.int64(),
     "shape": pa.int64(),
 }
-_PERMANENT_CLASSES = ("28", "3D", "3F", "42", "0A", "25006")
-"""SQLSTATE classes that only a person can correct: authorization, no such database or schema, access and names."""
 _DATA_CLASSES = ("22", "23", "54")
 """SQLSTATE classes of a row that the target cannot hold: data exceptions, constraints, limits."""
-_PERMANENT_TEXTS = ("password authentication", "no password supplied", "pg_hba.conf", "certificate", "does not exist",
-                    "does not support SSL", "could not translate host name")
 _COPY_COLUMN = re.compile(r"column c(\d+)")
 
 
@@ -61,7 +58,7 @@ class PostgresTarget(Target):
         given = self._settings
         with self._translated():
             self._connection = psycopg2.connect(
-                host=given.host, port=given.port or 5432, dbname=given.database, user=given.user,
+                host=given.host, port=given.port, dbname=given.database, user=given.user,
                 password=given.password, sslmode=_SSLMODE[given.tls], gssencmode="disable", connect_timeout=10,
                 sslrootcert=given.tls_ca if given.tls == "verify" else _NO_CA_FILE, keepalives_idle=30,
                 tcp_user_timeout=60_000, client_encoding="UTF8", application_name=f"dblake output {given.name}",
@@ -218,9 +215,8 @@ class PostgresTarget(Target):
             match = _COPY_COLUMN.search(error.diag.context or "")
             column = self._loaded.columns[int(match[1])] if match and self._loaded else error.diag.column_name
             return ValueRejected(f"a value that the target's column cannot hold (SQLSTATE {code})", column)
-        permanent = code.startswith(_PERMANENT_CLASSES) or (not code and any(part in text for part in _PERMANENT_TEXTS))
-        reason = f"{type(error).__name__}{f' (SQLSTATE {code})' * bool(code)}"
-        return target_failure(self._settings, "PostgreSQL", reason, permanent=permanent)
+        # Without a code the connection failed, or was lost.
+        return target_failure(self._settings, postgres_fault(code) if code else libpq_fault(text) or LOST)
 
 
 def _column_with_nul(columns: Mapping[str, Sequence[Any]]) -> int | None:

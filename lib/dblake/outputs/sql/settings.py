@@ -16,7 +16,7 @@ _FLAVOURS: dict[str, Literal["postgres", "mysql", "mariadb"]] = {
 
 @dataclass(frozen=True, slots=True)
 class SqlSettings:
-    """One target. ``port`` is 0 for the default; the repr leaves the password out."""
+    """One target; the repr leaves the password out."""
 
     name: str
     flavour: Literal["postgres", "mysql", "mariadb"]
@@ -28,6 +28,11 @@ class SqlSettings:
     schema: str | None = None
     tls: Tls = "verify"
     tls_ca: str | None = None
+
+    @property
+    def product(self) -> str:
+        """The name of the database product, for messages."""
+        return {"postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}[self.flavour]
 
     @classmethod
     def parse(
@@ -54,4 +59,5 @@ class SqlSettings:
                 next_step="use the keys password, tls and tls_ca of the output",
             )
         user = unquote(parts.username)
+        port = port or (5432 if flavour == "postgres" else 3306)
         return cls(name, flavour, parts.hostname, port, user, database, password, schema, tls, tls_ca)

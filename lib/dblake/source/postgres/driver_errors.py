@@ -1,4 +1,4 @@
-"""Translates psycopg2's errors into dblake's. The only module that matches the text of PostgreSQL's errors.
+"""Translates psycopg2's errors into dblake's. Texts of failed connections are matched by ``core.connection_faults``.
 
 Guarantee: an error that only a person can correct exits 78, any other is worth a retry and exits 75. The driver's own
 text is never passed on, since it may hold values or parts of statements. Texts: libpq and server, English messages.
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import psycopg2
 
+from dblake.core.connection_faults import LOST, NO_CONNECT, NO_LOGIN, WRONG_PASSWORD, libpq_fault
 from dblake.core.errors import DblakeError, PrerequisitesNotMet, SourceError, TableLocked, TableUnreadable
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -18,30 +19,22 @@ _PLUGIN_REFUSED = "as an output plugin"
 _CONNECT_PRIVILEGE = "CONNECT privilege"
 _LOGIN = ("password authentication failed", "no password supplied", "role \"")
 
-_TRANSIENT = ("Temporary failure in name resolution", "too many connections for", "not currently accepting connections")
-"""Errors that pass without intervention, although their text also contains one of ``_PERMANENT``."""
-_PERMANENT = (
-    ("password authentication failed", "wrong password, or no such role",
-     "correct source.password or source.user, or run preflight --init, which creates the role"),
-    ("no password supplied", "the server requires a password", "set source.password"),
-    ("pg_hba.conf", "the server's pg_hba.conf rejects this connection", "add a line for this user and host to it"),
-    ("could not translate host name", "unknown host", "correct source.host"),
-    ("certificate verify failed", "the server's certificate cannot be verified",
-     "name its CA's file in source.tls_ca, or set source.tls to require"),
-    ("root certificate file", "there is no CA file to verify the server with",
-     "name one in source.tls_ca, or set source.tls to require"),
-    ("server certificate for", "the server's certificate is for another host", "correct source.host"),
-    ("does not support SSL", "the server does not speak TLS",
-     "enable it on the server, or set source.tls to disable"),
-    ("role \"", "the role cannot log in", "run preflight --init, or correct source.user"),
-    (_CONNECT_PRIVILEGE, "the role may not connect to the database", "run preflight, which prints the GRANT"),
-    ("database \"", "the database cannot be used", "correct source.database"),
+_CREATES_ROLE = "run preflight --init, which creates the role"
+_PRINTS_GRANT = "run preflight, which prints the GRANT"
+_STEPS = {
+    WRONG_PASSWORD: f"correct source.password or source.user, or {_CREATES_ROLE}",
+    NO_LOGIN: "run preflight --init, or correct source.user",
+    NO_CONNECT: _PRINTS_GRANT,
+}
+"""What corrects a failed connection here, where preflight can help."""
+_KEYS = {key: f"source.{key}" for key in ("user", "password", "database", "tls", "tls_ca")}
+_OF_ROLE = (
     (_PLUGIN_REFUSED, "the server does not allow source.plugin as an output plugin",
      "run preflight, which prints the statement that allows it"),
-    ("permission denied", "the role lacks a privilege", "run preflight, which prints the GRANT"),
+    ("permission denied", "the role lacks a privilege", _PRINTS_GRANT),
     ("replication role", "the role lacks REPLICATION", "run preflight, which prints the ALTER ROLE"),
 )
-"""Errors that only a person can correct: part of the text, cause, next step."""
+"""Errors of statements that only a person can correct: part of the text, cause, next step."""
 _OF_SERVER = ("08", "40", "53", "57")
 """Classes of SQLSTATE that concern more than a table: connection, rollback, resources, operator intervention."""
 _OF_TABLE = {
@@ -50,15 +43,6 @@ _OF_TABLE = {
     "XX002": ("an index of it is damaged", "REINDEX the table, then dump it"),
 }
 """Errors of one table: cause, next step."""
-_UNREACHABLE = (
-    ("Connection refused", "connection refused: no server listens there"),
-    ("timeout expired", "connection timed out"),
-    ("No route to host", "no route to that host"),
-    ("Network is unreachable", "the network is unreachable"),
-    ("too many clients", "the server has reached its connection limit"),
-    ("starting up", "the server is starting up"),
-)
-"""Errors that may pass: part of the text, cause."""
 
 
 @contextmanager
@@ -74,16 +58,16 @@ def translate_errors(settings: PostgresSettings) -> Iterator[None]:
             next_step="find that session in pg_locks and pg_stat_activity and end it, then run again",
         ) from error
     except psycopg2.Error as error:
-        text = str(error)
-        is_transient = any(part in text for part in _TRANSIENT)
-        for part, cause, next_step in _PERMANENT:
-            if part in text and not is_transient:
+        text, fault = str(error), libpq_fault(str(error))
+        if fault is not None and fault.is_permanent:
+            next_step = _STEPS.get(fault) or fault.next_step(host="source.host", **_KEYS)
+            raise PrerequisitesNotMet(f"source {settings.name}: {fault.cause}", next_step=next_step) from error
+        for part, cause, next_step in _OF_ROLE if fault is None else ():
+            if part in text:
                 raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
-        code = f" (SQLSTATE {error.pgcode})" if error.pgcode else ""
-        reasons = (cause for part, cause in _UNREACHABLE if part in text)
-        reason = next(reasons, f"the connection failed: {type(error).__name__}{code}")
+        code = f"an error of the server (SQLSTATE {error.pgcode})" if error.pgcode else LOST.cause
         raise SourceError(
-            f"source {settings.name}: PostgreSQL at {settings.host}:{settings.port}: {reason}",
+            f"source {settings.name}: PostgreSQL at {settings.host}:{settings.port}: {fault.cause if fault else code}",
             next_step="check that the server is up and reachable at source.host and source.port, then run again",
         ) from error
 
