@@ -66,9 +66,9 @@ If a value was never sent, state holds NULL and names the column in the row's `_
 
 ## Type changes
 
-State follows a type change at the source if the wider of the two types holds all values of the other (`integer` and
-`bigint`, `real` and `double precision`, decimals with enough digits): the state table takes or keeps the wider type.
-Any other change stops that table, by name, until its state is rebuilt from a dump
+State follows a type change at the source if the wider of the two types holds all values of the other. Such pairs are
+`integer` and `bigint`, `real` and `double precision`, and decimals with enough digits. The state table gets or keeps the
+wider type. Any other change stops that table, by name, until its state is rebuilt from a dump
 ([runbook](runbook.md#78-state)).
 
 ## Limits of wal2json
@@ -76,7 +76,7 @@ Any other change stops that table, by name, until its state is rebuilt from a du
 With `source.plugin: wal2json` the text is the same, with these exceptions:
 
 - wal2json 2.5 and older send NaN and infinity in `numeric`, `real` and `double precision` columns as NULL. In a NOT
-  NULL column such a value counts as not sent (`_missing`); in a key, reconcile stops and names the column. wal2json 2.6
+  NULL column such a value counts as not sent (`_missing`). In a key, reconcile stops and names the column. wal2json 2.6
   and newer send every number exactly, as text. Arrays, domains and composites of these types are exact in both.
   `preflight` lists the columns.
 - Tables with generated columns and partitioned tables are rejected by name.
