@@ -25,6 +25,7 @@ from dblake.outputs.feed import Feed, GroupFeed, require_lease
 from dblake.outputs.held_store import HeldStore
 from dblake.outputs.metrics import DeliveryCounts
 from dblake.outputs.protocol import Output, require_no_lease
+from dblake.outputs.stdout import stop_without_reader
 from dblake.outputs.target import STDOUT, Group, Target
 
 
@@ -50,6 +51,8 @@ def deliver(
     if name != STDOUT and name not in targets:
         raise UsageError(f"there is no output {name}", next_step=f"use - or one of {', '.join(targets) or '-'}")
     target = Target() if name == STDOUT else targets[name]
+    if name == STDOUT:
+        stop_without_reader(stop)
     run = _Run(paths, name, target, options, progress, stop)
     members = run.make_members(target.group) if target.group else None
     store = None if members else run.make_store()

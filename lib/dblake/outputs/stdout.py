@@ -1,17 +1,37 @@
 """Lines on stdout.
 
 Place: the output of ``delivery`` that needs no configuration. Guarantee: lines are flushed before a checkpoint is
-saved.
+saved, and the run ends once their reader has ended, also while no event comes.
 """
 
 from __future__ import annotations
 
+import io
+import select
 import sys
+import threading
 from collections.abc import Sequence
 from typing import BinaryIO
 
 from dblake.consume.model import Transaction
 from dblake.outputs.protocol import OutputContext
+
+
+def stop_without_reader(stop: threading.Event) -> None:
+    """Set ``stop`` when the reader of the pipe on stdout ends, or the terminal closes."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return
+    poll = select.poll()
+    # Errors and hang-ups are always reported; a file has neither, so the thread waits until the process ends.
+    poll.register(descriptor, 0)
+
+    def wait() -> None:
+        poll.poll()
+        stop.set()
+
+    threading.Thread(target=wait, name="stdout", daemon=True).start()
 
 
 class StdoutOutput:

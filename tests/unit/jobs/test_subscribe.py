@@ -94,6 +94,18 @@ def test_sigterm_ends_with_0(folder: Path) -> None:
     assert process.returncode == 0
 
 
+def test_closed_pipe_ends_run_without_event(folder: Path) -> None:
+    """As ``subscribe --output - | head -2`` does: no event follows whose line would meet the closed pipe."""
+    process = start(folder, "--output", "-", "--from", "now")
+    assert process.stdout is not None and process.stderr is not None
+    while "0 events" not in (line := process.stderr.readline()):
+        assert line, "it ended before its reader did"
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--output", "archiv"], 64, "there is no output archiv. Next: use - or one of archive, shared, hook"),
     (["--output", "-", "--from", "yesterday"], 64, "'yesterday' is no point: neither a position nor a time"),
