@@ -139,6 +139,8 @@ def keep_running_after_interrupts() -> None:
 
 def run_job(command: click.Command) -> NoReturn:
     """Run a job and exit with the code of its ending. A command may return an exit code; None is 0."""
+    # A descriptor of its own: the other one can be closed to native code without the loss of a log line.
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     _end_after_signal(command.name or "job")
     _silence_consequences()
     code: int = ExitCode.DONE

@@ -5,6 +5,7 @@ A limit on the size of files simulates a full disk: it can be set for one proces
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -33,6 +34,7 @@ def test_full_disk_ends_capture_which_resumes_with_room(rig: Rig, room: int) -> 
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         _, log = process.communicate(timeout=60)
         assert process.returncode == 75, log
+        assert "panicked" not in log and "backtrace" not in log
         assert re.fullmatch(
             r"dblake capture: (batch \d+ could not be landed: file too large|progress: the directory cannot be written:"
             r" File too large)\. Next: .*", log.splitlines()[-1],
@@ -44,6 +46,34 @@ def test_full_disk_ends_capture_which_resumes_with_room(rig: Rig, room: int) -> 
     rig.catch_up()
     assert [dump["state"] for dump in rig.lake.dumps()] == ["done"]
     rig.verify()
+
+
+# Root may write everywhere, unless it lacks these capabilities.
+_AS_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.parametrize("path", [
+    "warehouse/shop/landing/_delta_log",
+    *(pytest.param(path, marks=pytest.mark.slow) for path in ("warehouse", "warehouse/shop/landing", "/proc/dblake")),
+])
+def test_unwritable_warehouse_ends_capture_for_good(rig: Rig, path: str) -> None:
+    """A service does not restart it: it would fail again."""
+    rig.catch_up()
+    folder = rig.conf.parent / path
+    if path == "/proc/dblake":
+        rig.configure(warehouse=path)
+    else:
+        for inner in (folder, *(file for file in folder.rglob("*") if file.is_dir())):
+            inner.chmod(0o555)
+    with rig.load(seed=1):
+        capture = subprocess.run(
+            [*_AS_USER, sys.executable, str(HOME / "jobs/capture.py"), "--conf", str(rig.conf), "--seconds", "10"],
+            env=rig.environment, capture_output=True, text=True, check=False, timeout=60,
+        )
+    assert capture.returncode == 78, capture.stderr
+    assert re.search(r"(permission denied|no such file or directory)\. Next: set `warehouse` to a path",
+                     capture.stderr.splitlines()[-1]), capture.stderr
+    assert "Error" not in capture.stderr
 
 
 def test_dump_on_full_disk_is_not_queued(rig: Rig) -> None:

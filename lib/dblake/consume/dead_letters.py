@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
+from dblake.lake.panics import hidden_panics
 from dblake.lake.tables import create_table, open_table
 
 #: ``output`` is the consumer's name, ``reason`` its message without row values.
@@ -52,4 +53,5 @@ def append_dead_letters(paths: Paths, output: str, letters: Sequence[DeadLetter]
     path = paths.dead_letters
     with commit_lock(path):
         create_table(path, DEAD_LETTERS)
-        write_deltalake(open_table(path), pa.Table.from_pylist(rows, schema=DEAD_LETTERS), mode="append")
+        with hidden_panics():
+            write_deltalake(open_table(path), pa.Table.from_pylist(rows, schema=DEAD_LETTERS), mode="append")

@@ -20,7 +20,7 @@
     ├── ProgressUnavailable          75  the progress directory or ZooKeeper failed for a reason that may pass
     ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
     ├── StorageUnavailable           75  object storage failed for a reason that may pass
-    │   └── StorageDenied            78  object storage rejects what dblake needs: bucket, permission, If-None-Match
+    │   └── StorageDenied            78  storage rejects what dblake needs: bucket, permission, If-None-Match
     ├── ReconcileError               70  landing violates a guarantee of capture
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
@@ -169,7 +169,7 @@ class ProgressUnavailable(DblakeError):
 
 
 class TableUnavailable(DblakeError):
-    """A commit to a table other than landing failed for a reason that may pass: disk full, access denied."""
+    """A commit to a table other than landing failed for a reason that may pass: disk full, a lock that is held."""
 
     exit_code = ExitCode.TRY_AGAIN
 
@@ -181,7 +181,7 @@ class StorageUnavailable(DblakeError):
 
 
 class StorageDenied(StorageUnavailable):
-    """Object storage rejects what dblake needs: the bucket, credentials, permissions, or conditional writes."""
+    """Storage rejects what dblake needs: the bucket or folder, credentials, permissions, or conditional writes."""
 
     exit_code = ExitCode.CONFIGURATION
 

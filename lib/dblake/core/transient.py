@@ -16,6 +16,7 @@ _JVM_ENDED = "Spark's JVM ended before the job; the system may have killed it fo
 _REASONS = {
     "no space left on device": "the disk is full",
     "disk quota exceeded": "the disk quota is exceeded",
+    "file too large": "file too large",
     "outofmemoryerror": "Spark ran out of memory",
     "executorlostfailure": "Spark lost an executor",
     "answer from java side is empty": _JVM_ENDED,
@@ -32,7 +33,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class StorageFault:
-    """Why object storage rejected or failed a request; ``is_permanent`` if a retry without a change fails again."""
+    """Why storage rejected or failed a request; ``is_permanent`` if a retry without a change fails again."""
 
     reason: str
     next_step: str
@@ -69,7 +70,12 @@ _CLOCK = StorageFault("object storage rejected this machine's clock", "set the c
 _BUSY = StorageFault(
     "object storage is throttling or unavailable", "run again later; nothing was done twice", is_permanent=False
 )
+_WRITABLE = "set `warehouse` to a path that this user may write to, or give it the rights to all of its files"
 _STORAGE_FAULTS = {
+    "permission denied": StorageFault("permission denied", _WRITABLE),
+    "operation not permitted": StorageFault("operation not permitted", _WRITABLE),
+    "read-only file system": StorageFault("read-only file system", _WRITABLE),
+    "not a directory": StorageFault("not a directory", _WRITABLE),
     "nosuchbucket": _NO_BUCKET, "bucket does not exist": _NO_BUCKET,
     "expiredtoken": _EXPIRED, "token has expired": _EXPIRED, "credentials have expired": _EXPIRED,
     "invalidaccesskeyid": _REJECTED, "signaturedoesnotmatch": _REJECTED, "invalidtoken": _REJECTED,
@@ -88,7 +94,7 @@ _STORAGE_FAULTS = {
 
 
 def storage_fault(error: BaseException) -> StorageFault | None:
-    """Return what object storage answered, given an error of one of its three clients; None for any other error."""
+    """Return what storage answered, given an error of the system or of one of its three clients; None for any other."""
     # Arrow writes NO_SUCH_BUCKET where the others write NoSuchBucket.
     text = _foreign_text(error).replace("_", "")
     return next((fault for words, fault in _STORAGE_FAULTS.items() if words in text), None)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from dblake.lake.panics import hidden_panics
 from dblake.lake.storage import is_local
 from dblake.lake.tables import open_table
 
@@ -46,7 +47,8 @@ def confirmed_commit(path: str) -> Iterator[dict[str, str]]:
     """
     commit_id = new_commit_id()
     try:
-        yield {COMMIT_ID: commit_id}
+        with hidden_panics():
+            yield {COMMIT_ID: commit_id}
     except (DeltaError, OSError):
         if is_local(path):
             raise

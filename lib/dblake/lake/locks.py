@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dblake.core.errors import TableUnavailable
+from dblake.core.errors import StorageDenied, TableUnavailable
+from dblake.core.transient import storage_fault
 
 _LOCKS = "_commits"
 """The folder beside the tables that holds their locks. It is not inside a table, because Delta requires an empty folder
@@ -35,8 +36,9 @@ def commit_lock(path: str, *, shared: bool = False) -> Iterator[None]:
     """Hold the commit lock of the table at ``path``. Does nothing for a table that is not on a local disk.
 
     Exclusive by default. ``shared`` holders exclude only exclusive ones: they are delta-rs writers, of which the table
-    itself rejects the second. Not re-entrant. Raises TableUnavailable if the lock file cannot be created, or if other
-    processes hold the lock for longer than an hour.
+    itself rejects the second. Not re-entrant. Raises StorageDenied if this user may not write the lock file,
+    TableUnavailable if it cannot be created for another reason, or if other processes hold the lock for longer than an
+    hour.
     """
     local = path.removeprefix("file://")
     if "://" in local:
@@ -62,9 +64,12 @@ def _lock(table: str, operation: int) -> int:
             raise
         return lock
     except OSError as error:
+        what = f"the table {name} under the warehouse cannot be locked for a commit"
+        fault = storage_fault(error)
+        if fault:
+            raise StorageDenied(f"{what}: {fault.reason}", next_step=fault.next_step) from error
         raise TableUnavailable(
-            f"the table {name} under the warehouse cannot be locked for a commit: {error.strerror}",
-            next_step="check that the warehouse exists, is not full and is writable for this user; then run this again",
+            f"{what}: {error.strerror}", next_step="check that the warehouse exists and is not full; then run it again"
         ) from error
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import TableNotFoundError
 
+from dblake.core.errors import StorageDenied
 from dblake.lake.storage import is_local, is_s3, storage_of
 
 _CHECKPOINT_COMMITS_ON_S3 = 10
@@ -65,11 +66,12 @@ def table_bytes(table: DeltaTable) -> int:
 def create_table(path: str, schema: Schema | pa.Schema, configuration: Mapping[str, str | None] | None = None) -> None:
     """Create a table, unless there is one. Keys of ``configuration`` may be ours.
 
-    On object storage the answer may be lost after the table was created: it counts as created.
+    On object storage the answer may be lost after the table was created: it counts as created. Raises StorageDenied if
+    its local folder cannot exist.
     """
     settings = dict(configuration or {})
     if is_local(path):
-        os.makedirs(path.removeprefix("file://"), exist_ok=True)
+        _create_folder(path.removeprefix("file://"))
     if is_s3(path):
         settings["delta.checkpointInterval"] = str(_CHECKPOINT_COMMITS_ON_S3)
     try:
@@ -88,3 +90,13 @@ def add_missing_columns(path: str, schema: pa.Schema) -> None:
     known = {field.name for field in table.schema().fields}
     if missing := [Field.from_arrow(field) for field in schema if field.name not in known]:
         table.alter.add_columns(missing)
+
+
+def _create_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise StorageDenied(
+            f"the folder {path} cannot be created: {str(error.strerror).lower()}",
+            next_step="set `warehouse` to a path or URL that this user may write to",
+        ) from error

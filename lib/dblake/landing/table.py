@@ -28,10 +28,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dblake.core.errors import Fenced, LandingError, LandingUnavailable
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import ServerIdentity
-from dblake.core.transient import storage_fault
+from dblake.core.transient import storage_fault, transient_reason
 from dblake.lake.commits import COMMIT_ID, new_commit_id
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application
+from dblake.lake.panics import hidden_panics
 from dblake.lake.storage import is_local
 from dblake.lake.tables import create_table, open_table
 from dblake.landing.columns import (
@@ -118,18 +119,17 @@ class Landing:
             self.reached = self._read_reached()
         except (DeltaError, OSError) as error:
             what = f"the landing table of source {source} cannot be opened or created under the warehouse"
-            reason = _reason(error)
             fault = storage_fault(error)
             if fault:
                 kind = LandingError if fault.is_permanent else LandingUnavailable
                 raise kind(f"{what}: {fault.reason}", next_step=fault.next_step) from error
-            if isinstance(error, OSError) and reason not in _PERMANENT:
-                raise LandingUnavailable(
-                    f"{what}: {reason}",
-                    next_step="check that the warehouse exists and is not full; then run this again",
+            if not isinstance(error, OSError) and transient_reason(error) is None:
+                raise LandingError(
+                    f"{what}: delta-rs cannot read it", next_step="restore it from a backup; --verbose shows the fault"
                 ) from error
-            raise LandingError(
-                f"{what}: {reason}", next_step="set `warehouse` to a path or URL that this user may write to"
+            raise LandingUnavailable(
+                f"{what}: {_reason(error)}",
+                next_step="check that the warehouse exists and is not full; then run this again",
             ) from error
 
     @property
@@ -190,14 +190,16 @@ class Landing:
         self.reached = reached
 
     def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:
-        write_deltalake(
-            self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES, writer_properties=_WRITER,
-            commit_properties=CommitProperties(
-                custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
-                app_transactions=[Transaction(self._application, reached.batch)],
-            ),
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        properties = CommitProperties(
+            custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
+            app_transactions=[Transaction(self._application, reached.batch)],
         )
+        with hidden_panics():
+            write_deltalake(
+                self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES, writer_properties=_WRITER,
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
 
     def _has_landed(self, reached: Reached, commit_id: str, error: Exception) -> bool:
         """Read from the table's log whether a commit that failed is there; the table is then the newest version.
@@ -236,20 +238,9 @@ def _unavailable(reached: Reached, error: Exception) -> LandingError:
     )
 
 
-_PERMANENT = ("permission denied", "not a directory", "read-only file system", "file exists")
-_TRANSIENT = ("no space left", "file too large", "quota exceeded")
-
-
 def _reason(error: Exception) -> str:
-    """Return the reason of a storage error without the paths and values that its text may quote.
-
-    delta-rs and its object stores raise OSError or DeltaError without an error number, so the text is all there is.
-    """
+    """Return the reason of a storage error without the paths and values that its text may quote."""
     fault = storage_fault(error)
     if fault:
         return fault.reason
-    text = str(error).lower()
-    for reason in (*_PERMANENT, *_TRANSIENT):
-        if reason in text:
-            return reason
-    return type(error).__name__
+    return transient_reason(error) or "the storage failed; --verbose shows how"
