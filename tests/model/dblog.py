@@ -178,7 +178,9 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
             or visible.sees(event.txid)
         )
 
-    gone = sorted(key for key, event in newest.items() if is_row(event) and (only is None or key in only))
+    gone = sorted(
+        (key for key, event in newest.items() if is_row(event) and (only is None or key in only)), key=key_order
+    )
     if high.end.max_removed is not None and len(gone) > high.end.max_removed * sum(map(is_row, before.values())):
         return []
     at = high.position
@@ -187,6 +189,12 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
               None, high.txid, high.chunk_id, high.end.schema_id)
         for number, key in enumerate(gone)
     ]
+
+
+def key_order(key: Key) -> bytes:
+    """Return what keys that vanished together are ordered by: any order serves, but all readers need the same one."""
+    texts = [part.encode() for part in key]
+    return texts[0] if len(texts) == 1 else b"".join(b"%d:%s" % (len(text), text) for text in texts)
 
 
 def orphans(landing: list[Landed], highs: list[High]) -> list[LedgerRow]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import dblake.reconcile.spark_keys
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
@@ -68,6 +69,7 @@ def reconcile_with_model(world: World) -> Outcome:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("compared_rows", [pytest.param(-1, id="Spark"), pytest.param(1 << 40, id="Arrow")])
 @pytest.mark.parametrize(("seeds", "max_bytes"), [
     pytest.param([*range(15), *PHANTOM_GUARD_SEEDS], "1g", id="short-one micro-batch"),
     pytest.param([*range(3), *PHANTOM_GUARD_SEEDS], "1k", id="short-one landing batch at a time"),
@@ -75,8 +77,11 @@ def reconcile_with_model(world: World) -> Outcome:
     pytest.param(range(SEED, SEED + HISTORIES), "1k", id="long-one landing batch at a time", marks=pytest.mark.slow),
 ])
 def test_reconcile_random_histories_match_model(
-    spark: SparkSession, tmp_path: Path, max_bytes: str, seeds: Sequence[int]
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: str, seeds: Sequence[int],
+    compared_rows: int,
 ) -> None:
+    """Both joins of keys, by Spark and in this process, follow the model."""
+    monkeypatch.setattr(dblake.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
     worlds = {seed: play(random_steps(seed), f"h{seed}") for seed in seeds}
     outcomes = reconcile_with_spark(spark, tmp_path / "all", list(worlds.values()), max_bytes)
     wrong = [seed for seed, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]

@@ -157,7 +157,9 @@ class EventLog:
         self.batch = table.transaction_version(Application.reconcile(paths.source)) or 0
         self.consolidated = table.transaction_version(Application.consolidation(paths.source)) or 0
         """The newest batch of which maintenance may have removed superseded events."""
-        self._listing = _Listing(list_files(table))
+        self.files_listed = list_files(table)
+        """This version's files, with statistics."""
+        self._listing = _Listing(self.files_listed)
 
     def read(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
         """Yield the wanted events, one row group at a time, in no particular order."""

@@ -1,15 +1,14 @@
 """The tail: landing batches that are not reconciled yet, decoded in this process and committed nowhere.
 
 Place: beside reconcile, for live readings. Guarantee: the events are those that reconcile will append, up to a position
-that ends a transaction: tasks decode them, and the window rule (DBLog, algorithm 1, steps 5 and 6) is evaluated here on
-Arrow tables, the end of a dump by ``phantoms``. The tail ends after about as many bytes of landing files as its caller
-allows, and before the end of a dump whose table has more bytes of events, because all their keys would be read.
+that ends a transaction, because both are the same micro-batch. The tail ends after about as many bytes of landing files
+as its caller allows, and before the end of a dump whose table has more bytes of events, because all their keys would be
+read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,22 +18,21 @@ import pyarrow.compute as pc
 from dblake.core.errors import LandingGap
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.decode.columns import DELETE, TRUNCATE
-from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import has_table
-from dblake.landing.columns import CHUNK_ID
 from dblake.read.event_log import EventLog, Wanted, before_transaction
-from dblake.read.phantoms import phantoms
 from dblake.read.small_files import merged_files
-from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined, survey
-from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, chunk_keys, in_window_keys
+from dblake.reconcile.arrow_keys import ArrowKeyJoin
+from dblake.reconcile.batch_summary import Survey, survey
+from dblake.reconcile.earlier_rows import Beginnings
+from dblake.reconcile.keys import EventBounds
+from dblake.reconcile.known_keys import EventFiles, KnownSources, event_sources
 from dblake.reconcile.landing_files import LandingFiles
-from dblake.reconcile.plan import Plan, closing_windows
+from dblake.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.reconcile.task import decode_events
-from dblake.reconcile.windows import ChunkName, Ending, parse_endings, require_row_counts
+from dblake.reconcile.windows import Ending
 from dblake.state.fold import POSITION
 
 
@@ -78,101 +76,66 @@ def read_tail(
 
 
 def _decode(
-    landing: LandingFiles, found: Survey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
+    landing: LandingFiles, new: Survey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
     max_bytes: int,
 ) -> Tail:
     """Decode the batches after those of ``log`` up to ``last``."""
     done = log.batch if log else 0
-    missing = sorted(set(range(done + 1, last + 1)) - found.epochs.keys())
+    missing = sorted(set(range(done + 1, last + 1)) - new.epochs.keys())
     if missing:
         raise LandingGap(
             f"landing lacks batch {missing[0]}; events reach batch {done}",
             next_step="run reconcile, which lists all missing batches",
         )
-    known = {**schemas, **{row.schema.schema_id: row.schema for row in found.schemas}}
-    closing = [ending for ending in parse_endings(found.watermarks) if ending.window]
-    plan = Plan(done + 1, last, known, closing_windows(closing))
-    chunks = _chunks(landing, closing, found, done)
-    if plan.windows:
-        plan = _evicting(landing, plan, chunks)
-    batches = list(decode_events(joined(chunks, found.parts), plan))
-    events = _ordered(pa.Table.from_batches(batches, EVENT_COLUMNS))
-    events, is_cut = _with_phantoms(events, closing, known, log, max_bytes)
-    events = _complete(events)
+    known = {**schemas, **{row.schema.schema_id: row.schema for row in new.schemas}}
+    batches = NewBatches(new, done + 1, last, known, landing)
+    with MicroBatch(batches, _LogKeys(log), lambda _: ArrowKeyJoin()) as batch:
+        plan = batch.plan()
+        ended, cut = _readable_ends(batch.closing, log, max_bytes)
+        removals = batch.removals(plan, ended)
+        decoded = pa.Table.from_batches(decode_events(batch.parts, plan), EVENT_COLUMNS)
+    events = _ordered(pa.concat_tables([decoded, removals.events]) if removals else decoded)
+    if cut is not None:
+        events = Wanted(until=before_transaction(cut)).filter(events)
     versions = tuple(
-        SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in found.schemas
+        SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in new.schemas
     )
-    return Tail(events, versions, is_cut)
+    return Tail(_complete(events), versions, cut is not None)
 
 
-def _chunks(landing: LandingFiles, closing: Sequence[Ending], found: Survey, done: int) -> list[Part]:
-    """Find the chunk rows of the windows that close, in any batch."""
-    counts: Counter[ChunkName] = Counter(found.chunk_rows)
-    before = [ending for ending in closing if ending.end.first_batch <= done]
-    parts: list[Part] = []
-    if before:
-        first = min(ending.end.first_batch for ending in before)
-        counted, parts = chunk_parts(
-            landing.files(first, done), first, done, [ending.row.chunk_id for ending in before]
-        )
-        counts.update(counted)
-    require_row_counts(closing, counts)
-    return joined(parts, found.chunk_parts)
+class _LogKeys:
+    """Keys known from the version of the events table that the tail follows."""
+
+    def __init__(self, log: EventLog | None) -> None:
+        self._log = log
+
+    def tables_before(self, began: Beginnings, schemas: Iterable[TableSchema]) -> set[str]:  # noqa: ARG002 - a protocol's
+        return set(began) if self._log else set()
+
+    def sources(self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]) -> KnownSources:  # noqa: ARG002 - likewise
+        files = [EventFiles(self._log.path, self._log.files_listed)] if self._log else []
+        return event_sources(files, {ending.row.table: EventBounds() for ending in ended})
 
 
-def _evicting(landing: LandingFiles, plan: Plan, chunks: Sequence[Part]) -> Plan:
-    """Return a plan that evicts the chunk rows whose keys have events in their windows."""
-    files = landing.files_in_windows([closing.window for closing in plan.windows], plan.last)
-    in_window = pa.Table.from_batches(in_window_keys(file_parts(file.path for file in files), plan), IN_WINDOW)
-    if not in_window.num_rows:
-        return plan
-    truncated = in_window.filter(pc.equal(in_window["op"], TRUNCATE))[CHUNK_ID]
-    plan = plan.with_truncated(int(number) for number in pc.unique(truncated).to_pylist())
-    windows = {int(number) for number in pc.unique(in_window[CHUNK_ID]).to_pylist()} - plan.truncated
-    keys = pa.Table.from_batches(chunk_keys(chunks, plan, windows), CHUNK_KEYS)
-    return plan.with_evictions(evicted_keys(keys, in_window))
+def _readable_ends(
+    closing: Sequence[Ending], log: EventLog | None, max_bytes: int
+) -> tuple[list[Ending], Position | None]:
+    """Return the windows before the end of a dump whose table has more bytes of events, and that dump's end."""
+    readable: list[Ending] = []
+    for ending in sorted(closing, key=_high):
+        if log and ending.end.dump_start and log.estimate_bytes(Wanted(table=ending.row.table)) > max_bytes:
+            return readable, _high(ending)
+        readable.append(ending)
+    return readable, None
 
 
-def evicted_keys(chunk_keys: pa.Table, in_window: pa.Table) -> pa.Table:
-    """Do what ``reconcile.dedupe.evicted_keys`` does, with the same columns, on Arrow tables."""
-    names = [CHUNK_ID, KEY_TEXT]
-    events = in_window.filter(pc.is_valid(in_window[KEY_TEXT]))
-    whole = pc.or_(pc.equal(events["op"], DELETE), pc.is_null(events[CARRIED]))
-    flagged = events.select(names).append_column(WHOLE, whole)
-    by_key = flagged.group_by(names).aggregate([(WHOLE, "max")]).rename_columns([*names, WHOLE])
-    touched = chunk_keys.join(by_key, names, join_type="inner").combine_chunks()
-    partial = events.filter(pc.invert(whole))
-    carried: dict[tuple[str, str], set[str]] = {}
-    # Partial images in windows are few.
-    for row in partial.select([*names, CARRIED]).to_pylist():
-        carried.setdefault((row[CHUNK_ID], row[KEY_TEXT]), set()).update(row[CARRIED])
-    pairs = zip(touched[CHUNK_ID].to_pylist(), touched[KEY_TEXT].to_pylist(), strict=True)
-    lists = pa.array([sorted(carried.get(pair, ())) for pair in pairs], pa.list_(pa.string()))
-    return touched.append_column(CARRIED, lists)
+def _high(ending: Ending) -> Position:
+    return Position(ending.row.incarnation, ending.row.lsn, ending.row.seq)
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
     incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
     return rows.take(pa.array(np.lexsort((seq, lsn, incarnation))))
-
-
-def _with_phantoms(
-    events: pa.Table, closing: Sequence[Ending], schemas: Mapping[str, TableSchema], log: EventLog | None,
-    max_bytes: int,
-) -> tuple[pa.Table, bool]:
-    """Add the deletes at the ends of dumps.
-
-    A dump of a table with more bytes of events than allowed ends the tail before its end; then the result is True.
-    """
-    for ending in sorted((e for e in closing if e.end.dump_start), key=lambda e: (e.row.incarnation, e.row.lsn)):
-        assert ending.window is not None, "discarded chunks are no windows"
-        table = ending.row.table
-        if log and log.estimate_bytes(Wanted(table=table)) > max_bytes:
-            return Wanted(until=before_transaction(ending.window.high)).filter(events), True
-        schema = schemas[ending.window.schema_id]
-        # An earlier dump's deletes count for the next one.
-        events = _ordered(pa.concat_tables([events, phantoms(ending, schema, log, events)]))
-    return events, False
 
 
 def _complete(events: pa.Table) -> pa.Table:

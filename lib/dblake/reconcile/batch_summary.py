@@ -56,11 +56,12 @@ class SchemaRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some row groups of a landing file: what a task reads. ``size`` is in bytes, uncompressed."""
+    """Some row groups of a file: what a task reads. ``size`` is in bytes, uncompressed."""
 
     path: str
     groups: tuple[int, ...]
     size: int
+    rows: int = 0
 
 
 @dataclass(slots=True)
@@ -136,8 +137,11 @@ def joined(*parts: Iterable[Part]) -> list[Part]:
             by_path[part.path] = part
         elif new := set(part.groups) - set(previous.groups):
             groups = tuple(sorted({*previous.groups, *new}))
-            size = previous.size + part.size * len(new) // len(part.groups)
-            by_path[part.path] = Part(part.path, groups, size)
+            size, rows = (
+                before + added * len(new) // len(part.groups)
+                for before, added in ((previous.size, part.size), (previous.rows, part.rows))
+            )
+            by_path[part.path] = Part(part.path, groups, size, rows)
     return list(by_path.values())
 
 
@@ -147,7 +151,8 @@ def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
     A file of several row groups may be divided, one row group is not.
     """
     single = [
-        Part(part.path, (group,), part.size // len(part.groups)) for part in parts for group in part.groups
+        Part(part.path, (group,), part.size // len(part.groups), part.rows // len(part.groups))
+        for part in parts for group in part.groups
     ]
     total, offset = sum(part.size for part in single), 0
     tasks: list[list[Part]] = [[] for _ in range(count)]
@@ -156,7 +161,9 @@ def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
         offset += part.size
         if task and task[-1].path == part.path:
             previous = task.pop()
-            task.append(Part(part.path, previous.groups + part.groups, previous.size + part.size))
+            task.append(
+                Part(part.path, previous.groups + part.groups, previous.size + part.size, previous.rows + part.rows)
+            )
         else:
             task.append(part)
     return [task for task in tasks if task]
@@ -240,5 +247,6 @@ def _add_control_rows(
 
 def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> Part:
     numbers = tuple(groups)
-    return Part(path, numbers, sum(parquet.metadata.row_group(number).total_byte_size for number in numbers))
+    read = [parquet.metadata.row_group(number) for number in numbers]
+    return Part(path, numbers, sum(group.total_byte_size for group in read), sum(group.num_rows for group in read))
 

@@ -8,15 +8,17 @@ only keys, and the names of columns that partial images carry, leave.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.decode.columns import DECODED, DECODER_INPUT, DELETE, KEY, OP, READ
+from dblake.core.position import Position
+from dblake.decode.columns import DECODED, DECODER_INPUT, DELETE, KEY, OP, READ, TRUNCATE
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, carried_columns, key_text, key_text_of
-from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
+from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
 from dblake.reconcile.batch_summary import Part
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import chunk_rows, decode_chunk, decode_log, landed_rows, log_rows, slices
@@ -36,7 +38,12 @@ KNOWN = pa.schema(
      DECODED.field(KEY)]
 )
 
+#: Where a table was truncated.
+TRUNCATES = pa.schema([DECODED.field(name) for name in (TABLE, INCARNATION, LSN, SEQ)])
+
+EVENT_KEY_COLUMNS = (TABLE, OP, KEY, TXID, INCARNATION, LSN, SEQ, BATCH)
 STATE_COLUMNS = ("_key", "_incarnation", "_lsn", "_seq", "_deleted")
+_NONE = np.iinfo(np.int64).max
 KeyedTable = tuple[str, tuple[str, ...]]
 """A table's qualified name and its primary key."""
 
@@ -96,6 +103,37 @@ def log_keys(parts: Iterable[Part], plan: Plan, tables: Collection[str]) -> Iter
             yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
 
 
+@dataclass(frozen=True, slots=True)
+class EventBounds:
+    """Which events of one table count: those after batch ``folded``, and those that a dump may not have seen.
+
+    A dump may not have seen events before ``began``, in its incarnation, whose transaction is ``xmin`` or a later one.
+    """
+
+    folded: int = 0
+    began: Position | None = None
+    xmin: int = 0
+
+
+def event_keys(
+    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield KNOWN rows: the events of some tables, of files whose batches end before ``limits``, by path."""
+    for rows in _bounded_events(parts, tables, limits):
+        columns = [key_text(rows.column(KEY)) if name == KEY_TEXT else rows.column(name) for name in KNOWN.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=KNOWN)
+
+
+def event_truncates(
+    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield TRUNCATES rows: the truncates of some tables that state has not folded in."""
+    unseen = {table: EventBounds(bounds.folded) for table, bounds in tables.items()}
+    for rows in _bounded_events(parts, unseen, limits, [name for name in EVENT_KEY_COLUMNS if name != KEY]):
+        truncates = rows.filter(pc.equal(rows.column(OP), TRUNCATE))
+        yield truncates.select(TRUNCATES.names).cast(TRUNCATES)
+
+
 def state_keys(parts: Iterable[Part], tables: Mapping[str, KeyedTable]) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the keys in files of state tables, by the file's path, at their newest events."""
     for part in parts:
@@ -115,6 +153,45 @@ def state_keys(parts: Iterable[Part], tables: Mapping[str, KeyedTable]) -> Itera
                 INCARNATION: rows.column("_incarnation"), LSN: rows.column("_lsn"), SEQ: rows.column("_seq"),
             }
             yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
+
+
+def _bounded_events(
+    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int],
+    columns: Sequence[str] = EVENT_KEY_COLUMNS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events that count, as far as ``columns`` go."""
+    for part in parts:
+        limit = limits.get(part.path)
+        for rows in landed_rows([part], columns):
+            names = rows.column(TABLE).dictionary_encode()
+            bounds = [tables.get(name) for name in names.dictionary.to_pylist()]
+            codes, batch = names.indices.to_numpy(), rows.column(BATCH).to_numpy()
+            if not any(bounds):
+                continue
+            counts = batch > np.array([each.folded if each else _NONE for each in bounds], np.int64)[codes]
+            counts |= _may_be_unseen(rows, bounds, codes)
+            if limit is not None:
+                counts &= batch < limit
+            if counts.any():
+                yield pa.RecordBatch.from_struct_array(rows.filter(pa.array(counts)).to_struct_array())
+
+
+def _may_be_unseen(rows: pa.RecordBatch, bounds: Sequence[EventBounds | None], codes: np.ndarray) -> np.ndarray:
+    """Return the events that precede a dump and whose transaction its first chunk may not have seen."""
+    began = [each.began if each else None for each in bounds]
+    if not any(began):
+        return np.zeros(len(codes), np.bool_)
+    incarnation, lsn, xmin = (
+        np.array(values, np.int64)[codes] for values in (
+            [at.incarnation if at else _NONE for at in began], [at.lsn if at else 0 for at in began],
+            [each.xmin if each and at else _NONE for each, at in zip(bounds, began, strict=True)],
+        )
+    )
+    txid = pc.fill_null(rows.column(TXID), -1).to_numpy()
+    unseen: np.ndarray = (
+        (rows.column(INCARNATION).to_numpy() == incarnation) & (rows.column(LSN).to_numpy() < lsn) & (txid >= xmin)
+    )
+    return unseen
 
 
 def _decoded_chunks(

@@ -4,6 +4,7 @@ State holds the newest event of every key, so a table's own size bounds what the
 and the events that state has not folded in yet. A state table is used if it records how far it is, has the dumped
 schema's key, and holds what the events table holds now (not so after a redecode, until state is rebuilt). Of its rows
 only the transaction is missing; events whose transactions the dump's first chunk may not have seen are read for it.
+Reading and comparing the keys is left to ``key_join``.
 """
 
 from __future__ import annotations
@@ -11,44 +12,52 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from dblake.core.names import split_qualified
-from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.window import Snapshot
-from dblake.decode.columns import OP, TRUNCATE
-from dblake.events.schema import POSITION
 from dblake.lake.files import file_path
 from dblake.lake.frontier import Frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
-from dblake.lake.tables import has_table, maps_columns, open_table
-from dblake.landing.columns import BATCH, TABLE, TXID
+from dblake.lake.tables import has_table, list_files, maps_columns, open_table
 from dblake.reconcile.batch_summary import file_parts
 from dblake.reconcile.earlier_rows import Beginnings, has_row_before, tables_before_in_events
-from dblake.reconcile.keys import KNOWN, state_keys
-from dblake.reconcile.phantoms import as_known_keys
-from dblake.reconcile.runner import Runner
+from dblake.reconcile.key_join import KeySource
+from dblake.reconcile.keys import KNOWN, TRUNCATES, EventBounds, event_keys, event_truncates, state_keys
 from dblake.reconcile.windows import Ending
-from dblake.spark.append_table import AppendTable
 from dblake.spark.sql_literals import identifier
 
-_BOUNDS = pa.schema([
-    (TABLE, pa.string()), ("folded", pa.int64()), ("b_incarnation", pa.int64()), ("b_lsn", pa.int64()),
-    ("xmin", pa.int64()),
-])
-_IS_UNFOLDED = "batch > folded"
-# Without its transaction a row of state cannot be judged.
-_MAY_BE_UNSEEN = "incarnation = b_incarnation AND lsn < b_lsn AND txid >= xmin"
-_MANY_TABLES = 200
 _SCANNED_BYTES, _SCANNED_FILES = 128 << 20, 1_000
-"""So many events are compared in the driver: more take longer than Spark's start."""
+"""So many events are searched for rows from before a dump: more take longer than comparing its keys."""
 
 FindStates = Callable[[Iterable[TableSchema]], "list[FoldedState]"]
+
+
+class KnownKeys(Protocol):
+    """What is known of keys from before a micro-batch."""
+
+    def tables_before(self, began: Beginnings, schemas: Iterable[TableSchema]) -> set[str]:
+        """Return the tables that may have events, or rows of state, from before their dumps began."""
+
+    def sources(self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]) -> KnownSources:
+        """Return the keys of the tables whose dumps end here."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSources:
+    """``keys`` become KNOWN rows, ``truncates`` the positions of truncates, but for those that state has folded in.
+
+    State has no live row from before those.
+    """
+
+    keys: tuple[KeySource, ...]
+    truncates: KeySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +69,46 @@ class FoldedState:
     batch: int
 
 
-class KnownKeys:
-    """Keys known from events, and from state tables as ``find_states`` finds them."""
+@dataclass(frozen=True, slots=True)
+class EventFiles:
+    """Files of an events table, with their statistics. Events count before batch ``limit``, if there is one."""
 
-    def __init__(self, runner: Runner, events: AppendTable, find_states: FindStates) -> None:
-        self._runner, self._events, self._find_states = runner, events, find_states
+    path: str
+    files: pa.Table
+    limit: int | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """Return all files' sizes in bytes, by path."""
+        return dict(zip(self._paths(self.files), self.files["size_bytes"].to_pylist(), strict=True))
+
+    def paths(self, tables: Mapping[str, EventBounds]) -> list[str]:
+        """Return the files that may hold events that count, by their statistics."""
+        may_hold = np.zeros(self.files.num_rows, np.bool_)
+        low_table, high_table = self._statistic("min.table"), self._statistic("max.table")
+        for table, bounds in tables.items():
+            of_table = _holds(low_table, pc.less_equal, table) & _holds(high_table, pc.greater_equal, table)
+            counts = _holds(self._statistic("max.batch"), pc.greater, bounds.folded)
+            if bounds.began:
+                counts |= _holds(self._statistic("max.txid"), pc.greater_equal, bounds.xmin)
+            may_hold |= of_table & counts
+        return self._paths(self.files.filter(pa.array(may_hold)))
+
+    def _paths(self, files: pa.Table) -> list[str]:
+        return [file_path(self.path, file) for file in files["path"].to_pylist()]
+
+    def _statistic(self, name: str) -> pa.ChunkedArray | None:
+        return self.files[name] if name in self.files.column_names else None
+
+
+class LakeKeys:
+    """Keys known from the events table and, where ``find_states`` finds them, from state tables."""
+
+    def __init__(self, find_events: Callable[[], list[EventFiles]], find_states: FindStates) -> None:
+        self._find_events, self._find_states = find_events, find_states
 
     def tables_before(self, began: Beginnings, schemas: Iterable[TableSchema]) -> set[str]:
         """Return the tables that may have events, or rows of state, from before their dumps began."""
-        files = self._events.files()
+        files = {path: size for events in self._find_events() for path, size in events.sizes().items()}
         if sum(files.values()) > _SCANNED_BYTES or len(files) > _SCANNED_FILES:
             return set(began)
         found = tables_before_in_events(file_parts(files), began)
@@ -77,27 +117,40 @@ class KnownKeys:
             state.schema.table for state in states if has_row_before(state.files, began[state.schema.table])
         }
 
-    def of_tables(
-        self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]
-    ) -> tuple[DataFrame, dict[str, list[Position]]]:
-        """Return KNOWN rows of the tables whose dumps end here, and the positions of their truncates.
-
-        Truncates that state has folded in are left out: it has no live row from before them.
-        """
+    def sources(self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]) -> KnownSources:
+        """Return the keys of the tables whose dumps end here."""
         dumped = {ending.row.table: schemas.get(ending.end.schema_id) for ending in ended}
         folded = self._find_states(schema for schema in dumped.values() if schema)
         states = {state.schema.table: state for state in folded}
-        spark = self._runner.spark
-        bounds = F.broadcast(spark.createDataFrame(_bounds(ended, states)))
-        # An earlier row of one table may come once for each of its dumps that end here, which changes nothing.
-        events = self._events.frame(spark).where(_may_count(ended, states)).join(bounds, TABLE, "inner")
-        known = as_known_keys(events.where(f"{_IS_UNFOLDED} OR ({_MAY_BE_UNSEEN})"))
-        if states:
-            paths = {path: (state.schema.table, state.schema.primary_key)
-                     for state in states.values() for path in state.files}
-            of_state = self._runner.frame(file_parts(paths), KNOWN, partial(state_keys, tables=paths))
-            known = known.unionByName(of_state) if of_state else known
-        return known, _positions(events.where(_IS_UNFOLDED).where(F.col(OP) == TRUNCATE).select(TABLE, *POSITION))
+        of_events = event_sources(self._find_events(), _bounds(ended, states))
+        of_state = {path: (state.schema.table, state.schema.primary_key)
+                    for state in states.values() for path in state.files}
+        keys = KeySource(file_parts(of_state), KNOWN, partial(state_keys, tables=of_state))
+        return KnownSources((*of_events.keys, keys), of_events.truncates)
+
+
+def event_sources(events: Iterable[EventFiles], tables: Mapping[str, EventBounds]) -> KnownSources:
+    """Return the keys, and truncates, of the events that count."""
+    limits: dict[str, int] = {}
+    paths: list[str] = []
+    for each in events:
+        chosen = each.paths(tables)
+        paths += chosen
+        limits |= {path: each.limit for path in chosen if each.limit is not None}
+    parts = file_parts(paths)
+    return KnownSources(
+        (KeySource(parts, KNOWN, partial(event_keys, tables=tables, limits=limits)),),
+        KeySource(parts, TRUNCATES, partial(event_truncates, tables=tables, limits=limits)),
+    )
+
+
+def find_events(paths: Paths, earlier: tuple[Paths, int] | None = None) -> list[EventFiles]:
+    """Return the files of the events table as it is now, and those of an earlier one up to a batch."""
+    own = EventFiles(paths.events, list_files(open_table(paths.events)))
+    if earlier is None:
+        return [own]
+    before, batch = earlier
+    return [EventFiles(before.events, list_files(open_table(before.events)), batch), own]
 
 
 def no_states(_: Iterable[TableSchema]) -> list[FoldedState]:
@@ -131,36 +184,34 @@ def _find_state(paths: Paths, schema: TableSchema, frontier: Frontier) -> Folded
     return FoldedState(schema, tuple(file_path(path, file) for file in table.file_uris()), batch)
 
 
-def _bounds(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> pa.Table:
-    """Return a row for each dump that ends: ``table``, the batch that state holds (0 without), and its beginning."""
-    rows = []
+def _bounds(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> dict[str, EventBounds]:
+    """Return which events count, by table: of several dumps of one table, what counts for any of them."""
+    bounds: dict[str, EventBounds] = {}
     for ending in ended:
-        state, began = states.get(ending.row.table), ending.end.dump_start
-        row: dict[str, object] = {TABLE: ending.row.table, "folded": state.batch if state else 0}
-        if began and began.snapshot and state:
-            at = began.position
-            row |= {"b_incarnation": at.incarnation, "b_lsn": at.lsn, "xmin": Snapshot.parse(began.snapshot).xmin}
-        rows.append(row)
-    return pa.Table.from_pylist(rows, schema=_BOUNDS)
+        table, began = ending.row.table, ending.end.dump_start
+        state = states.get(table)
+        if state is None:
+            bounds[table] = EventBounds()
+        elif began and began.snapshot:
+            own = EventBounds(state.batch, began.position, Snapshot.parse(began.snapshot).xmin)
+            bounds[table] = _wider(bounds.get(table), own)
+        else:
+            bounds.setdefault(table, EventBounds(state.batch))
+    return bounds
 
 
-def _may_count(ended: Sequence[Ending], states: Mapping[str, FoldedState]) -> Column:
-    """Return a condition that few other events fulfil, made of constants, so that file statistics skip the rest."""
-    without = {ending.row.table for ending in ended} - states.keys()
-    counts = F.col(TABLE).isin(sorted(without)) if without else F.lit(False)
-    if len(without) > _MANY_TABLES:
-        return F.lit(True)
-    if states:
-        later = F.col(BATCH) > min(state.batch for state in states.values())
-        began = [ending.end.dump_start for ending in ended if ending.row.table in states]
-        oldest = [Snapshot.parse(each.snapshot).xmin for each in began if each and each.snapshot]
-        counts = counts | (later | (F.col(TXID) >= min(oldest)) if oldest else later)
-    return counts
+def _wider(one: EventBounds | None, other: EventBounds) -> EventBounds:
+    """Return bounds within which all events count that count within one of two."""
+    if one is None or one.began is None or other.began is None:
+        return other
+    if one.began.incarnation != other.began.incarnation:
+        return EventBounds()
+    return EventBounds(min(one.folded, other.folded), max(one.began, other.began), min(one.xmin, other.xmin))
 
 
-def _positions(truncates: DataFrame) -> dict[str, list[Position]]:
-    positions: dict[str, list[Position]] = {}
-    rows: Iterable[tuple[str, int, int, int]] = truncates.collect()
-    for table, *at in rows:
-        positions.setdefault(table, []).append(Position(*at))
-    return positions
+def _holds(statistic: pa.ChunkedArray | None, compare: Callable[..., pa.ChunkedArray], limit: object) -> np.ndarray:
+    """Return where a statistic compares; a file without it may hold anything."""
+    if statistic is None:
+        return np.array(True)
+    held: np.ndarray = pc.fill_null(compare(statistic, limit), True).to_numpy().astype(np.bool_)
+    return held

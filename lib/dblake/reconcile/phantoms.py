@@ -4,27 +4,29 @@ Place: end of a micro-batch in which such a dump ends. It is an addition to DBLo
 the log. Rows can vanish without an event (lost log, a detached partition, rows deleted with logging disabled), and no
 upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump, is not a delete, and was
 visible to the dump's first chunk. Such a row no longer exists: a chunk would have returned it, or a later event would
-explain its absence. A dump of given keys that removes what is gone deletes only those of them; one of a whole table
-that lacks more keys than it may delete (``ChunkEnd.withholds``) deletes none, because it may have read too few.
+explain its absence. A dump of given keys deletes only keys from that list. A dump of a whole table deletes nothing if
+more rows are absent than it may delete (``ChunkEnd.withholds``): it may have read too few.
 
-The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events.
+The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events. ``compare_keys``
+takes the rows of any set of keys, so executors share the work by key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import Window as W
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
 from dblake.core.window import Snapshot
-from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, UNDECODED
-from dblake.decode.row_keys import KEY_TEXT, key_text_of, key_text_sql
-from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
+from dblake.decode.columns import DELETE, KEY, OP
+from dblake.decode.row_keys import KEY_TEXT, key_text_of
+from dblake.events.files import EVENT_COLUMNS, ORIGIN
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,
@@ -38,19 +40,19 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
-from dblake.reconcile.keys import KNOWN
+from dblake.reconcile.key_join import CANDIDATES, CHUNK
 from dblake.reconcile.windows import Ending
 
-_ENDS = pa.schema([
+_POSITION = (INCARNATION, LSN, SEQ)
+_AT = pa.struct([(name, pa.int64()) for name in _POSITION])
+_DUMP = "dump"
+
+ENDS = pa.schema([
     pa.field("w_table", pa.string()), pa.field(CHUNK_ID, pa.string()), pa.field(SCHEMA_ID, pa.string()),
-    pa.field("end", pa.struct([(name, pa.int64()) for name in POSITION])),
-    pa.field("began", pa.struct([(name, pa.int64()) for name in POSITION])),
-    pa.field("truncated", pa.struct([(name, pa.int64()) for name in POSITION])), pa.field("emptied", pa.bool_()),
-    pa.field("xmax", pa.int64()), pa.field("xip", pa.list_(pa.int64())), pa.field("only", pa.list_(pa.string())),
+    pa.field("end", _AT), pa.field("began", _AT), pa.field("truncated", _AT), pa.field("emptied", pa.bool_()),
+    pa.field("snapshot", pa.string()), pa.field("only", pa.list_(pa.string())),
     pa.field(BATCH, pa.int64()), pa.field(TXID, pa.int64()), LANDING.field(COMMITTED_AT),
 ])
-
-_BEGINNING = ("began", "xmax", "xip", "truncated", "emptied", "only")
 
 
 def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Position]]) -> pa.Table:
@@ -65,85 +67,123 @@ def dump_ends(closing: Iterable[Ending], truncates: Mapping[str, Sequence[Positi
         row, window, began = ending.row, ending.window, ending.end.dump_start
         if window is None or began is None:
             continue
-        seen, removes = Snapshot.parse(began.snapshot) if began.snapshot else None, ending.end.removes
+        removes = ending.end.removes
         end, of_table = Position(row.incarnation, row.lsn, row.seq), truncates.get(row.table, ())
         truncated = max((at for at in of_table if at < began.position), default=None)
         rows.append({
             "w_table": row.table, CHUNK_ID: row.chunk_id, SCHEMA_ID: window.schema_id,
-            "end": asdict(end), "began": asdict(began.position),
-            "truncated": asdict(truncated) if truncated else None,
-            "emptied": any(began.position <= at < end for at in of_table),
-            "xmax": seen.xmax if seen else None, "xip": list(seen.xip) if seen else None,
+            "end": _struct(end), "began": _struct(began.position), "truncated": _struct(truncated),
+            "emptied": any(began.position <= at < end for at in of_table), "snapshot": began.snapshot,
             "only": [key_text_of(list(key)) for key in removes.keys] if removes else None,
             BATCH: row.batch, TXID: row.txid, COMMITTED_AT: row.committed_at,
         })
-    return pa.Table.from_pylist(rows, schema=_ENDS)
+    return pa.Table.from_pylist(rows, schema=ENDS)
 
 
-def as_known_keys(events: DataFrame) -> DataFrame:
-    """Return EVENTS as KNOWN rows."""
-    text = F.expr(key_text_sql(KEY)).alias(KEY_TEXT)
-    return events.select(*(text if name == KEY_TEXT else F.col(name) for name in KNOWN.names))
+def compare_keys(known: pa.Table, ends: pa.Table) -> pa.Table:
+    """Return CANDIDATES: the keys that had a row before each dump began, and whether they are absent since.
 
-
-def candidate_phantoms(known: DataFrame, ends: DataFrame) -> DataFrame:
-    """Return the keys that had a row before each dump began: ``chunk, key_text, key, last_at``.
-
-    ``known`` are KNOWN rows, of which those older than their table's dump count. NULL ``op`` marks a key that a chunk
-    returned and whose row was evicted. ``ends`` are those of ``dump_ends``.
+    ``known`` are KNOWN rows, all those of each key in it, of which those older than the end of their table's dump
+    count. NULL ``op`` marks a key that a chunk returned and whose row was evicted. ``ends`` are those of ``dump_ends``.
     """
     # Truncates have no key. Rows from before the table had a key cannot be identified.
-    is_row = F.col(KEY_TEXT).isNotNull() & F.col(OP).isNotNull()
-    keyed = _with_dump_end(known.where(is_row), ends).where(F.col("at") < F.col("began"))
-    # A state row lacks its event's transaction id.
-    order = F.struct(F.col("at"), F.col(TXID).isNotNull())
-    newest = keyed.groupBy("chunk", KEY_TEXT).agg(
-        F.max_by(F.struct(OP, TXID, KEY), order).alias("last"), F.max("at").alias("at")
-    )
-    seen = (F.col(f"last.{TXID}") < F.col("xmax")) & ~F.array_contains("xip", F.col(f"last.{TXID}"))
-    # Transaction ids of an earlier incarnation may be another server's; all its transactions have ended.
-    seen = seen | (F.col(f"at.{INCARNATION}") < F.col(f"began.{INCARNATION}"))
-    return (
-        newest.join(F.broadcast(ends.select(F.col(CHUNK_ID).alias("chunk"), *_BEGINNING)), "chunk")
-        .where(F.col("only").isNull() | F.array_contains("only", F.col(KEY_TEXT)))
-        .where(~F.col("emptied") & (F.col("truncated").isNull() | (F.col("at") > F.col("truncated"))))
-        .where((F.col(f"last.{OP}") != DELETE) & (F.col("xmax").isNull() | F.col(f"last.{TXID}").isNull() | seen))
-        .select("chunk", KEY_TEXT, F.col(f"last.{KEY}").alias(KEY), F.col("at").alias("last_at"))
-    )
+    known = known.filter(pc.is_valid(known[KEY_TEXT])).combine_chunks()
+    tables = join_chunks(known[TABLE]).cast(pa.string()).dictionary_encode()
+    by_table = {name: code for code, name in enumerate(tables.dictionary.to_pylist())}
+    of_table = tables.indices.to_numpy()
+    found = [CANDIDATES.empty_table()]
+    for end in ends.to_pylist():
+        rows = np.flatnonzero(of_table == by_table.get(end["w_table"], -1))
+        if len(rows) and not end["emptied"]:
+            found.append(_candidates(known.take(pa.array(rows)), end))
+    return pa.concat_tables(found)
 
 
-def absent_keys(candidates: DataFrame, known: DataFrame, ends: DataFrame, *, few: bool) -> DataFrame:
-    """Return the candidates that no longer exist.
+def removal_events(gone: pa.Table, ends: pa.Table) -> pa.Table:
+    """Return the events, with EVENT_COLUMNS, that delete absent CANDIDATES at the positions of their dumps' ends.
 
-    ``known`` are KNOWN rows, of which those between their table's dump's begin and end count: the key has an event, or
-    a chunk returned it. ``candidates`` are those of ``candidate_phantoms``; set ``few`` if every task can hold them.
+    A later dump deletes a key that an earlier one deleted only if a row of it was created in between.
     """
-    later = _with_dump_end(known, ends).where(F.col("at") >= F.col("began"))
-    keys = candidates.select("chunk", KEY_TEXT)
-    # The few candidates are broadcast, not the many later rows.
-    present = later.join(F.broadcast(keys) if few else keys, ["chunk", KEY_TEXT], "left_semi").select("chunk", KEY_TEXT)
-    return candidates.join(present.distinct(), ["chunk", KEY_TEXT], "left_anti")
+    events = [EVENT_COLUMNS.empty_table()]
+    removed: dict[tuple[str, str], Position] = {}
+    counts = ends["w_table"].value_counts().to_pylist()
+    repeated = {count["values"] for count in counts if count["counts"] > 1}
+    for end in sorted(ends.to_pylist(), key=lambda row: _position(row["end"])):
+        rows = gone.filter(pc.equal(gone[CHUNK], end[CHUNK_ID]))
+        if end["w_table"] in repeated:
+            rows = rows.filter(pa.array(list(_is_new(rows, end, removed)), pa.bool_()))
+        if rows.num_rows:
+            events.append(_deletes(rows.take(pc.sort_indices(rows[KEY_TEXT])), end))
+    return pa.concat_tables(events)
 
 
-def phantoms(gone: DataFrame, ends: DataFrame) -> DataFrame:
-    """Return EVENTS rows that delete the ``absent_keys``, at the positions of the ends of their dumps."""
-    gone = gone.join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, "chunk")), "chunk")
-    # A later dump deletes a key that an earlier one deleted only if a row of it was created in between.
-    removed = F.lag("end").over(W.partitionBy("w_table", KEY_TEXT).orderBy("end"))
-    gone = gone.withColumn("removed", removed).where(F.col("removed").isNull() | (F.col("last_at") > F.col("removed")))
-    # Spark cannot order by maps.
-    order = W.partitionBy("chunk").orderBy(F.array_sort(F.map_entries(KEY)))
-    nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED)}
-    return gone.withColumn(SEQ, ((F.row_number().over(order) - 1) * 2).cast("bigint")).select(
-        F.col("w_table").alias(TABLE), KEY, F.lit(DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
-        F.col(f"end.{LSN}").alias(LSN), SEQ, SCHEMA_ID, TXID, COMMITTED_AT, BATCH, F.col("chunk").alias(CHUNK_ID),
-        F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL), F.lit(DUMP).alias(ORIGIN),
-        *(value.alias(name) for name, value in nulls.items()),
-    ).select(*EVENTS.names)
+def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
+    """Compare the keys of one table with one dump of it."""
+    at = [known[name].to_numpy() for name in _POSITION]
+    is_before_end = is_older(at, position_parts(_position(end["end"])))
+    is_before = is_older(at, position_parts(_position(end["began"])))
+    codes = join_chunks(known[KEY_TEXT]).dictionary_encode().indices.to_numpy()
+    is_present = np.zeros(int(codes.max()) + 1, np.bool_)
+    is_present[codes[is_before_end & ~is_before]] = True
+    # A state row lacks its event's transaction id.
+    has_txid = pc.is_valid(known[TXID]).to_numpy()
+    earlier = np.flatnonzero(is_before & is_before_end & pc.is_valid(known[OP]).to_numpy())
+    order = earlier[np.lexsort((has_txid[earlier], *(part[earlier] for part in reversed(at))))]
+    newest = np.full(len(is_present), -1, np.int64)
+    # Of several values for one place numpy keeps the last.
+    newest[codes[order]] = order
+    newest = newest[newest >= 0]
+    rows, parts = known.take(pa.array(newest)), [part[newest] for part in at]
+    is_row = pc.not_equal(rows[OP], DELETE).to_numpy()
+    if end["truncated"]:
+        is_row &= is_older(position_parts(_position(end["truncated"])), parts)
+    if end["snapshot"]:
+        # Transaction ids of an earlier incarnation may be another server's; all its transactions have ended.
+        is_earlier_life = parts[0] < end["began"][INCARNATION]
+        is_row &= is_earlier_life | are_visible(rows[TXID], Snapshot.parse(end["snapshot"]))
+    if end["only"] is not None:
+        is_row &= pc.is_in(rows[KEY_TEXT], pa.array(end["only"], pa.string())).to_numpy()
+    columns = {
+        CHUNK: pa.repeat(end[CHUNK_ID], len(newest)), TABLE: pa.repeat(end["w_table"], len(newest)),
+        **{name: rows[name] for name in (KEY_TEXT, KEY, *_POSITION)}, "is_absent": pa.array(~is_present[codes[newest]]),
+    }
+    return pa.table([columns[name] for name in CANDIDATES.names], schema=CANDIDATES).filter(pa.array(is_row))
 
 
-def _with_dump_end(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """Return KNOWN rows once for each dump of their table that ended after them, with ``chunk, at, began``."""
-    dumps = F.broadcast(ends.select("w_table", F.col(CHUNK_ID).alias("chunk"), "began", "end"))
-    positioned = rows.withColumn("at", F.struct(*POSITION))
-    return positioned.join(dumps, (F.col(TABLE) == F.col("w_table")) & (F.col("at") < F.col("end")), "inner")
+def are_visible(txids: pa.ChunkedArray, snapshot: Snapshot) -> np.ndarray:
+    """Return where a snapshot sees a committed transaction: ``Snapshot.sees``; one without an id is visible."""
+    ids = pc.fill_null(txids, -1).to_numpy()
+    visible: np.ndarray = (ids < snapshot.xmax) & ~np.isin(ids, np.array(snapshot.xip, np.int64))
+    return visible
+
+
+def _is_new(rows: pa.Table, end: Mapping[str, Any], removed: dict[tuple[str, str], Position]) -> Iterator[bool]:
+    """Yield for each row whether no earlier dump deleted its key since its newest event; note that this one does."""
+    for row in rows.select([KEY_TEXT, *_POSITION]).to_pylist():
+        name = end["w_table"], row[KEY_TEXT]
+        before = removed.get(name)
+        removed[name] = _position(end["end"])
+        yield before is None or Position(row[INCARNATION], row[LSN], row[SEQ]) > before
+
+
+def _deletes(rows: pa.Table, end: Mapping[str, Any]) -> pa.Table:
+    """Return delete events of one dump for keys in order."""
+    count = rows.num_rows
+    same = {
+        INCARNATION: end["end"][INCARNATION], LSN: end["end"][LSN], TABLE: end["w_table"], OP: DELETE,
+        SCHEMA_ID: end[SCHEMA_ID], TXID: end[TXID], COMMITTED_AT: end[COMMITTED_AT], LAST_IN_TXN: False,
+        ORIGIN: _DUMP, CHUNK_ID: end[CHUNK_ID], BATCH: end[BATCH], "partial": False,
+    }
+    columns = {KEY: rows[KEY], SEQ: pa.array(2 * np.arange(count, dtype=np.int64))}
+    return pa.table([
+        columns[f.name] if f.name in columns else pa.nulls(count, f.type) if same.get(f.name) is None
+        else pa.repeat(pa.scalar(same[f.name], f.type), count) for f in EVENT_COLUMNS
+    ], schema=EVENT_COLUMNS)
+
+
+def _struct(at: Position | None) -> dict[str, int] | None:
+    return {INCARNATION: at.incarnation, LSN: at.lsn, SEQ: at.seq} if at else None
+
+
+def _position(at: Mapping[str, int]) -> Position:
+    return Position(at[INCARNATION], at[LSN], at[SEQ])

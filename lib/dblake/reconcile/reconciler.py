@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -22,7 +23,7 @@ from dblake.core.failpoints import failpoint
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.decode.columns import DELETE, FILL, READ
-from dblake.events.files import PRUNED_BY
+from dblake.events.files import PRUNED_BY, EventFile
 from dblake.events.schema import DUMP, EVENTS, WINDOWS
 from dblake.lake.batch_times import note_batches
 from dblake.lake.layout import Paths
@@ -30,12 +31,13 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files
 from dblake.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
 from dblake.reconcile.batch_summary import Survey, survey
-from dblake.reconcile.known_keys import KnownKeys, find_states, no_states
+from dblake.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.landing_identity import require_same_landing
 from dblake.reconcile.ledger import Written, gap_rows, ledger_rows
-from dblake.reconcile.microbatch import MicroBatch, Reconciled
+from dblake.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.reconcile.runner import Runner
+from dblake.reconcile.spark_keys import choose_join
 from dblake.reconcile.task import ChunkCounts
 from dblake.reconcile.windows import Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.spark.append_table import AppendTable
@@ -46,6 +48,15 @@ _WITHHELD = "dblake.withheld"
 _SEARCHED_COMMITS = 50
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The event files of a micro-batch, how many rows of each chunk are in them, and why dumps delete nothing."""
+
+    files: Sequence[EventFile]
+    written: ChunkCounts
+    withheld: Mapping[str, str]
 
 
 class Reconciler:
@@ -62,7 +73,7 @@ class Reconciler:
             table.create()
         # State holds what was decoded before, so it knows nothing of events that are decoded again.
         find = no_states if earlier else partial(find_states, paths)
-        self._known_keys = KnownKeys(self._runner, self._events, find)
+        self._known_keys = LakeKeys(partial(find_events, paths, earlier), find)
         self._run = self._newest_run()
         # A redecode writes to tables of its own, after it has required the landing of those it replaces.
         self._checks_landing = earlier is None
@@ -114,11 +125,7 @@ class Reconciler:
         with commit_lock(self._paths.schemas):
             self._append_schemas(summary, done, last)
         failpoint("reconcile.schemas_appended")
-        batch = MicroBatch(
-            summary, done + 1, last, self._known_schemas, self.landing, self._paths.events, self._runner,
-            self._known_keys,
-        )
-        written = batch.reconcile()
+        written = self._write(NewBatches(summary, done + 1, last, self._known_schemas, self.landing))
         failpoint("reconcile.events_written")
         self._commit(written, done, last)
         failpoint("reconcile.events_appended")
@@ -127,6 +134,17 @@ class Reconciler:
         failpoint("reconcile.ledger_appended")
         logger.info("reconciled batches %d to %d", done + 1, last)
         return sum(file.rows for file in written.files)
+
+    def _write(self, new: NewBatches) -> Reconciled:
+        """Write the events of new batches (DBLog, algorithm 1, step 7)."""
+        with MicroBatch(new, self._known_keys, partial(choose_join, self._runner)) as batch:
+            plan = batch.plan()
+            removals = batch.removals(plan, batch.closing)
+            written = self._runner.write_removals(removals.events, self._paths.events) if removals else []
+            written += self._runner.write(batch.parts, plan, self._paths.events)
+        files = [file for result in written for file in result.files]
+        counts = sum((result.written for result in written), ChunkCounts())
+        return Reconciled(files, counts, removals.withheld if removals else {})
 
     def _table(
         self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None

@@ -7,7 +7,7 @@ rows of a frame, descriptions of written files as task results. Payloads never p
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.errors import DblakeError
+from dblake.decode.columns import DELETE
 from dblake.events.schema import POSITION
 from dblake.reconcile.batch_summary import Part, divided
+from dblake.reconcile.key_join import Decode
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
 from dblake.spark.session import Session, is_local, is_running
@@ -31,8 +33,6 @@ Both take seconds to start.
 _TASK_BYTES = 64 << 20
 _RESULT_COLUMN = "result"
 _RESULT = f"{_RESULT_COLUMN} binary"
-
-Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
 
 
 class Runner:
@@ -78,11 +78,13 @@ class Runner:
 
         return self._numbered(tasks).mapInArrow(run, from_arrow_schema(columns))
 
-    def write_frame(self, events: DataFrame, table: str, op: str) -> list[TaskResult]:
-        """Write dump events of one ``op``, of a frame with the columns of EVENTS, in order of position."""
+    def write_removals(self, events: DataFrame | pa.Table, table: str) -> list[TaskResult]:
+        """Write deletes that a key join found, in order of position."""
+        if isinstance(events, pa.Table):
+            return [write_dump_events(events.to_batches(), table, DELETE)] if events.num_rows else []
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, op))
+            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, DELETE))
 
         return _results(events.sortWithinPartitions(*POSITION).mapInArrow(run, _RESULT).collect())
 

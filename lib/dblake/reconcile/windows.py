@@ -2,7 +2,7 @@
 
 Place: first step of a micro-batch. Guarantee: a window is bound by its lease epoch, table and chunk id, and landing has
 exactly the rows its chunk read. Which log rows a window holds is left to ``window_index``, what follows for the chunk's
-rows to ``dedupe``.
+rows to ``microbatch``.
 
 Within a micro-batch a window is identified by its number. Log rows and keys carry it as text in their ``chunk_id``
 column, which decoding passes on; numbers are unique even if two chunks have the same id.

@@ -14,16 +14,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 from deltalake.exceptions import TableNotFoundError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dblake.lake.files import file_path
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import OpenTable, commit_rows, record_batch
 from dblake.lake.query import query_arrow, query_rows
-from dblake.lake.tables import create_table, list_files, open_table
+from dblake.lake.tables import create_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -79,26 +76,6 @@ class AppendTable:
         schema = to_arrow_schema(self.columns, timezone="UTC")
         content = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
         commit_rows(self.path, self.application, batch, content, self.opened())
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the table as it is now, as a frame with its columns."""
-        # Spark optimizes a frame that is known to be empty away; a table without files it does not.
-        current = spark.createDataFrame([], self.columns)
-        if self.done():
-            current = spark.read.format("delta").load(self.path)
-        if self.earlier is None:
-            return current
-        path, batch = self.earlier
-        return spark.read.format("delta").load(path).where(F.col("batch") < batch).unionByName(current)
-
-    def files(self) -> dict[str, int]:
-        """Return the paths of the table's files, and of all files of an earlier table, with their sizes in bytes."""
-        sizes = dict[str, int]()
-        for path in [self.path, self.earlier[0]] if self.earlier else [self.path]:
-            added = list_files(open_table(path))
-            places = (file_path(path, file) for file in added["path"].to_pylist())
-            sizes |= dict(zip(places, added["size_bytes"].to_pylist(), strict=True))
-        return sizes
 
     def query(self, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
         """Return some of the table's rows, by SQL for columns and a condition; for a table that is small."""

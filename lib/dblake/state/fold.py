@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.spark.types import TEXT
-from dblake.state.arrays import join_chunks
 from dblake.state.shape import OWN, Shape
 from dblake.state.values import arrow_type, read_texts
 

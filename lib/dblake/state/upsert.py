@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
+from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
-from dblake.state.arrays import join_chunks
 from dblake.state.files import (
     SMALL_FILE_BYTES,
     Columns,

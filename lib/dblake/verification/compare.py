@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.decode.columns import PARTIAL
-from dblake.state.arrays import join_chunks
 from dblake.state.fold import NEEDED, POSITION, fold, name_masks
 from dblake.state.shape import Shape
 from dblake.verification.arrays import differs

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
 from dblake.core.window import Snapshot
 from dblake.decode.columns import IMAGE, TRUNCATE
@@ -20,7 +21,6 @@ from dblake.lake.layout import Paths
 from dblake.lake.query import query_arrow, quoted
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import find_table
-from dblake.state.arrays import join_chunks
 from dblake.state.fold import key_texts
 
 _EVENTS = pa.schema({
