@@ -18,7 +18,8 @@ import dblake
 #: ``reconcile`` reaches is listed here or has a stated reason to be left out.
 DECODER_MODULES = (
     "core.arrays", "core.names", "core.position", "core.positions", "core.schema", "core.window", "decode", "events",
-    "formats", "lake.schemas", "landing.columns", "landing.control", "reconcile", "spark.append_table", "spark.sql_literals",
+    "formats", "lake.schemas", "landing.columns", "landing.control", "reconcile", "spark.append_table",
+    "spark.sql_literals",
 )
 _DIGITS = 12
 

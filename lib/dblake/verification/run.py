@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.core.errors import StateError, TableUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.schema import TableSchema
@@ -41,7 +42,6 @@ from dblake.lake.log import Application
 from dblake.lake.query import query_arrow
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
-from dblake.state.arrays import join_chunks
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.verification.compare import absent_keys, align_state, compare_rows, typed_rows
 from dblake.verification.findings import Finding, find_wrong
