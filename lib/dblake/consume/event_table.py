@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblake.consume.filters import Selection
+from dblake.consume.footers import Footers
+from dblake.consume.newest_transaction import (
+    END_COLUMNS,
+    GroupBound,
+    GroupName,
+    NewestTransaction,
+    NewestTransactions,
+)
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
-from dblake.events.files import EVENT_COLUMNS, ORIGIN
+from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import group_bounds
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table, list_files
-from dblake.landing.columns import BATCH, INCARNATION, LAST_IN_TXN, LSN, TABLE
+from dblake.landing.columns import BATCH, INCARNATION, LSN, TABLE
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
 from dblake.state.fold import POSITION
 
@@ -119,7 +128,8 @@ class EventTable:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._table: DeltaTable | None = None
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._footers = Footers(paths.events)
+        self._transactions = NewestTransactions(self._read_ends)
         self._files: list[_File] = []
         self._spans: tuple[np.ndarray, np.ndarray, np.ndarray]
         self.batch = self.consolidated = self.run = 0
@@ -145,8 +155,6 @@ class EventTable:
         least = np.array([max(file.low[BATCH], 1) for file in self._files], np.int64)
         most = np.array([min(file.high[BATCH], max(self.batch, 1)) for file in self._files], np.int64)
         self._spans = np.array([file.size for file in self._files], np.float64), least, np.maximum(least, most)
-        names = {file.path for file in self._files}
-        self._footers = {path: footer for path, footer in self._footers.items() if path in names}
         return True
 
     @property
@@ -157,9 +165,9 @@ class EventTable:
 
     @property
     def newest(self) -> Position | None:
-        """The beginning of the newest transaction that has events; None if it is not known, or there is none."""
-        incarnation, lsn = max(((file.high[INCARNATION], file.high[LSN]) for file in self._files), default=(0, 0))
-        return Position(incarnation, lsn) if 0 < incarnation < _UNBOUNDED and lsn < _UNBOUNDED else None
+        """The beginning of the newest transaction that has events; None without events."""
+        newest = self._newest()
+        return Position(*newest.at) if newest else None
 
     def has_after(self, position: Position, batch: int) -> bool:
         """Return True if batches up to ``batch`` have events of transactions after that of a position."""
@@ -176,24 +184,26 @@ class EventTable:
 
     def find_open_transaction(self) -> OpenTransaction | None:
         """Return the newest transaction of the log if batches that are not in events yet may continue it."""
-        newest = max(((file.high[INCARNATION], file.high[LSN]) for file in self._files), default=None)
-        if newest is None:
+        newest = self._newest()
+        if newest is None or not newest.has_log or newest.has_end or self._has_landed(*newest.at, newest.batch):
             return None
-        parts = []
-        for file in self._files:
-            if (file.high[INCARNATION], file.high[LSN]) == newest:
-                parts += list(self._read(file, [*POSITION, ORIGIN, LAST_IN_TXN, BATCH], 0, _UNBOUNDED))
-        rows = pa.concat_tables(parts) if parts else None
-        if rows is None or rows.num_rows == 0:
-            return None
-        incarnation = pc.max(rows[INCARNATION]).as_py()
-        lsn = pc.max(rows.filter(pc.equal(rows[INCARNATION], incarnation))[LSN]).as_py()
-        rows = rows.filter(pc.and_(pc.equal(rows[INCARNATION], incarnation), pc.equal(rows[LSN], lsn)))
-        logged = rows.filter(pc.equal(rows[ORIGIN].cast(pa.string()), "log"))
-        if logged.num_rows == 0 or pc.any(pc.fill_null(logged[LAST_IN_TXN], False)).as_py():
-            return None
-        first = pc.min(rows[BATCH]).as_py()
-        return None if self._has_landed(incarnation, lsn, first) else OpenTransaction(incarnation, lsn, first)
+        return OpenTransaction(*newest.at, newest.batch)
+
+    def _newest(self) -> NewestTransaction | None:
+        return self._transactions.find(
+            ((file.high[INCARNATION], file.high[LSN]), partial(self._group_bounds, file)) for file in self._files
+        )
+
+    def _group_bounds(self, file: _File) -> Iterator[GroupBound]:
+        footer = self._footers.get(file.path)
+        for group in range(footer.num_row_groups):
+            _, high = group_bounds(footer.row_group(group), (INCARNATION, LSN))
+            yield GroupBound((file.path, group), (high.get(INCARNATION, _UNBOUNDED), high.get(LSN, _UNBOUNDED)))
+
+    def _read_ends(self, name: GroupName) -> pa.Table:
+        path, group = name
+        with open_event_file(self._paths.events, path, self._footers.get(path)) as parquet:
+            return self._read_groups(parquet, [group], list(END_COLUMNS))
 
     def _has_landed(self, incarnation: int, lsn: int, first: int) -> bool:
         """Return True if landing shows, in batches that are in events, that a transaction ended."""
@@ -241,7 +251,7 @@ class EventTable:
         """
         end, read = last, 0
         for file in files:
-            footer = self._footer(file)
+            footer = self._footers.get(file.path)
             for group in range(footer.num_row_groups):
                 facts = footer.row_group(group)
                 low, high = group_bounds(facts, (BATCH,))
@@ -249,12 +259,6 @@ class EventTable:
                     end = max(end, min(high.get(BATCH, _UNBOUNDED), self.batch))
                     read += _group_bytes(facts, EVENT_COLUMNS.names)
         return end if self._estimate(first, end) <= _PORTIONS_AT_MOST * max(read, PORTION_BYTES) else last
-
-    def _footer(self, file: _File) -> pq.FileMetaData:
-        if file.path not in self._footers:
-            with open_event_file(self._paths.events, file.path) as parquet:
-                self._footers[file.path] = parquet.metadata
-        return self._footers[file.path]
 
     def _estimate(self, first: int, last: int) -> float:
         """Return the bytes of files in some batches, as if each file's bytes were spread evenly over its batches."""
@@ -275,7 +279,7 @@ class EventTable:
 
         Several come together: after each call of Arrow, a thread that reads ahead waits for Python's lock.
         """
-        footer = self._footer(file)
+        footer = self._footers.get(file.path)
         with open_event_file(self._paths.events, file.path, footer) as parquet:
             groups, size = list[int](), 0
             for group in range(footer.num_row_groups):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -38,22 +39,28 @@ def compact_events(path: str, small_bytes: int = SMALL_FILE_BYTES) -> int:
 
 
 def _choose_files(path: str, small_bytes: int) -> list[list[str]]:
-    """Return the sets of files that are to become one."""
-    files = list_files(open_table(path))
-    if not {f"min.{INCARNATION}", f"min.{LSN}"} <= {*files.column_names}:
+    """Return the sets of files that are to become one.
+
+    All of a set have the same incarnations, in general one: LSNs of another may be lower or the same, and statistics of
+    both together bound the positions of neither.
+    """
+    files, names = list_files(open_table(path)), [f"min.{INCARNATION}", f"max.{INCARNATION}", f"min.{LSN}"]
+    if not {*names} <= {*files.column_names}:
         return []
     small = sorted(
-        (file for file in files.select(["path", "size_bytes", f"min.{INCARNATION}", f"min.{LSN}"]).to_pylist()
-         if file["size_bytes"] < small_bytes),
-        key=lambda file: (file[f"min.{INCARNATION}"] or 0, file[f"min.{LSN}"] or 0),
+        (*(file[name] or 0 for name in names), file["path"], file["size_bytes"])
+        for file in files.select(["path", "size_bytes", *names]).to_pylist() if file["size_bytes"] < small_bytes
     )
-    chosen, size = list[list[str]]([[]]), 0
-    for file in small:
-        size += file["size_bytes"]
-        if size > 2 * small_bytes:
-            chosen.append([])
-            size = file["size_bytes"]
-        chosen[-1].append(file["path"])
+    chosen = list[list[str]]()
+    for _, of_incarnations in groupby(small, key=lambda file: file[:2]):
+        chosen.append([])
+        size = 0
+        for *_, file, file_size in of_incarnations:
+            size += file_size
+            if size > 2 * small_bytes:
+                chosen.append([])
+                size = file_size
+            chosen[-1].append(file)
     return [files for files in chosen if len(files) > 1]
 
 

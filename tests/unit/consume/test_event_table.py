@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from dblake.consume import event_table
-from dblake.consume.event_table import EventTable, Wanted
+from dblake.consume.event_table import EventTable, OpenTransaction, Wanted
 from dblake.consume.filters import Selection
+from dblake.consume.footers import Footers
 from dblake.consume.partition import Partition
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.position import Position
 from dblake.events import files
+from dblake.lake.tables import list_files, open_table
 from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema
 
@@ -93,3 +95,30 @@ def test_share_ignores_keys_of_other_tables(tmp_path: Path, by: Any, of: int, st
     with Subscription([lake.paths], settings) as subscription:
         events = [event for one in subscription for event in one.events]
     assert {(event.key or {})["id"]: (event.after or {})["at"] for event in events} == {"4": "infinity", "8": None}
+
+
+def test_open_transaction_is_read_once(tmp_path: Path) -> None:
+    """Each commit of reconcile adds a part of it: what was read of the parts before is kept."""
+    lake, table, sizes = PlainLake(tmp_path), EventTable(PlainLake(tmp_path).paths), list[int]()
+    for batch in range(1, BATCHES + 1):
+        rows = event_rows(T, batch, [(10, "c", f"{batch} {n}", {"v": "x"}) for n in range(1000)])
+        is_last = pa.array([False] * rows.num_rows)
+        lake.append(rows.set_column(rows.schema.get_field_index("last_in_txn"), "last_in_txn", is_last), batch)
+        table.refresh()
+        before = table.bytes_read
+        assert table.find_open_transaction() == OpenTransaction(1, 10, 1)
+        sizes.append(table.bytes_read - before)
+    assert max(sizes) < 1.5 * sizes[0]
+
+
+def test_footers_of_many_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that reads a long history keeps the footers of its last files only."""
+    lake = PlainLake(tmp_path)
+    for batch in range(1, BATCHES + 1):
+        lake.append(event_rows(T, batch, [(10 * batch, "c", str(batch), {"v": "x"})]), batch)
+    footers = Footers(lake.paths.events)
+    names = [file["path"] for file in list_files(open_table(lake.paths.events)).to_pylist()]
+    monkeypatch.setattr("dblake.consume.footers.MAX_BYTES", 5 * footers.get(names[0]).serialized_size)
+    assert [footers.get(name).num_rows for name in names] == [1] * BATCHES
+    assert 1 < len(footers) <= 5
+    assert read(lake)[0] == list(range(1, BATCHES + 1))
