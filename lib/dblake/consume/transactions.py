@@ -6,9 +6,8 @@ portion, and of a transaction that spans several of them at most SPOOLED_ROWS ro
 
 from __future__ import annotations
 
-import os
+import mmap
 import tempfile
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -139,21 +138,20 @@ class _StoredEvents(Sequence[Event], ABC):
 
 
 class SpooledEvents(_StoredEvents):
-    """The events of a large transaction, in a temporary file that is removed with this object."""
+    """The events of a large transaction, in a temporary file without a name: a killed process leaves none behind."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self._builder = builder
-        descriptor, self._path = tempfile.mkstemp(prefix="dblake-transaction-", suffix=".arrow")
-        os.close(descriptor)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as its events are read
         self._rows: list[int] = []
         self._schemas: dict[tuple[str, str], None] = {}
-        self._remove = weakref.finalize(self, os.unlink, self._path)
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._reader: pa.ipc.RecordBatchFileReader | None = None
 
     def append(self, rows: pa.Table) -> None:
         """Add rows; call ``finish`` after the last."""
         if self._writer is None:
-            self._writer = pa.ipc.new_file(self._path, rows.schema)
+            self._writer = pa.ipc.new_file(self._file, rows.schema)
         for batch in rows.to_batches(max_chunksize=ROWS_AT_ONCE):
             self._writer.write_batch(batch)
             self._rows.append(batch.num_rows)
@@ -164,6 +162,10 @@ class SpooledEvents(_StoredEvents):
         """End the file."""
         assert self._writer is not None, "a transaction has rows"
         self._writer.close()
+        self._file.flush()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        self._reader = pa.ipc.open_file(pa.py_buffer(mapped))
 
     @property
     def schemas(self) -> list[tuple[str, str]]:
@@ -186,9 +188,9 @@ class SpooledEvents(_StoredEvents):
         raise IndexError("no such event")
 
     def _read(self, number: int) -> list[Event]:
-        with pa.memory_map(self._path) as source:
-            batch = pa.ipc.open_file(source).get_batch(number)
-            return self._builder.build(pa.Table.from_batches([batch]), number + 1 == len(self._rows))
+        assert self._reader is not None, "the file is finished before it is read"
+        batch = self._reader.get_batch(number)
+        return self._builder.build(pa.Table.from_batches([batch]), number + 1 == len(self._rows))
 
 
 class WithoutEvents(_StoredEvents):

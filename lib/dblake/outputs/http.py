@@ -8,6 +8,7 @@ a failure, ``consume`` delivers again from the last checkpoint.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +33,12 @@ _REFUSES_CONTENT = frozenset((400, 413, 415, 422))
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One line: an event, or a control entry. ``stream`` is what its positions rise in: a source, or a partition."""
+    """One line: an event, or a control entry. ``stream`` is what its positions rise in: a source, or a partition.
 
+    ``number`` counts the entries of a write, from 0.
+    """
+
+    number: int
     body: bytes
     item: Event | Control
     stream: str
@@ -64,11 +69,12 @@ class HttpOutput:
         self._service = WebService(
             f"output {context.name}: the service", f"outputs.{context.name}.url", url, tls, tls_ca, timeout_seconds
         )
-        self._delivered: set[object] = set()
+        self._delivered = 0
+        """Entries that the service has of a write that was rejected: the first ones of its next attempt."""
 
     def open(self) -> str | None:
         """Connect at the first request only. Return None: the service holds no checkpoint."""
-        self._delivered.clear()
+        self._delivered = 0
         return None
 
     def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002
@@ -80,7 +86,7 @@ class HttpOutput:
         for records in _requests(self._records(transactions), self._batch):
             self._send(records)
         failpoint("outputs.http.sent")
-        self._delivered.clear()
+        self._delivered = 0
 
     def close(self) -> None:
         """Close the connections."""
@@ -88,18 +94,18 @@ class HttpOutput:
 
     def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:
         """Yield the records of each transaction, without those that a rejected write has delivered already."""
+        numbers, delivered = itertools.count(), self._delivered
         for transaction in transactions:
-            number = transaction.partition
-            stream = transaction.source if number is None else f"{transaction.source}/{number}"
-            if transaction.control:
+            partition, bootstrap = transaction.partition, transaction.bootstrap
+            stream = transaction.source if partition is None else f"{transaction.source}/{partition}"
+            if transaction.control and (number := next(numbers)) >= delivered:
                 body = self._format.encode_control(transaction.control)
-                yield [] if body is None else [_Record(body, transaction.control, stream, transaction.bootstrap)]
+                yield [] if body is None else [_Record(number, body, transaction.control, stream, bootstrap)]
             records = []
-            for event in transaction.events:
-                is_new = _identity(event, transaction.bootstrap) not in self._delivered
-                body = self._format.encode(event) if is_new else None
+            for event, number in zip(transaction.events, numbers, strict=False):
+                body = self._format.encode(event) if number >= delivered else None
                 if body is not None:
-                    records.append(_Record(body, event, stream, transaction.bootstrap))
+                    records.append(_Record(number, body, event, stream, bootstrap))
                 if len(records) >= self._batch:
                     yield records
                     records = []
@@ -129,7 +135,7 @@ class HttpOutput:
                 f"{self._service.where}: status {status}",
                 next_step=f"correct outputs.{self._name}.url or its headers; the service's log has the cause",
             )
-        self._delivered.update(_identity(record.item, record.bootstrap) for record in records)
+        self._delivered = records[-1].number + 1
 
     def _post(self, records: Sequence[_Record]) -> int:
         """Send one request, again while the service is busy; return its status."""
@@ -169,11 +175,6 @@ def _requests(transactions: Iterator[list[_Record]], limit: int) -> Iterator[lis
         request.extend(records)
     if request:
         yield request
-
-
-def _identity(item: Event | Control, bootstrap: str) -> object:
-    kind = item.op if isinstance(item, Event) else item.kind
-    return item.source, item.table, item.position, kind, bootstrap
 
 
 def _key(records: Sequence[_Record]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import tempfile
 import time
 from datetime import UTC, datetime
 from itertools import groupby
@@ -158,7 +159,8 @@ def test_resume_inside_bootstrap_repeats_nothing(shop: Shop, monkeypatch: pytest
         assert describe(rest)[: len(expected)] == expected
 
 
-def test_large_transaction_is_spooled_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_transaction_is_spooled_whole(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a file without a name: a killed process leaves none behind."""
     checkpoint = read(shop)[-1].checkpoint
     with shop.backend.begin() as transaction:
         for table in TABLES:
@@ -170,8 +172,11 @@ def test_large_transaction_is_spooled_whole(shop: Shop, monkeypatch: pytest.Monk
     monkeypatch.setattr(transactions, "SPOOLED_ROWS", 10)
     monkeypatch.setattr(transactions, "ROWS_AT_ONCE", 9)
     monkeypatch.setattr(event_table, "PORTION_BYTES", 1)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (found,) = read(shop, checkpoint=checkpoint)
     assert isinstance(found.events, transactions.SpooledEvents)
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert list(found.events) == list(expected[0].events)
     assert (len(found.events), found.events[-1], found.events[3:5]) == (80, expected[0].events[-1],
                                                                         expected[0].events[3:5])

@@ -222,6 +222,7 @@ def test_jsonl_files_have_every_line_once(shop: Shop, tmp_path: Path) -> None:
     deliver(shop, JsonlOutput(CONTEXT, path=path), tmp_path / "checkpoint")
     whole = {file.name: file.read_bytes() for file in (tmp_path / "out").glob("*.jsonl")}
     assert set(whole) == {"public.left.jsonl", "public.right.jsonl", "_control.jsonl"}
+    assert {file.stat().st_mode & 0o077 for file in (tmp_path / "out").iterdir()} == {0}
 
     other = str(tmp_path / "dies" / "{table}.jsonl")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dblake.consume.model import ControlKind, Transaction
+from dblake.consume.model import ControlKind, Event, Transaction
 from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
+from dblake.core.position import Position
 from dblake.core.schema import Column
 from dblake.core.tls import Tls
 from dblake.outputs import http
@@ -203,3 +205,35 @@ def test_lease_is_asked_before_each_request(service: Service) -> None:
     with pytest.raises(ProgressUnavailable):
         _write(output, _stream(1).transactions)
     assert len(service.answers) == 4
+
+
+class _Repeated(Sequence[Event]):
+    """Many events of a transaction that no list holds."""
+
+    def __init__(self, event: Event, count: int) -> None:
+        self._event, self._count = event, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._event
+
+    def __iter__(self) -> Iterator[Event]:
+        return (replace(self._event, position=Position(1, 100, number)) for number in range(self._count))
+
+
+def test_memory_of_large_transaction_is_bounded(service: Service) -> None:
+    """Nothing is kept for each of its rows: twice the rows take as much memory."""
+    stream = _stream(1)
+    (transaction,) = stream.transactions
+    peaks = []
+    for count in (2_000, 4_000):
+        service.answers = [(200, {})] * 1000
+        output = _output(service, batch=200)
+        transaction.events = _Repeated(transaction.events[0], count)
+        tracemalloc.start()
+        _write(output, [transaction])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
