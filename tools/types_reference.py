@@ -67,8 +67,8 @@ If a value was never sent, state holds NULL and names the column in the row's `_
 ## Type changes
 
 State follows a type change at the source if the wider of the two types holds all values of the other. Such pairs are
-`integer` and `bigint`, `real` and `double precision`, and decimals with enough digits. The state table gets or keeps the
-wider type. Any other change stops that table, by name, until its state is rebuilt from a dump
+`integer` and `bigint`, `real` and `double precision`, and decimals with enough digits. The state table gets or keeps
+the wider type. Any other change stops that table, by name, until its state is rebuilt from a dump
 ([runbook](runbook.md#78-state)).
 
 ## Limits of wal2json

@@ -1,7 +1,7 @@
 """The jars that Spark needs for a warehouse on S3, resolved on first use: nothing of it is downloaded otherwise.
 
 They are hadoop-aws with the few modules of AWS's SDK that it uses (14 MB; AWS's bundle has 655 MB), and the log store
-``S3LogStore.scala``, compiled by the Scala compiler that PySpark brings. All are in the folder ``jars-s3`` of the
+``S3LogStore.scala``. PySpark brings the Scala compiler that compiles it. All are in the folder ``jars-s3`` of the
 environment, so that later starts download and compile nothing. Guarantee: a folder is complete, or it is not used.
 """
 

@@ -1,8 +1,8 @@
 """Rows of a query's result as the packets that the server sent, undecoded and many at a time.
 
-The driver sends the query and reads the description of the columns; from there on the packets are split by their
-lengths alone (MySQL documentation of the source: "Protocol::Packet", "Text Resultset"). The only work per row is to
-find its end. A row of 16 MiB or more, which spans several packets, is joined.
+The driver sends the query and reads the description of the columns. From there on the packets are split by their
+lengths alone: the only work per row is to find its end. A row of 16 MiB or more, which spans several packets, is
+joined. Protocol: MySQL documentation of the source, "Protocol::Packet" and "Text Resultset".
 """
 
 from __future__ import annotations
