@@ -10,12 +10,14 @@ import pytest
 
 from dblake.capture.local_lease import LocalLease
 from dblake.capture.loop import Until
-from dblake.core.errors import ExitCode, Fenced, PositionLost, SourceError, WrongServer
+from dblake.core.errors import ExitCode, Fenced, LogWentBack, PositionLost, SourceError, WrongServer
 from dblake.core.schema import Column, TableSchema
+from dblake.core.source import HEARTBEAT_ROW
+from dblake.core.source.heartbeats import chain_heartbeat, heartbeat_name, new_heartbeat_name
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from tests.conformance.script import Script, event_lines
-from tests.support.backends import Backend, MemoryBackend
+from tests.support.backends import WATERMARKS, Backend, MemoryBackend
 from tests.support.lake import CaptureLake
 
 T = "public.t"
@@ -106,6 +108,49 @@ def test_other_server_is_captured_if_gap_is_accepted(lake: CaptureLake) -> None:
     lake.capture(second.source("public.*"))
     with pytest.raises(WrongServer):
         lake.capture(first.source("public.*"))
+
+
+def test_heartbeat_of_another_chain_is_rejected(backend: Backend, lake: CaptureLake, script: Script) -> None:
+    """A heartbeat that follows another one than the last captured: the log is that of another life of the server."""
+    source = backend.source("public.*")
+    lake.capture(source)
+    before = lake.reached
+    script.run(["insert 5 a"])
+    set_heartbeat(backend, chain_heartbeat(new_heartbeat_name(), "another"))
+    with pytest.raises(LogWentBack, match="the log went back") as rejected:
+        lake.capture(source, max_rows=1)
+    assert rejected.value.exit_code == ExitCode.CONFIGURATION
+    assert lake.reached == before, "nothing lands before the history is proved"
+    lake.capture(source, accept_gap=True)
+    lake.capture(source)
+    assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
+
+
+def test_heartbeat_set_by_hand_is_passed_over(backend: Backend, lake: CaptureLake, script: Script) -> None:
+    source = backend.source("public.*")
+    lake.capture(source)
+    set_heartbeat(backend, "by hand")
+    lake.capture(source)
+    assert heartbeat_name(lake.reached.heartbeat) != "by hand"
+
+
+def test_lakes_that_share_a_database_both_resume(backend: Backend, tmp_path: Path) -> None:
+    """Both write to the same heartbeat row; each finds its own last heartbeat in the other one's chain."""
+    backend.create(ITEMS)
+    script = Script(backend, T)
+    sources = backend.source("public.*"), backend.other_slot()
+    lakes = CaptureLake(tmp_path / "a"), CaptureLake(tmp_path / "b")
+    for key in range(1, 4):
+        script.run([f"insert {key} a"])
+        for lake, source in zip(lakes, sources, strict=True):
+            lake.capture(source)
+            assert len(lake.state(T)) == key
+
+
+def set_heartbeat(backend: Backend, value: str) -> None:
+    """Set the value of the heartbeat row as an application would."""
+    with backend.begin() as transaction:
+        transaction.update(WATERMARKS, {"id": str(HEARTBEAT_ROW)}, {"value": value})
 
 
 def test_log_that_starts_after_landing_is_a_gap(backend: Backend, lake: CaptureLake, script: Script) -> None:

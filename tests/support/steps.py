@@ -15,7 +15,6 @@ import pyarrow as pa
 from dblake.core.position import ResumePoint
 from dblake.core.schema import TableSchema
 from dblake.core.source import (
-    HEARTBEAT_ROW,
     Check,
     ChunkRead,
     ChunkReader,
@@ -104,9 +103,15 @@ class _SteppedReader:
 
     def mark(self, reader: int, value: str) -> None:
         self._reader.mark(reader, value)
-        if reader != HEARTBEAT_ROW and self._read is not None:
+        if self._read is not None:
             table, self._read = self._read, None
             self._stepped.take("high", table)
+
+    def beat(self, name: str) -> None:
+        self._reader.beat(name)
+
+    def last_heartbeat(self) -> str:
+        return self._reader.last_heartbeat()
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         return self._reader.split_points(table, parts, rows)

@@ -32,7 +32,8 @@ class NoRoom(Exception):
 class Batch:
     """A batch ready to land: its LANDING rows, where the log resumes after it, and the chunks whose windows it closes.
 
-    ``heartbeats`` are the values of the heartbeats among its rows.
+    ``heartbeats`` are the names of the heartbeats among its rows; ``heartbeat`` is the row's value at ``resume``, empty
+    if that is not known.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Batch:
     resume: ResumePoint
     closes: list[OpenChunk] = field(default_factory=list)
     heartbeats: set[str] = field(default_factory=set)
+    heartbeat: str = ""
 
 
 class BatchBuilder:
@@ -50,7 +52,8 @@ class BatchBuilder:
     """
 
     def __init__(
-        self, *, first: int, lease_epoch: int, resume: ResumePoint, max_bytes: int, max_rows: int, stretch: int = 1
+        self, *, first: int, lease_epoch: int, resume: ResumePoint, max_bytes: int, max_rows: int, stretch: int = 1,
+        heartbeat: str = "",
     ) -> None:
         self._lease_epoch, self._stretch = lease_epoch, stretch
         self._max_bytes, self._max_rows = max_bytes, max_rows
@@ -61,7 +64,7 @@ class BatchBuilder:
         self._template = CAPTURED.empty_table()
         self._log_position = Position(resume.incarnation, 0)
         self.number = first
-        self.resume = resume
+        self.resume, self._heartbeat = resume, heartbeat
         self._start()
 
     def _start(self) -> None:
@@ -92,11 +95,13 @@ class BatchBuilder:
         return self._bytes < self._stretch * self._max_bytes and self._rows < self._stretch * self._max_rows
 
     def add_log(
-        self, rows: list[pa.Table], size: int, resume: ResumePoint, closes: list[OpenChunk], heartbeats: set[str]
+        self, rows: list[pa.Table], size: int, resume: ResumePoint, closes: list[OpenChunk],
+        heartbeats: set[str], heartbeat: str,
     ) -> None:
         """Add one piece of log as CAPTURED rows, watermark rows included; ``size`` is its payload in bytes.
 
-        None of the tables is empty. Never blocks.
+        ``heartbeats`` are the names of its heartbeats, ``heartbeat`` is the row's value behind it. None of the tables
+        is empty. Never blocks.
         """
         with self._changed:
             for table in rows:
@@ -106,6 +111,7 @@ class BatchBuilder:
             self.resume = resume
             self._closes += closes
             self._heartbeats |= heartbeats
+            self._heartbeat = heartbeat
             if rows:
                 last = rows[0]
                 self._log_position = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
@@ -163,7 +169,7 @@ class BatchBuilder:
         """Return the filled batch and start the next one."""
         with self._changed:
             rows = self._to_landing(pa.concat_tables([*self._log, *self._chunks]))
-            batch = Batch(self.number, rows, self.resume, self._closes, self._heartbeats)
+            batch = Batch(self.number, rows, self.resume, self._closes, self._heartbeats, self._heartbeat)
             self._start()
             self.number += 1
             self._changed.notify_all()

@@ -50,7 +50,8 @@ class Committer:
 
     def _commit(self, batch: Batch) -> None:
         failpoint("landing.before_commit")
-        self._landing.commit(batch.rows, Reached(batch.number, self._lease_epoch, self._server, batch.resume))
+        reached = Reached(batch.number, self._lease_epoch, self._server, batch.resume, batch.heartbeat)
+        self._landing.commit(batch.rows, reached)
         failpoint("landing.committed")
 
     def take_landed(self, *, wait_seconds: float = 0.0) -> Batch | None:

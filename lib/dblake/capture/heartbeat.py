@@ -1,6 +1,6 @@
 """Heartbeats: capture updates its own row of the watermark table at an interval.
 
-An update advances the log of an idle database, so that the database can release what has landed. A heartbeat's value
+An update advances the log of an idle database, so that the database can release what has landed. A heartbeat
 that appears in the log proves that everything written before it has appeared as well. Guarantee: nothing here blocks
 the log loop: a thread of its own writes, however long the database, or a lock on the row, makes it wait.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from uuid import uuid4
 
 from dblake.core.errors import SourceError
-from dblake.core.source import HEARTBEAT_ROW, ChunkReader, Source
+from dblake.core.source import ChunkReader, Source
+from dblake.core.source.heartbeats import new_heartbeat_name
 
 _JOIN_SECONDS = 1.0
 
@@ -45,7 +45,7 @@ class Heartbeat:
         return self._failed is not None and self._failed == self._last and not self.is_due
 
     def write(self) -> str:
-        """Request an update of the row and return the value to expect in the log, without waiting for it.
+        """Request an update of the row and return the name to expect in the log, without waiting for it.
 
         A request that is not being written yet is repeated, not replaced. Raises the SourceError of an earlier
         heartbeat if it is not retryable.
@@ -55,17 +55,17 @@ class Heartbeat:
             if self._error:
                 raise self._error
             if self._waiting is None:
-                self._waiting = self._last = str(uuid4())
+                self._waiting = self._last = new_heartbeat_name()
                 self._changed.notify_all()
-            value = self._waiting
+            name = self._waiting
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
-        return value
+        return name
 
-    def has_failed(self, value: str) -> bool:
-        """Return True if the heartbeat with this value could not be written; the server may still carry it out."""
-        return value == self._failed
+    def has_failed(self, name: str) -> bool:
+        """Return True if the heartbeat of this name could not be written; the server may still carry it out."""
+        return name == self._failed
 
     def close(self) -> None:
         """End the thread and its connection; a thread that waits for the database ends with the process."""
@@ -77,24 +77,24 @@ class Heartbeat:
 
     def _run(self) -> None:
         connection: ChunkReader | None = None
-        while (value := self._take()) is not None:
+        while (name := self._take()) is not None:
             try:
                 connection = connection or self._source.open_reader()
-                connection.mark(HEARTBEAT_ROW, value)
+                connection.beat(name)
             except SourceError as error:
                 logger.warning("heartbeat failed: %s", error.what)
                 if connection:
                     connection.close()
-                connection, self._failed = None, value
+                connection, self._failed = None, name
                 if not error.retryable:
                     self._error = error
         if connection:
             connection.close()
 
     def _take(self) -> str | None:
-        """Wait for a requested heartbeat and return its value, None once closed."""
+        """Wait for a requested heartbeat and return its name, None once closed."""
         with self._changed:
             while self._waiting is None and not self._is_closed:
                 self._changed.wait()
-            value, self._waiting = self._waiting, None
-            return None if self._is_closed else value
+            name, self._waiting = self._waiting, None
+            return None if self._is_closed else name

@@ -1,7 +1,7 @@
 """The connection to the source's log: opens it, reads it, and reopens it when it breaks.
 
 Guarantee: rows come only from the server that capture started on, and, with a coordinated lease, only while the lease
-is held; a reopened log resumes after the last piece that was returned.
+is held; a reopened log resumes after the last piece that was returned, and only if it continues what was read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dblake.capture.context import CaptureContext
+from dblake.capture.history import History
 from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError, UncapturableEvent, Unsupported
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece, LogStream, ServerIdentity
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 class StartPoint:
     """Where the log starts and on which server: at ``resume``, or at the source's own start if that is None.
 
+    ``heartbeat`` is the value that the heartbeat row had there; empty if it is not known, which proves nothing.
+
     With ``accept_gap``, an event that cannot be captured raises UncapturableEvent after everything before it has
     landed.
     """
@@ -37,6 +40,7 @@ class StartPoint:
     resume: ResumePoint | None
     incarnation: int
     accept_gap: bool
+    heartbeat: str = ""
 
 
 class ServerChanged(Exception):
@@ -49,9 +53,15 @@ class LogConnection:
     def __init__(self, capture: CaptureContext, start: StartPoint) -> None:
         self._capture, self._start_point = capture, start
         self._failures = 0
+        self._history = History(capture, start.heartbeat)
         self._stream: LogStream = capture.retrying(START_SECONDS)(self._open, start.resume)
         self.resume = self._stream.start
         """Where the log resumes after the last piece that was returned."""
+
+    @property
+    def heartbeat(self) -> str:
+        """The value of the heartbeat row at ``resume``, empty if that is not known."""
+        return self._history.heartbeat
 
     def read(self, seconds: float) -> LogPiece | None:
         """Return the next piece, or None if there is none within ``seconds`` or the log had to be reopened."""
@@ -62,13 +72,18 @@ class LogConnection:
             if error.retryable:
                 self._reopen(error)
                 return None
-            if self._start_point.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, Unsupported)):
-                raise UncapturableEvent(error.what, next_step=error.next_step) from error
+            self._raise_if_skippable(error)
             raise
         self._failures = 0
         if piece:
+            self._history.follow(piece)
             self.resume = piece.reached
         return piece
+
+    def _raise_if_skippable(self, error: SourceError) -> None:
+        """Raise UncapturableEvent if the log stops at an event, and ``accept_gap`` skips it."""
+        if self._start_point.accept_gap and isinstance(error, (PositionLost, PrerequisitesNotMet, Unsupported)):
+            raise UncapturableEvent(error.what, next_step=error.next_step) from error
 
     def acknowledge(self, point: ResumePoint) -> None:
         """Let the database release the log up to ``point``; reopen the log if the connection is broken."""
@@ -101,6 +116,20 @@ class LogConnection:
         self._stream = self._capture.retrying(self._capture.settings.reconnect_seconds)(self._open, self.resume)
 
     def _open(self, resume: ResumePoint | None) -> LogStream:
+        """Open the log at ``resume``. Raises LogWentBack if the server's history does not contain what was read."""
+        stream = self._open_stream(resume)
+        if self._history.is_current():
+            return stream
+        try:
+            self._history.require_continued(stream)
+        except SourceError as error:
+            self._raise_if_skippable(error)
+            raise
+        finally:
+            stream.close()
+        return self._capture.retrying(START_SECONDS)(self._open_stream, resume)
+
+    def _open_stream(self, resume: ResumePoint | None) -> LogStream:
         """Open the log, and end a stale reader of it first: a frozen leader's connection outlives its lease."""
         capture, source = self._capture, self._capture.source
         while not capture.lease.held():

@@ -21,6 +21,7 @@ from dblake.capture.stale_tables import clear_completed, read_stale_tables
 from dblake.capture.windows import Windows
 from dblake.core.position import Position
 from dblake.core.source import HEARTBEAT_ROW, LogPiece
+from dblake.core.source.heartbeats import heartbeat_name
 from dblake.landing.columns import SCHEMA
 
 
@@ -35,9 +36,12 @@ class LogIngest:
         self._windows, self._batches = windows, batches
         self._schema_ids: dict[str, str] = {}
 
-    def add(self, piece: LogPiece) -> None:
-        """Add a piece: its rows, its watermarks as rows, and the chunks that its high watermarks close."""
-        rows, closes, heartbeats = [], [], set()
+    def add(self, piece: LogPiece, heartbeat: str) -> None:
+        """Add a piece: its rows, its watermarks as rows, and the chunks that its high watermarks close.
+
+        ``heartbeat`` is the value of the heartbeat row behind it.
+        """
+        rows, closes, heartbeats = [], [], set[str]()
         if piece.rejected:
             self._lifecycle.reject(piece.rejected)
         if piece.rows.num_rows:
@@ -61,10 +65,10 @@ class LogIngest:
                 closes.append(closed)
                 rows += self._schema_rows_from_chunk(closed, mark.position)
             if mark.reader == HEARTBEAT_ROW:
-                heartbeats.add(mark.value)
+                heartbeats.add(heartbeat_name(mark.value))
         for _, table, schema_id in schemas:
             self._on_schema(table, schema_id)
-        self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats)
+        self._batches.add_log(rows, piece.bytes, piece.reached, closes, heartbeats, heartbeat)
 
     def _on_schema(self, table: str, schema_id: str) -> None:
         self._schema_ids[table] = schema_id

@@ -77,7 +77,7 @@ class Loop:
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch, resume=self._log.resume,
             max_bytes=settings.max_bytes, max_rows=settings.max_rows,
-            stretch=_STRETCH_ON_OBJECT_STORAGE if landing.is_remote else 1,
+            stretch=_STRETCH_ON_OBJECT_STORAGE if landing.is_remote else 1, heartbeat=start.heartbeat,
         )
         self._commits = Committer(
             landing, lease_epoch=epoch, server=start.server, per_second=settings.commits_per_second
@@ -126,7 +126,7 @@ class Loop:
             piece = self._log.read(self._poll_seconds(until))
             if piece:
                 in_transaction = piece.reached.landed is not None
-                self._ingest.add(piece)
+                self._ingest.add(piece, self._log.heartbeat)
             self._after_commit(wait_seconds=0.0)
             self._start_commit(at_once=until.caught_up and piece is None and not self._dumps.is_reading)
             if self._dumps.error:

@@ -1,7 +1,8 @@
 """One run of capture: takes the lease, verifies the server, and decides where the log starts. ``loop`` follows it.
 
 Guarantees: nothing lands without the lease; a log is resumed only on the server it was captured from, or on a promoted
-replica of it; a gap is skipped only if that is accepted, and then all tables are dumped again.
+replica of it, and not once its history was rejected; a gap is skipped only if that is accepted, and then all tables are
+dumped again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import replace
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import pending_tasks, queue_dump
 from dblake.capture.dump_task import now_text
+from dblake.capture.history import Stopped
 from dblake.capture.log_connection import START_SECONDS, ServerChanged, StartPoint
 from dblake.capture.loop import Landed, Loop, Until
+from dblake.capture.rejection import require_no_rejection, save_rejection
 from dblake.capture.stale_tables import StaleTable, save_stale_table
 from dblake.capture.table_life import LifeState, read_lives, save_life
-from dblake.core.errors import PositionLost, UncapturableEvent, WrongServer
+from dblake.core.errors import LogWentBack, PositionLost, UncapturableEvent, WrongServer
 from dblake.core.source import ServerIdentity
-from dblake.landing.table import Landing
+from dblake.landing.table import Landing, Reached
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +67,23 @@ class Capture:
 
     def _follow_server(self, until: Until, *, new_incarnation: bool) -> None:
         landing = self._open_landing()
-        server = self._verify_server(landing, new_incarnation=new_incarnation)
-        resume = landing.reached.resume if landing.reached else None
-        start = StartPoint(
-            server,
-            None if new_incarnation else resume,
-            resume.incarnation + int(new_incarnation) if resume else 1,
-            self._accept_gap,
-        )
-        Loop(self._context, landing, start, self.landed).run(until)
+        server = self._context.retrying(START_SECONDS)(self._context.source.identity)
+        reached = landing.reached
+        if reached is None or new_incarnation:
+            incarnation = reached.resume.incarnation + 1 if reached else 1
+            start = StartPoint(server, None, incarnation, self._accept_gap)
+        else:
+            incarnation = reached.resume.incarnation
+            require_no_rejection(self._context.store, server, incarnation)
+            self._verify_server(server, reached)
+            start = StartPoint(server, reached.resume, incarnation, self._accept_gap, reached.heartbeat)
+        try:
+            Loop(self._context, landing, start, self.landed).run(until)
+        except LogWentBack as error:
+            save_rejection(self._context.store, error, server, incarnation)
+            raise
+        except Stopped:
+            return
 
     def _skip_gap(self) -> None:
         """Queue dumps of all tables before anything of the new incarnation lands: only they replace what is missing."""
@@ -104,17 +115,14 @@ class Capture:
             elif life.state is not LifeState.REMOVED:
                 save_life(store, replace(life, state=LifeState.INCOMPLETE, reason=why, since=now_text()))
 
-    def _verify_server(self, landing: Landing, *, new_incarnation: bool) -> ServerIdentity:
-        """Return the server's identity. Raises WrongServer if it is not the one landing was captured from."""
+    def _verify_server(self, server: ServerIdentity, reached: Reached) -> None:
+        """Raise WrongServer if a server is not the one that landing was captured from, nor a promoted replica of it."""
         source = self._context.source
-        server = self._context.retrying(START_SECONDS)(source.identity)
-        reached = landing.reached
-        if reached is None or new_incarnation or server.same_as(reached.server):
-            return server
+        if server.same_as(reached.server):
+            return
         if not source.is_promoted_replica(reached.server, reached.resume):
             raise WrongServer(
                 f"source {source.name}: the server that answers is not the server landing was captured from",
                 next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
             )
         logger.warning("source %s: a replica was promoted and has everything that has landed: no gap", source.name)
-        return server

@@ -10,6 +10,7 @@
     │   │   └── NoTables             78  no captured table exists
     │   ├── UncapturableEvent        78  the log contains an event that cannot be captured
     │   ├── PositionLost             78  the log no longer holds the position where capture must resume
+    │   │   └── LogWentBack          78  the server was restored to a state before that position
     │   ├── TableUnreadable          75  the rows of one table cannot be read, those of others can
     │   │   └── TableLocked          75  another session holds a lock on it
     │   ├── WrongServer              78  the server is not the one that landing was captured from
@@ -118,6 +119,10 @@ class PositionLost(SourceError):
     """The log no longer holds the position where capture must resume: a gap."""
 
     exit_code = ExitCode.CONFIGURATION
+
+
+class LogWentBack(PositionLost):
+    """The server's history does not contain what was captured: a gap that stays, also when the log has grown again."""
 
 
 ACCEPT_GAP = "run capture --accept-gap, which starts a new incarnation and dumps all tables again"

@@ -77,12 +77,16 @@ _CONFIGURATION = {
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A landing commit's metadata: the batch, the writer's lease epoch, the server, and where the log resumes."""
+    """A landing commit's metadata: the batch, the writer's lease epoch, the server, and where the log resumes.
+
+    ``heartbeat`` is the value that the heartbeat row has there, empty if that is not known.
+    """
 
     batch: int
     lease_epoch: int
     server: ServerIdentity
     resume: ResumePoint
+    heartbeat: str = ""
 
     def to_metadata(self) -> dict[str, str]:
         """Return the values as Delta commit metadata."""
@@ -96,7 +100,7 @@ class Reached:
         landed = Position(**resume["landed"]) if resume["landed"] else None
         return cls(
             doc["batch"], doc["lease_epoch"], ServerIdentity(**doc["server"]),
-            ResumePoint(resume["incarnation"], resume["token"], landed),
+            ResumePoint(resume["incarnation"], resume["token"], landed), doc.get("heartbeat", ""),
         )
 
 

@@ -186,6 +186,12 @@ class _MaskedReader:
     def mark(self, reader: int, value: str) -> None:
         self._reader.mark(reader, value)
 
+    def beat(self, name: str) -> None:
+        self._reader.beat(name)
+
+    def last_heartbeat(self) -> str:
+        return self._reader.last_heartbeat()
+
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         keys = self._reader.split_points(table, parts, rows)
         return [self._masks.encrypt_key(key) for key in keys] if self._masks.encrypts_keys(table) else keys

@@ -36,11 +36,11 @@ def lines(*texts: str) -> pa.BinaryArray:
 
 def test_batches_are_numbered_and_stamped() -> None:
     batches = builder()
-    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], {"h"})
+    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], {"h"}, "h")
     first = batches.take()
-    batches.add_log([log(4)], 10, ResumePoint(1, "20"), [], set())
+    batches.add_log([log(4)], 10, ResumePoint(1, "20"), [], set(), "")
     second = batches.take()
-    assert (first.number, first.resume.token, first.heartbeats) == (5, "10", {"h"})
+    assert (first.number, first.resume.token, first.heartbeats, first.heartbeat) == (5, "10", {"h"}, "h")
     assert (second.number, second.resume.token, second.heartbeats) == (6, "20", set())
     assert first.rows.schema.equals(LANDING)
     assert (first.rows["batch"].to_pylist(), second.rows["batch"].to_pylist()) == ([5, 5], [6])
@@ -52,7 +52,7 @@ def test_batches_are_numbered_and_stamped() -> None:
                                               ({"max_bytes": 21}, False), ({"max_bytes": 20}, True)])
 def test_batch_is_full_at_either_limit(limits: dict[str, int], full: bool) -> None:
     batches = builder(**limits)
-    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], set())
+    batches.add_log([log(0, 2)], 20, ResumePoint(1, "10"), [], set(), "")
     assert batches.is_full is full
     batches.take()
     assert not batches.is_full
@@ -65,14 +65,14 @@ def test_stretched_batch_is_full_and_has_room() -> None:
     )
     seen = []
     for seq in range(4):
-        batches.add_log([log(seq)], 1, ResumePoint(1, "10"), [], set())
+        batches.add_log([log(seq)], 1, ResumePoint(1, "10"), [], set(), "")
         seen.append((batches.is_full, batches.has_room))
     assert seen == [(False, True), (True, True), (True, True), (True, False)]
 
 
 def test_chunk_rows_follow_log_with_one_schema_row() -> None:
     batches, mine = builder(), chunk()
-    batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set())
+    batches.add_log([log(8)], 10, ResumePoint(1, "10"), [], set(), "")
     batches.add_chunk(mine, SCHEMA, 0, lines("1\n", "2\n"), COPY)
     batches.add_chunk(mine, SCHEMA, 2, lines("3\n"), COPY)
     first = batches.take().rows
@@ -91,10 +91,10 @@ def test_chunk_rows_follow_log_with_one_schema_row() -> None:
 
 def test_add_chunk_blocks_while_full_and_add_log_does_not() -> None:
     batches = builder(max_rows=2)
-    batches.add_log([log(0, 2)], 1, ResumePoint(1, "10"), [], set())
+    batches.add_log([log(0, 2)], 1, ResumePoint(1, "10"), [], set(), "")
     adding = threading.Thread(target=batches.add_chunk, args=(chunk(), SCHEMA, 0, lines("1\n"), COPY))
     adding.start()
-    batches.add_log([log(4)], 1, ResumePoint(1, "11"), [], set())
+    batches.add_log([log(4)], 1, ResumePoint(1, "11"), [], set(), "")
     adding.join(0.2)
     assert adding.is_alive()
     assert batches.take().rows["kind"].to_pylist() == ["row"] * 3
@@ -104,7 +104,7 @@ def test_add_chunk_blocks_while_full_and_add_log_does_not() -> None:
 
 def test_close_unblocks_waiting_add_chunk() -> None:
     batches = builder(max_rows=1)
-    batches.add_log([log(0)], 1, ResumePoint(1, "10"), [], set())
+    batches.add_log([log(0)], 1, ResumePoint(1, "10"), [], set(), "")
     ended = []
 
     def add() -> None:
@@ -126,7 +126,7 @@ def test_chunk_gives_up_waiting_for_room_in_time() -> None:
     """At the source the transaction of the chunk is open for as long."""
     batches = builder(max_rows=1)
     batches.wait_for_room()
-    batches.add_log([log(0)], 20, ResumePoint(1, "10"), [], set())
+    batches.add_log([log(0)], 20, ResumePoint(1, "10"), [], set(), "")
     with pytest.raises(NoRoom):
         batches.add_chunk(chunk(), SCHEMA, 0, lines("1"), COPY, wait_seconds=0.05)
     batches.take()

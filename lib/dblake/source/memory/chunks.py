@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from dblake.core.errors import SourceError, Unsupported
 from dblake.core.schema import TableSchema
-from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.core.source import HEARTBEAT_ROW, ChunkRead, ChunkRequest
+from dblake.core.source.heartbeats import chain_heartbeat
 from dblake.landing.columns import COPY
 from dblake.source.memory.database import MemoryDatabase, TableView
 from dblake.source.memory.encode import copy_line
@@ -37,6 +38,15 @@ class MemoryChunkReader:
                 raise SourceError(
                     f"source {self._name}: the watermark table has no row {reader}", next_step="insert the row"
                 )
+
+    def beat(self, name: str) -> None:
+        with self._database.changed:
+            self.mark(HEARTBEAT_ROW, chain_heartbeat(name, self.last_heartbeat()))
+
+    def last_heartbeat(self) -> str:
+        self._require_connection()
+        rows = self._database.rows(self._database.watermark_table)
+        return next((row["value"] or "" for row in rows if row["id"] == str(HEARTBEAT_ROW)), "")
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         self._require_connection()

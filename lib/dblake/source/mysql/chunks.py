@@ -20,7 +20,8 @@ from pymysql.cursors import Cursor
 from dblake.core.errors import SourceError, Unsupported
 from dblake.core.names import split_qualified
 from dblake.core.schema import TableSchema
-from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.core.source import HEARTBEAT_ROW, ChunkRead, ChunkRequest
+from dblake.core.source.heartbeats import NAME_CHARS
 from dblake.formats.mysql_types import parse
 from dblake.landing.columns import MYSQL_ROWS
 from dblake.source.mysql import catalog, keys, sql_literals
@@ -46,13 +47,29 @@ class MysqlChunkReader:
         self._watermark_table = watermark_table(settings)
 
     def mark(self, reader: int, value: str) -> None:
+        self._update_watermark(reader, "%s", value)
+
+    def beat(self, name: str) -> None:
+        self._update_watermark(HEARTBEAT_ROW, f"CONCAT(%s, LEFT(COALESCE(value, ''), {NAME_CHARS}))", name)
+
+    def last_heartbeat(self) -> str:
         with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(f"UPDATE {self._watermark_table} SET value = %s WHERE id = %s", (value, reader))
+            cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (HEARTBEAT_ROW,))
             if cur.rowcount != 1:
-                raise SourceError(
-                    f"source {self._settings.name}: the watermark table has no row {reader}",
-                    next_step="run preflight --init, which inserts it",
-                )
+                raise self._missing_row(HEARTBEAT_ROW)
+            return cur.fetchone()[0] or ""
+
+    def _update_watermark(self, reader: int, value_sql: str, value: str) -> None:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            cur.execute(f"UPDATE {self._watermark_table} SET value = {value_sql} WHERE id = %s", (value, reader))
+            if cur.rowcount != 1:
+                raise self._missing_row(reader)
+
+    def _missing_row(self, reader: int) -> SourceError:
+        return SourceError(
+            f"source {self._settings.name}: the watermark table has no row {reader}",
+            next_step="run preflight --init, which inserts it",
+        )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         with translate_errors(self._settings), table_errors(table), self._connection.cursor() as cur:

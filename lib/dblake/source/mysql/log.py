@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pymysql
 from pymysql.cursors import Cursor
 
-from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError, Unsupported
+from dblake.core.errors import ACCEPT_GAP, LogWentBack, PositionLost, PrerequisitesNotMet, SourceError, Unsupported
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece
 from dblake.source.mysql.connection import connect, open_cursor, version_of
@@ -83,7 +83,7 @@ class MysqlLogStream:
     def _await_file(self, position: LogPosition, resume: ResumePoint | None) -> str:
         """Read the description of the file that the stream begins in, and return the token of the start.
 
-        Raises PositionLost if it is another file of the same name, SourceError if the server sends nothing in time.
+        Raises LogWentBack if it is another file of the same name, SourceError if the server sends nothing in time.
         """
         deadline = time.monotonic() + _SILENCE_SECONDS
         while not self._transactions.file_created:
@@ -99,7 +99,7 @@ class MysqlLogStream:
             self._transactions.confirm_start()
             return self._transactions.token
         if self._transactions.file_created != position.created:
-            raise PositionLost(
+            raise LogWentBack(
                 f"source {self._settings.name}: {position.file} is another file of that name than landing ends in: the"
                 " log was reset, a gap",
                 next_step=ACCEPT_GAP,
@@ -203,7 +203,7 @@ def _require_file(cur: Cursor, settings: MysqlSettings, position: LogPosition) -
     if position.file not in sizes:
         raise PositionLost(f"{where} is gone, so the log after {position} is a gap", next_step=ACCEPT_GAP)
     if sizes[position.file] < position.offset:
-        raise PositionLost(
+        raise LogWentBack(
             f"{where} ends before {position}, where landing ends: the log was reset or cut short, a gap",
             next_step=ACCEPT_GAP,
         )

@@ -21,7 +21,8 @@ from psycopg2.extensions import connection, cursor
 from dblake.core.errors import SourceError, Unsupported
 from dblake.core.names import abbreviated, split_qualified
 from dblake.core.schema import TableSchema
-from dblake.core.source import ChunkRead, ChunkRequest
+from dblake.core.source import HEARTBEAT_ROW, ChunkRead, ChunkRequest
+from dblake.core.source.heartbeats import NAME_CHARS
 from dblake.landing.columns import COPY
 from dblake.source.postgres import catalog
 from dblake.source.postgres.driver_errors import table_errors, translate_errors
@@ -58,15 +59,30 @@ class PgChunkReader:
         self._watermark_table = sql.Identifier(settings.watermark_schema, "watermark")
 
     def mark(self, reader: int, value: str) -> None:
+        self._update_watermark(reader, sql.SQL("%s"), value)
+
+    def beat(self, name: str) -> None:
+        self._update_watermark(HEARTBEAT_ROW, sql.SQL(f"%s || left(coalesce(value, ''), {NAME_CHARS})"), name)
+
+    def last_heartbeat(self) -> str:
         with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(
-                sql.SQL("UPDATE {} SET value = %s WHERE id = %s").format(self._watermark_table), (value, reader)
-            )
+            cur.execute(sql.SQL("SELECT value FROM {} WHERE id = %s").format(self._watermark_table), (HEARTBEAT_ROW,))
             if cur.rowcount != 1:
-                raise SourceError(
-                    f"source {self._settings.name}: the watermark table has no row {reader}",
-                    next_step="run preflight --init, which inserts it",
-                )
+                raise self._missing_row(HEARTBEAT_ROW)
+            return cur.fetchone()[0] or ""
+
+    def _update_watermark(self, reader: int, value_sql: sql.SQL, value: str) -> None:
+        statement = sql.SQL("UPDATE {} SET value = {} WHERE id = %s").format(self._watermark_table, value_sql)
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            cur.execute(statement, (value, reader))
+            if cur.rowcount != 1:
+                raise self._missing_row(reader)
+
+    def _missing_row(self, reader: int) -> SourceError:
+        return SourceError(
+            f"source {self._settings.name}: the watermark table has no row {reader}",
+            next_step="run preflight --init, which inserts it",
+        )
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         with translate_errors(self._settings), table_errors(table), self._connection.cursor() as cur:

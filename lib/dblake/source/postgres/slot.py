@@ -10,7 +10,7 @@ import logging
 
 from psycopg2.extensions import cursor
 
-from dblake.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMet, SourceError
+from dblake.core.errors import ACCEPT_GAP, LogWentBack, PositionLost, PrerequisitesNotMet, SourceError
 from dblake.core.position import ResumePoint
 from dblake.source.postgres import statements
 from dblake.source.postgres.lsn import lsn_number, lsn_text
@@ -65,7 +65,7 @@ def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint |
 
 
 def _require_log(cur: cursor, where: str, resume: ResumePoint) -> None:
-    """Raise PositionLost if the server's log ends before the resume point: it went back, and its LSNs come again.
+    """Raise LogWentBack if the server's log ends before the resume point: it went back, and its LSNs come again.
 
     The server accepts a start in its future and drops each transaction that ends before it.
     """
@@ -73,7 +73,7 @@ def _require_log(cur: cursor, where: str, resume: ResumePoint) -> None:
     (end,) = cur.fetchone()
     landed = max(lsn_number(resume.token), resume.landed.lsn if resume.landed else 0)
     if end is not None and landed > lsn_number(end):
-        raise PositionLost(
+        raise LogWentBack(
             f"{where}: the server's log ends at {end}, before {lsn_text(landed)} where landing ends: the log went back,"
             " as after a snapshot of its storage was restored, a gap",
             next_step=ACCEPT_GAP,
