@@ -81,7 +81,7 @@ class Lifecycle:
                 returning[table] = why
         if returning:
             # First the dumps: without them the states would promise some.
-            self._detector.queue_dumps(returning)
+            self._detector.queue_dumps(returning, new=returning.keys() - self._lives.keys())
         for table, why in returning.items():
             self._enter(self._lives.get(table) or self._first(table), LifeState.PENDING, why)
         for table in self._lives.keys() - scan.tables - schemas.keys() - scan.unfit.keys() - self._unseen.keys():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -119,11 +119,16 @@ class StaleTableDetector:
         uncovered = self._without_dump()
         return self._compare([table for table in current if table.schema.table in uncovered]) or queued
 
-    def queue_dumps(self, reasons: Mapping[str, str]) -> None:
-        """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done."""
+    def queue_dumps(self, reasons: Mapping[str, str], *, new: Set[str] = frozenset()) -> None:
+        """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done.
+
+        A dump that is queued and has not started counts, of ``new`` tables also one that may delete a share only:
+        nothing of them has landed that it would have to delete.
+        """
         queued = {
             task.table: task.id for task in pending_tasks(self._store)
-            if task.reads_whole_table and task.progress.state is DumpState.QUEUED and task.request.max_removed is None
+            if task.reads_whole_table and task.progress.state is DumpState.QUEUED
+            and (task.request.max_removed is None or task.table in new)
         }
         if missing := [table for table in reasons if table not in queued]:
             queued |= dict.fromkeys(missing, queue_dump(self._store, missing))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dblake.capture.catalog_scan import CatalogScan
-from dblake.capture.dump_queue import dump_status, pending_tasks, save_progress
+from dblake.capture.dump_queue import dump_status, pending_tasks, queue_dump, save_progress
 from dblake.capture.dump_task import TABLE_SUSPENDED
 from dblake.capture.file_progress import FileProgress
 from dblake.capture.lifecycle import Lifecycle
@@ -99,6 +99,27 @@ def test_unfit_first_dump_is_queued_once_fit(store: FileProgress) -> None:
     assert (capture.state, dump_status(store)) == ("suspended", [])
     assert capture.scan(KEYED)
     assert capture.state == "pending"
+
+
+@pytest.mark.parametrize("max_removed", [None, 0.1])
+def test_dump_queued_before_capture_is_the_first(store: FileProgress, max_removed: float | None) -> None:
+    """``dump start`` before the first capture: the table is dumped once, also with the limit that it has by default."""
+    dump_id = queue_dump(store, [T], max_removed=max_removed)
+    capture = Capture(store)
+    capture.scan(KEYED)
+    assert [(dump["id"], dump["state"]) for dump in dump_status(store)] == [(dump_id, "queued")]
+    assert [stale.dump_id for stale in read_stale_tables(store)] == [dump_id]
+    capture.finish_dump()
+    assert capture.state == "followed"
+
+
+def test_limited_dump_is_not_that_of_returning_table(store: FileProgress) -> None:
+    """Rows may have been deleted while it was suspended, however many: no limit may keep them."""
+    capture = followed(store)
+    capture.scan(KEYED, unfit={T: NO_LOG})
+    queue_dump(store, [T], max_removed=0.1)
+    capture.scan(KEYED)
+    assert [task.request.max_removed for task in pending_tasks(store)] == [0.1, None]
 
 
 def test_failed_first_dump_leaves_table_incomplete(store: FileProgress) -> None:
