@@ -18,7 +18,7 @@ from dblake.read.reading import LakeReading, open_reading_at
 from dblake.read.resolve import Resolved, resolve
 
 _EVENT_BYTE_COST = 4.0
-"""Decompressing, decoding and folding a byte of events takes so many times as long as reading a byte of state."""
+"""Time to decompress, decode and fold a byte of events, in times to read a byte of state."""
 
 
 @dataclass(frozen=True)

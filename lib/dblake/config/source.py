@@ -20,7 +20,7 @@ SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _NAMED_BY_SOURCE = ("slot", "publication")
-"""Keys of which a null means the name derived from the source's name."""
+"""Keys whose null means the name derived from the source's name."""
 _POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "plugin": "pgoutput", "log_ddl": False}
 """Keys of type postgres alone, each with the value that means "not set"."""
 

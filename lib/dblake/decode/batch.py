@@ -1,8 +1,8 @@
-"""The decoder's entry point: a batch of landing rows in, decoded rows out.
+"""Decode a batch of landing rows: the entry point of all decoders.
 
-First step right of landing: reconcile calls it for each Arrow batch of Spark's. Promises that every landing row becomes
-one row or more, with its position, or that an error names the row. Which rows of landing to decode, and their order, is
-left to the caller; reading bytes to one module per format.
+First step right of landing: reconcile calls it for each Arrow batch of Spark's. Guarantee: every landing row becomes
+one row or more, with its position, or an error names the row. The caller chooses the rows of landing and their order;
+one module per format reads the bytes.
 """
 
 from __future__ import annotations

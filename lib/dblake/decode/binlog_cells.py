@@ -1,7 +1,7 @@
 """The columns of an image as cells and text, for many rows at once.
 
-Place: between ``binlog_image``, which finds the values, and ``binlog_rows``. Promises that a value that is not one of
-its column's type is rejected. Most updates change few columns, so an after image reuses the text of the before image.
+Place: between ``binlog_image``, which finds the values, and ``binlog_rows``. Guarantee: a value that its column's
+type does not have is rejected. Most updates change few columns, so an after image reuses the text of the before image.
 """
 
 from __future__ import annotations

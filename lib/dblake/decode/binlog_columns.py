@@ -1,6 +1,6 @@
 """Map each MySQL type to its storage in the binlog and to the function that reads its values.
 
-Called by ``binlog_rows`` once per column. Promises that a spelling of ``formats.mysql_types`` is either read to its
+Called by ``binlog_rows`` once per column. Guarantee: a spelling of ``formats.mysql_types`` is read to its
 canonical text or rejected by name. Layout: MySQL's source, ``Field::pack`` and ``calc_field_size``.
 """
 

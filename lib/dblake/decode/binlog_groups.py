@@ -1,7 +1,7 @@
 """Group the rows events of one schema: a group's events are of one class and have the same columns in each image.
 
-Place: below ``binlog_rows``, which decodes a group at a time. Promises that an event that is cut short, of another type
-or of another number of columns is rejected. Layout: MySQL's source, ``Rows_event``.
+Place: below ``binlog_rows``, which decodes a group at a time. Guarantee: an event that is cut short, of another type or
+of another number of columns is rejected. Layout: MySQL's source, ``Rows_event``.
 """
 
 from __future__ import annotations

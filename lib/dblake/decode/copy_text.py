@@ -1,7 +1,7 @@
 r"""Decode PostgreSQL's COPY text, one line per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. Tabs and newlines inside values are escaped, so the offsets of
-all tabs, as a matrix, bound the values. Promises the same text for a value as pgoutput sends for it. Layout: PostgreSQL
+all tabs, as a matrix, bound the values. Guarantee: a value has the same text as in pgoutput. Layout: PostgreSQL
 documentation, ``COPY``, "Text Format", as the server writes it (escapes by letter, ``\N`` for NULL).
 """
 

@@ -1,7 +1,7 @@
-"""Rows of one table as text: builds keys and images from the values that a format has found.
+"""Rows of one table as text: build keys and images from the values that a format has located.
 
-Between the formats, which find the values, and the maps of events. Promises that each value is copied once by Arrow and
-validated once as UTF-8, whatever the number of images built of it. What a missing value means is left to the formats.
+Between the formats, which find the values, and the maps of events. Guarantee: Arrow copies each value once and
+validates it once as UTF-8, also if several images contain it. The meaning of a missing value is left to the formats.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read MariaDB's UUIDs and network addresses from the binlog as text.
 
-Called by ``binlog_columns``, beside ``mysql_numbers``. Promises the text that the server prints.
+Called by ``binlog_columns``, beside ``mysql_numbers``. Guarantee: the text is what the server prints.
 """
 
 from __future__ import annotations

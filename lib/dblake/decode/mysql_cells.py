@@ -1,8 +1,8 @@
 """One column of many MySQL rows as bytes: the offsets of its values.
 
 Between the two formats, which find the values (``binlog_rows``, ``mysql_rows``), and the modules that read them by type
-(``mysql_numbers``, ``mysql_times``, ``mysql_text``, ``mysql_json``). Promises to read whole columns at a time. NULLs
-are marked here: a reader returns any text for a null cell.
+(``mysql_numbers``, ``mysql_times``, ``mysql_text``, ``mysql_json``). Whole columns are read at a time. NULLs are
+marked here: a reader returns any text for a null cell.
 """
 
 from __future__ import annotations

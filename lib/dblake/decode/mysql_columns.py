@@ -1,7 +1,7 @@
 """Columns of MySQL rows as text, and the rows that they make up.
 
-Place: between the modules that read cells by type and ``grid``. Promises NULL for every null cell, whatever the text of
-its column holds there, and one copy of the text of a block of rows.
+Place: between the modules that read cells by type and ``grid``. Guarantees: a null cell is NULL, also if the text of
+its column has a value there. The text of a block of rows is copied once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decode MySQL's binary JSON to the text that the server prints for it.
 
-Called by ``binlog_columns`` for ``json``; chunks have the server's own text. Promises the same text, key for key in
-stored order, with the values of ``mysql_json_values``. Decodes one value at a time, each distinct value once: a tree
-has no columns. Layout: MySQL's source, ``json_binary.h``.
+Called by ``binlog_columns`` for ``json``; chunks have the server's own text. Guarantee: the text is the same, key for
+key in stored order, with the values of ``mysql_json_values``. A tree has no columns, so values are decoded one at a
+time, each distinct value once. Layout: MySQL's source, ``json_binary.h``.
 """
 
 from __future__ import annotations

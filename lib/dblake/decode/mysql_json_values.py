@@ -1,7 +1,7 @@
 """Single values of MySQL's binary JSON as the server prints them: strings, doubles, decimals, dates and times.
 
-Place: below ``mysql_json``, which reads the tree. Promises the server's text digit for digit: doubles in its notation,
-other types as opaque values of their field type.
+Place: below ``mysql_json``, which reads the tree. Guarantee: the text is the server's, digit for digit: doubles in
+its notation, other types as opaque values of their field type.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read MySQL's numbers, bits, years, enums and sets from the binlog as text.
 
-Called by ``binlog_columns``; ``mysql_rows`` shares ``real_text`` and ``bits``. Promises the canonical text that
-``mysql_rows`` returns for the same values: no leading zeros, every digit of a decimal's scale, no minus zero. Layout:
-MySQL's source, ``decimal2bin`` and ``Field::pack``.
+Called by ``binlog_columns``; ``mysql_rows`` shares ``real_text`` and ``bits``. Guarantee: the text is the canonical one
+that ``mysql_rows`` returns for the same values: no leading zeros, every digit of a decimal's scale, no minus zero.
+Layout: MySQL's source, ``decimal2bin`` and ``Field::pack``.
 """
 
 from __future__ import annotations

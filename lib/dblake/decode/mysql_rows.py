@@ -1,8 +1,8 @@
 """Decode result rows of MySQL's text protocol, one per chunk row, to rows read.
 
 Called by ``batch`` for landing rows of kind ``chunk``. A row is its values one after the other, each behind its
-length; all rows of a block are read in lockstep, one step of all cursors per column. Promises the same text for a
-value as ``binlog_rows``, given a session that sends raw bytes (``character_set_results`` NULL), times in +00:00 and
+length; all rows of a block are read in lockstep, one step of all cursors per column. Guarantee: a value has the
+same text as in ``binlog_rows`` if the session sends raw bytes (``character_set_results`` NULL), times in +00:00 and
 floats as doubles. Layout: MySQL's documentation of the protocol, "Text Resultset Row".
 """
 

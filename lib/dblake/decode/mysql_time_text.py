@@ -1,7 +1,7 @@
 """The text of MySQL's dates and times, from columns of numbers.
 
-Place: below ``mysql_times``, which reads the numbers. Promises the text that the server prints in time zone +00:00,
-zero parts and zero dates included.
+Place: below ``mysql_times``, which reads the numbers. Guarantee: the text is what the server prints in time zone
++00:00, zero parts and zero dates included.
 """
 
 from __future__ import annotations

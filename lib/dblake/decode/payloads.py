@@ -1,8 +1,8 @@
 """The input and the output of a payload format's decoder.
 
 ``batch`` sorts landing rows into runs of one kind, format and schema; the format's decoder takes each run as
-``Payloads`` and returns ``Changes``. A decoder promises to read nothing but the payload bytes and to reject, through
-``Payloads.reject``, whatever it does not understand; positions and transactions are left to ``batch``.
+``Payloads`` and returns ``Changes``. Every decoder guarantees: it reads only the payload bytes, and it rejects bytes
+that it does not understand, through ``Payloads.reject``. Positions and transactions are left to ``batch``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decode PostgreSQL's pgoutput rows: Insert, Update and Delete messages to changes.
 
-Called by ``batch`` for landing rows of kind ``row``; ``pgoutput_tuples`` finds the values. Promises that a message is
-either decoded to its last byte or rejected, and that a column the server did not send is absent, never NULL. Layout:
+Called by ``batch`` for landing rows of kind ``row``; ``pgoutput_tuples`` finds the values. Guarantees: a message is
+decoded to its last byte or rejected. A column that the server did not send is absent, never NULL. Layout:
 ``formats.pgoutput``.
 """
 

@@ -1,8 +1,8 @@
 """The values of pgoutput's tuples: where each is, for all rows of a run.
 
 Place: below ``pgoutput``. All rows are read in lockstep: one cursor per row, and for each column one step of all
-cursors together. Promises that a tuple with another number of columns, an unknown kind of value, or an end past its
-message is rejected. Layout: ``formats.pgoutput``.
+cursors together. Guarantee: a tuple is rejected if it has another number of columns, an unknown kind of value, or an
+end past its message. Layout: ``formats.pgoutput``.
 """
 
 from __future__ import annotations

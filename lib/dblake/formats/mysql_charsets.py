@@ -1,7 +1,7 @@
 """The character sets of MySQL and MariaDB that dblake decodes, each with its Python codec and the differences.
 
-``mysql_types`` spells them into column types; decoding turns their bytes into UTF-8. Promises that a character set
-that is not here is rejected by name. Which bytes are valid text is left to decoding.
+``mysql_types`` spells them into column types; decoding turns their bytes into UTF-8. Guarantee: a character set that
+is not here is rejected by name. Validating bytes is left to decoding.
 """
 
 from __future__ import annotations

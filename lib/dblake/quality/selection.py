@@ -1,11 +1,11 @@
 """Select what a run of ``check`` covers: the tables' versions, the new batches, and a suite for each.
 
 Place: between the tables and ``quality.run``. Tables are pinned one after the other against the direction of the path:
-state first, landing last. So each table is compared with tables that are at least as far, whatever other jobs write
-during the run.
+state first, landing last. So each table is compared with tables that hold at least its batches, also if other jobs
+write during the run.
 
-Guarantee: a run is bounded by what is new. Of landing, ledger and events it covers the batches after the suite's newest
-passed run; of state the tables whose version changed since. User suites cover all rows, in every run.
+Guarantee: the new data bounds a run. Of landing, ledger and events it covers the batches after the suite's newest
+passed run. Of state it covers the tables that changed since. User suites cover all rows, in every run.
 """
 
 from __future__ import annotations

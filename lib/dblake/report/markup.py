@@ -1,7 +1,7 @@
 """Elements of HTML and SVG, made so that no text can become markup.
 
-Place: below every part of the page. Guarantee: whatever is not ``Html`` already is escaped, attributes included, and
-control characters, which no page may hold, are replaced.
+Place: below every part of the page. Guarantee: everything that is not ``Html`` already is escaped, attributes included.
+Control characters, which no page may hold, are replaced.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from dblake.report.scan import first_time, last_time, open_connection, rows_sinc
 KINDS = {"inserts": "c", "updates": "u", "deletes": "d"}
 _SCHEMA = pa.schema([EVENT_COLUMNS.field(n) for n in ("table", "op", "committed_at", "origin", "batch")])
 _AHEAD = timedelta(hours=12)
-"""A source's clock may be so far ahead of ours."""
+"""The most that a source's clock may be ahead of ours."""
 _BATCH_ROWS = 1 << 16
 
 

@@ -20,7 +20,7 @@ _MAX_BUCKETS = 1440
 _MAX_CELLS = 8_000_000
 _MIN_BUCKETS = 10
 _PAST = 2
-"""The past is so many times as long as the period: what happens once a day has then been seen twice before."""
+"""The length of the past in periods: a daily event has then occurred twice before."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -1,6 +1,6 @@
 """Write names, strings, times and positions as Spark SQL text.
 
-Guarantee: whatever a name or string of the source contains, it cannot end its quotes.
+Guarantee: no name or string of the source can end its quotes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs from public bug reports of other capture products, on MariaDB and MySQL: one run of capture over all of them."""
+"""Inputs from public bug reports of other capture products, on MariaDB and MySQL: one run of capture for all."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from dblake.source.mysql.packed_events import uncompressed_query
 _POST_HEADER_BYTES = 13
 """Before the status variables of a Query event."""
 _VERSION = (8, 0, 0)
-"""Any version whose layouts are those of today."""
+"""Any version with today's layouts."""
 _PAIR = "dblake.pair"
-"""Decodes character sets of several bytes, whatever the codec lacks of them."""
+"""Decodes character sets of several bytes, also where the codec lacks some."""
 _LEADS, _FIRST_TRAIL = (0x81, 0xFE), b"@"
 
 

@@ -76,7 +76,7 @@ class Events:
     """
 
     HEAD_BYTES = _HEAD_BYTES + 1
-    """Between the beginning of a packet and that of its event."""
+    """Bytes of a packet before its event."""
 
     def __init__(self, data: bytes | memoryview, packets: list[int]) -> None:
         self.data, self.packets = data, packets

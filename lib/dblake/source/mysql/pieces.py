@@ -191,7 +191,7 @@ class PieceBuilder:
         self._last_lsn = file_lsn + framed.last_begin
 
     def skip_row(self) -> None:
-        """Skip a rows event of another table; it is counted, so that numbers do not depend on what is captured."""
+        """Skip a rows event of another table; it is counted, so that numbers do not depend on the captured tables."""
         self._number += 1
 
     def append_watermarks(self, event: bytes) -> None:

@@ -1,7 +1,7 @@
 """Storage of landing rows by columns: one list for each, so that appending a row creates no object but its values.
 
-Rows that were framed in a run arrive as columns; those appended before them become columns at that time. Below
-``pieces``, which decides what the rows are. Promises the columns of CAPTURED when rows are taken out.
+Rows that were framed in a run arrive as columns; then the rows appended before them become columns, too. Below
+``pieces``, which decides what the rows are. Guarantee: rows are taken out with the columns of CAPTURED.
 """
 
 from __future__ import annotations

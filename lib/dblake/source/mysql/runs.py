@@ -68,7 +68,7 @@ class Framed:
     lasts: _Bools
     payloads: pa.BinaryArray
     schemas: list[TableSchema | None]
-    """None for other tables, of which there are no rows."""
+    """None for tables that are not captured; they have no rows here."""
     watermarks: list[tuple[int, int, int, list[tuple[int, str]]]]
     """Updates of the watermark table: offset, number and time, as above, and the rows written."""
     gtids: list[Gtid]

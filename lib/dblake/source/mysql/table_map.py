@@ -1,9 +1,9 @@
 """TABLE_MAP events: the table that the rows events behind them refer to, and its columns as the log describes them.
 
-Promises the columns of the event in its order, and None for what the event leaves out: with
-``binlog_row_metadata=FULL`` it has names, signs, character sets, labels and the primary key. Whether the table is
-captured, and which schema it has, is left to ``relations``. Read here and not by mysql-replication's ``TableMapEvent``,
-which knows no vectors, decodes labels as UTF-8 and rejects unknown types (decision 8).
+Guarantee: columns are in the event's order; a fact that the event leaves out is None. With
+``binlog_row_metadata=FULL`` the event has names, signs, character sets, labels and the primary key. ``relations``
+decides whether the table is captured, and which schema it has. mysql-replication's ``TableMapEvent`` is not used: it
+lacks vectors, decodes labels as UTF-8 and rejects unknown types (decision 8).
 
 Layout: ``Table_map_event`` in MySQL's documentation of the source.
 """

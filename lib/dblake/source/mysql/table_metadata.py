@@ -1,7 +1,8 @@
 """The optional metadata of a TABLE_MAP event: what ``binlog_row_metadata=FULL`` adds to the types of columns.
 
-Place: below ``table_map``. Promises what the event has, by the column's number, and no entry for what it leaves out.
-Lists of the event concern only the columns of some types (signs: numbers; labels: enums or sets), in their order.
+Place: below ``table_map``. Guarantee: each fact of the event is an entry by the column's number; a missing fact has no
+entry. Lists of the event concern only the columns of some types, in their order: signs belong to numbers, labels to
+enums or sets.
 
 Layout: ``Table_map_event::Optional_metadata_fields`` in MySQL's documentation of the source.
 """

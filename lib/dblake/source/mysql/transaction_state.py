@@ -73,7 +73,7 @@ class TransactionState:
         self.end()
 
     def end(self) -> None:
-        """End the open transaction, whatever became of its rows; the log can be resumed behind it."""
+        """End the open transaction, with or without rows of its own; the log can be resumed behind it."""
         if self._begun is not None and self._begun.gtid is not None:
             self._executed.add(self._begun.gtid)
         self._begun, self.is_open, self.has_ended = None, False, True
