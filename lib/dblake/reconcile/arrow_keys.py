@@ -18,6 +18,7 @@ from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.landing.columns import CHUNK_ID
 from dblake.reconcile.key_join import CHUNK, COUNTS, IS_ABSENT, PARTIAL, TOUCHED, TRUNCATED, KeySource
 from dblake.reconcile.phantoms import compare_keys, removal_events
+from dblake.reconcile.plan import Plan
 
 
 class ArrowKeyJoin:
@@ -51,7 +52,7 @@ class ArrowKeyJoin:
             TOUCHED.names
         ).cast(TOUCHED)
 
-    def evicted_keys(self, chunk_keys: pa.Table, in_window: pa.Table, touched: pa.Table) -> pa.Table:
+    def evict(self, plan: Plan, chunk_keys: pa.Table, in_window: pa.Table, touched: pa.Table) -> Plan:
         """Join the keys; the events that ``touched`` counts are those of ``in_window``."""
         names = [CHUNK_ID, KEY_TEXT]
         events = in_window.filter(pc.is_valid(in_window[KEY_TEXT]))
@@ -59,13 +60,14 @@ class ArrowKeyJoin:
         by_key = events.select(names).append_column(WHOLE, whole).group_by(names).aggregate([(WHOLE, "max")])
         evicted = chunk_keys.join(by_key.rename_columns([*names, WHOLE]), names, join_type="inner").combine_chunks()
         if not pc.sum(touched[PARTIAL]).as_py():
-            return evicted.append_column(CARRIED, pa.nulls(evicted.num_rows, pa.list_(pa.string())))
+            carried_by_none = pa.nulls(evicted.num_rows, pa.list_(pa.string()))
+            return plan.with_evictions(evicted.append_column(CARRIED, carried_by_none))
         carried: dict[tuple[str, str], set[str]] = {}
         for row in events.filter(pc.invert(whole)).select([*names, CARRIED]).to_pylist():
             carried.setdefault((row[CHUNK_ID], row[KEY_TEXT]), set()).update(row[CARRIED])
         pairs = zip(evicted[CHUNK_ID].to_pylist(), evicted[KEY_TEXT].to_pylist(), strict=True)
         lists = pa.array([sorted(carried.get(pair, ())) for pair in pairs], pa.list_(pa.string()))
-        return evicted.append_column(CARRIED, lists)
+        return plan.with_evictions(evicted.append_column(CARRIED, lists))
 
     def candidates(self, known: Sequence[pa.Table], ends: pa.Table) -> pa.Table:
         """Compare the keys of all tables together."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from dblake.decode.columns import DECODED
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE
 from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.plan import Plan
 
 EVENTS, PARTIAL, TRUNCATED = "events", "partial", "truncated"
 CHUNK, IS_ABSENT = "chunk", "is_absent"
@@ -75,12 +76,11 @@ class KeyJoin(Protocol[Keys]):
     def touched_windows(self, in_window: Keys) -> pa.Table:
         """Return TOUCHED rows: the windows that hold events. ``in_window`` are IN_WINDOW rows."""
 
-    def evicted_keys(self, chunk_keys: Keys, in_window: Keys, touched: pa.Table) -> pa.Table:
-        """Return the keys of chunk rows that have events in their window; every other chunk row survives unchanged.
+    def evict(self, plan: Plan, chunk_keys: Keys, in_window: Keys, touched: pa.Table) -> Plan:
+        """Return the plan with the keys of chunk rows that have events in their window.
 
-        ``chunk_keys`` are CHUNK_KEYS rows, ``touched`` is the result of ``touched_windows``. Returns ``chunk_id,
-        key_text, whole, carried``. If ``whole`` is false, all events of the key are partial images, and ``carried``
-        lists the columns they carried.
+        Every other chunk row survives unchanged. ``chunk_keys`` are CHUNK_KEYS rows, ``touched`` is the result of
+        ``touched_windows``.
         """
 
     def candidates(self, known: Sequence[Keys], ends: pa.Table) -> Keys:

@@ -79,8 +79,7 @@ def returned_keys(parts: Iterable[Part], plan: Plan, windows: Collection[int]) -
     for number, decoded in _decoded_chunks(parts, plan, windows):
         high, keys = plan.windows[number].high, key_text(decoded.column(KEY))
         is_event = pa.repeat(number not in plan.truncated, len(keys))
-        if number in plan.evicted:
-            is_event = pc.and_(is_event, pc.invert(pc.is_in(keys, plan.evicted[number])))
+        is_event = pc.and_(is_event, pc.invert(pc.is_in(keys, plan.evicted(number).keys)))
         columns = {
             TABLE: pa.repeat(plan.windows[number].window.table, len(keys)), KEY: decoded.column(KEY), KEY_TEXT: keys,
             OP: pc.if_else(is_event, pa.scalar(READ), pa.scalar(None, pa.string())),

@@ -102,7 +102,7 @@ class MicroBatch:
         keys = join.read(KeySource(chunks, CHUNK_KEYS, partial(chunk_keys, plan=plan, windows=windows)))
         if keys is None:
             return plan
-        return plan.with_evictions(join.evicted_keys(keys, in_window, touched))              # step 6: remove e.key
+        return join.evict(plan, keys, in_window, touched)                                    # step 6: remove e.key
 
     def removals(self, plan: Plan, ended: Sequence[Ending]) -> Removals | None:
         """Return the events that delete what dumps did not return that end with ``ended``; None if there are none."""

@@ -137,7 +137,7 @@ class Reconciler:
 
     def _write(self, new: NewBatches) -> Reconciled:
         """Write the events of new batches (DBLog, algorithm 1, step 7)."""
-        with MicroBatch(new, self._known_keys, partial(choose_join, self._runner)) as batch:
+        with MicroBatch(new, self._known_keys, partial(choose_join, self._runner, self._paths.events)) as batch:
             plan = batch.plan()
             removals = batch.removals(plan, batch.closing)
             written = self._runner.write_removals(removals.events, self._paths.events) if removals else []

@@ -1,17 +1,20 @@
 """Compare keys on Spark's executors, as joins of data frames: for windows and dumps beyond what one process holds.
 
 Place: an implementation of ``key_join``. It is DBLog, section 3.2, algorithm 1, step 6 ("remove e.key from chunk"), for
-all closing windows at once. Guarantee: keys alone are shuffled, and the driver holds only evicted keys and counts.
+all closing windows at once. Guarantee: keys alone are shuffled, and the driver holds at most
+``_BROADCAST_MAX_KEYS`` of them.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -22,6 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
+from dblake.lake.files import filesystem
+from dblake.lake.storage import join, on_storage_of
 from dblake.landing.columns import BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE, TXID
 from dblake.reconcile import key_join
 from dblake.reconcile.arrow_keys import ArrowKeyJoin
@@ -29,6 +34,7 @@ from dblake.reconcile.batch_summary import Part
 from dblake.reconcile.key_join import CANDIDATES, CHUNK, COUNTS, IS_ABSENT, TOUCHED, TRUNCATED, KeyJoin, KeySource
 from dblake.reconcile.keys import KNOWN
 from dblake.reconcile.phantoms import compare_keys
+from dblake.reconcile.plan import EVICTIONS, Plan, write_evictions
 from dblake.reconcile.runner import Runner
 
 _COMPARED_ROWS = 4_000_000
@@ -38,22 +44,26 @@ _COMPARED_BYTES = 1 << 30
 _BROADCAST_MAX_KEYS = 500_000
 """Keys up to which every task gets them all. Otherwise the rows they are compared with are shuffled."""
 _KEYS = [CHUNK_ID, KEY_TEXT]
+_WRITTEN = pa.schema([("window", pa.int64()), ("path", pa.string())])
 
 
-def choose_join(runner: Runner, parts: Iterable[Part]) -> KeyJoin[Any]:
-    """Return the join for the keys in these files: in this process up to a bound, else by Spark."""
+def choose_join(runner: Runner, scratch: str, parts: Iterable[Part]) -> KeyJoin[Any]:
+    """Return the join for the keys in these files: in this process up to a bound, else by Spark.
+
+    ``scratch`` is a folder of the lake for files that tasks write for each other.
+    """
     rows = size = 0
     for part in parts:
         rows, size = rows + part.rows, size + part.size
-    return ArrowKeyJoin() if rows <= _COMPARED_ROWS and size <= _COMPARED_BYTES else SparkKeyJoin(runner)
+    return ArrowKeyJoin() if rows <= _COMPARED_ROWS and size <= _COMPARED_BYTES else SparkKeyJoin(runner, scratch)
 
 
 class SparkKeyJoin:
-    """Compares keys as frames of ``runner``'s session."""
+    """Compares keys as frames of ``runner``'s session; tasks write what they share to the folder ``scratch``."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._persisted = ExitStack()
+    def __init__(self, runner: Runner, scratch: str) -> None:
+        self._runner, self._scratch = runner, scratch
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +71,7 @@ class SparkKeyJoin:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._persisted.close()
+        self._held.close()
 
     def read(self, source: KeySource) -> DataFrame | None:
         """Decode a source in tasks."""
@@ -79,11 +89,30 @@ class SparkKeyJoin:
         )
         return counted.toArrow().cast(TOUCHED)
 
-    def evicted_keys(self, chunk_keys: DataFrame, in_window: DataFrame, touched: pa.Table) -> pa.Table:
-        """Join the keys; few events are broadcast, else both sides are shuffled."""
+    def evict(self, plan: Plan, chunk_keys: DataFrame, in_window: DataFrame, touched: pa.Table) -> Plan:
+        """Join the keys; few events are broadcast and few keys collected, else tasks write the keys to files."""
         few = (pc.sum(touched[key_join.EVENTS]).as_py() or 0) <= _BROADCAST_MAX_KEYS
         partial = bool(pc.sum(touched[key_join.PARTIAL]).as_py())
-        return evicted_keys(chunk_keys, in_window, few=few, partial=partial).toArrow()
+        evicted = evicted_keys(chunk_keys, in_window, few=few, partial=partial).select(*EVICTIONS.names)
+        if few:
+            return plan.with_evictions(evicted.toArrow().cast(EVICTIONS))
+        return plan.with_eviction_files(self._written(evicted))
+
+    def _written(self, evicted: DataFrame) -> dict[int, str]:
+        """Write evicted keys in tasks, a file for each window; the files are removed at the end of the block."""
+        folder = join(self._scratch, f"evicted-{uuid.uuid4()}")
+        system, inside = filesystem(folder)
+        system.create_dir(inside)
+        self._held.callback(system.delete_dir, inside)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for number, rows in _by_window(batches):
+                path = write_evictions(folder, rows)
+                yield pa.RecordBatch.from_pydict({"window": [number], "path": [str(path)]}, _WRITTEN)
+
+        in_order = evicted.repartition(CHUNK_ID).sortWithinPartitions(CHUNK_ID)
+        written = in_order.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()
+        return {row["window"]: on_storage_of(folder, row["path"]) for row in written}
 
     def candidates(self, known: Sequence[DataFrame], ends: pa.Table) -> DataFrame:
         """Compare the rows of each key in one task."""
@@ -110,12 +139,12 @@ class SparkKeyJoin:
 
     def _persist(self, rows: DataFrame) -> DataFrame:
         rows = rows.persist()
-        self._persisted.callback(rows.unpersist)
+        self._held.callback(rows.unpersist)
         return rows
 
 
 def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame, *, few: bool, partial: bool) -> DataFrame:
-    """Return ``KeyJoin.evicted_keys`` as a frame.
+    """Return the keys of chunk rows that have events in their window, as a frame with the columns of EVICTIONS.
 
     Set ``few`` if every task can hold the events' keys; otherwise both sides are shuffled. Clear ``partial`` if no
     event is a partial image; then ``whole`` is always true.
@@ -148,6 +177,25 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
         F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL), F.lit(DUMP).alias(ORIGIN),
         *(value.alias(name) for name, value in nulls.items()),
     ).select(*EVENTS.names)
+
+
+def _by_window(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each window; ``batches`` are in order of ``chunk_id``."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        windows = batch.column(CHUNK_ID).to_numpy(zero_copy_only=False)
+        ends = [*np.flatnonzero(windows[1:] != windows[:-1]) + 1, len(windows)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            if waiting and waiting[0].column(CHUNK_ID)[0].as_py() != windows[start]:
+                yield _joined(waiting)
+                waiting = []
+            waiting.append(batch.slice(start, end - start))
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(rows: list[pa.RecordBatch]) -> tuple[int, pa.Table]:
+    return int(rows[0].column(CHUNK_ID)[0].as_py()), pa.Table.from_batches(rows).cast(EVICTIONS)
 
 
 def _as_known(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -209,14 +209,12 @@ def _events(rows: Iterable[pa.RecordBatch], plan: Plan, written: ChunkCounts) ->
 
 def _surviving(rows: pa.RecordBatch, plan: Plan, number: int, written: ChunkCounts) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a chunk that no event in its window evicts, as events at its high watermark."""
-    closing, keys = plan.windows[number], None
-    fills = plan.fills.get(number)
-    if number in plan.evicted or fills:
+    closing, evicted = plan.windows[number], plan.evicted(number)
+    fills = evicted.fills
+    if len(evicted.keys) or fills:
         keys = key_text(rows.column(KEY))
-    if number in plan.evicted:
-        remain = pc.invert(pc.is_in(keys, plan.evicted[number]))
+        remain = pc.invert(pc.is_in(keys, evicted.keys))
         rows, keys = rows.filter(remain), pc.filter(keys, remain)
-    if fills:
         is_fill = pc.is_in(keys, pa.array(list(fills), pa.string()))
         trimmed = _trimmed(rows.filter(is_fill), pc.filter(keys, is_fill).to_pylist(), fills)
         rows = rows.filter(pc.invert(is_fill))
