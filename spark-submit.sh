@@ -14,6 +14,7 @@
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
+#   ./spark-submit.sh --version            print dblake's version; every job has this option, too
 #   ./spark-submit.sh benchmark [options]  measure dblake beside peers on a temporary database; see --help
 # shellcheck disable=SC2329  # `locked` calls functions by name
 # The exit codes of a stopped job, before there is one; a started program has handlers of its own.
@@ -315,6 +316,10 @@ export PYTHONPATH=$home/lib:$home
 [[ " setup archive lint tests benchmark stress airflow " != *" $job "* ]] || trap - TERM INT
 
 case $job in
+--version)
+    sed -n 's/^__version__ = "\(.*\)"$/dblake \1/p' "$home/lib/dblake/__init__.py"
+    exit 0
+    ;;
 "" | -h | --help)
     sed -n '2,/benchmark \[opt/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
     printf '\nJobs, each with --help:%s\n' "$(jobs)"
@@ -366,7 +371,7 @@ while [[ $# -gt 0 ]]; do
         [[ $1 == --master ]] && spark_options+=(--master "$2") || spark_options+=(--conf "$2")
         shift
         ;;
-    --help)
+    --help | --version)
         plain=yes
         job_options+=("$1")
         ;;

@@ -8,14 +8,11 @@ if __name__ == "__main__":
     handle_signals()  # before the other imports, which take a second
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from dblake.capture.dump_task import Control, DumpState
 from dblake.capture.dump_wait import wait_for_dump
@@ -162,10 +159,7 @@ def throttle(
             "no limit to set, or --off beside one",
             next_step="give --chunk-size N, --delay S, --share F or --max-latency S, or --off",
         )
-    if off:
-        reset_throttle(config)
-        return
-    limits = set_throttle(config, changes)
+    limits = reset_throttle(config) if off else set_throttle(config, changes)
     latency = "" if limits.max_latency is None else f", latency at most {limits.max_latency} s"
     click.echo(f"chunk size {limits.chunk_size}, delay {limits.delay} s, share {limits.share}{latency}")
 
@@ -179,11 +173,21 @@ def status(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
-    table = Table("id", "table", "state", "chunks", "rows", "started", "finished", "error", box=None, pad_edge=False)
+    for line in _describe_dumps(entries):
+        click.echo(line)
+
+
+def _describe_dumps(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield two lines per table: no id and no name is cut, whatever the terminal's width."""
     for entry in entries:
-        table.add_row(*(Text("" if value is None else f"{value:,}" if isinstance(value, int) else value)
-                        for value in entry.values()))
-    Console().print(table)
+        yield f"{entry['id']} {entry['table']}"
+        facts = [f"{entry['state']}: {entry['rows']:,} rows in {entry['chunks']:,} chunks"]
+        facts += [f"{name} {at}" for name in ("started", "finished") if (at := entry[f"{name}_at"])]
+        yield f"  {', '.join(facts)}"
+        if entry["error"]:
+            yield f"  {entry['error']}"
+    if not entries:
+        yield "no dumps"
 
 
 @contextmanager

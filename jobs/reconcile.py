@@ -22,6 +22,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import holds_little
 from dblake.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ _MAX_DIFFERENCES = 50
 
 @click.command("reconcile")
 @job_options
-@click.option("--once", "mode", flag_value="once", default=True, help="Process all landed batches, then end (default).")
-@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
+@exclusive_flags("mode", {
+    "once": "Process all landed batches, then end (default).",
+    "continuous": "Run until SIGTERM or Ctrl-C.",
+}, default="once")
 @click.option("--from", "first", type=click.IntRange(min=1), metavar="BATCH",
               help="Decode landing again from this batch, show the differences and replace the old events.")
 @click.option("--compare", is_flag=True,

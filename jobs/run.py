@@ -20,6 +20,7 @@ from dblake.lake.log import holds_little
 from dblake.spark.session import session_of
 from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 from jobs.maintain import print_maintained
 from jobs.state import print_tables
@@ -27,9 +28,10 @@ from jobs.state import print_tables
 
 @click.command("run")
 @job_options
-@click.option("--once", "mode", flag_value="once", default=True,
-              help="Process all that has landed, then end (default).")
-@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
+@exclusive_flags("mode", {
+    "once": "Process all that has landed, then end (default).",
+    "continuous": "Run until SIGTERM or Ctrl-C.",
+}, default="once")
 @click.option("--check", type=click.Choice(["due", "always", "never"]), default="due", show_default=True,
               help="Check what is new: due by run.check_seconds, in every run, or never.")
 @click.option("--maintain", type=click.Choice(["due", "always", "never"]), default="due", show_default=True,

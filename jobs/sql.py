@@ -22,6 +22,7 @@ from dblake.lake.layout import Paths
 from dblake.read.points import parse_point
 from dblake.sql.completeness import WarningEngine
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.options import exclusive_flags
 from jobs.cli.sql_prompt import Prompt, run_file, run_statement
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
 @click.option("--at", metavar="POINT", help="Read all tables as of one point: a position 1/4711, a time, or now.")
 @click.option("--engine", "engine_name", type=click.Choice(["duckdb", "spark"]), default="duckdb", show_default=True,
               help="Run in this process, without a JVM, or with Spark and its dialect.")
-@click.option("--json", "form", flag_value="json", help="Print an array of objects, one per row.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV with a header line; NULL is an empty field.")
-@click.option("--vertical", "form", flag_value="vertical", help="Print each column of a row on its own line.")
+@exclusive_flags("form", {
+    "json": "Print an array of objects, one per row.",
+    "csv": "Print CSV with a header line; NULL is an empty field.",
+    "vertical": "Print each column of a row on its own line.",
+})
 def sql(config: Config, statement: str | None, at: str | None, engine_name: str, form: str | None) -> int | None:
     """Run a SQL query; without STATEMENT, open a prompt, or run the statements of a file: sql < FILE.
 

@@ -19,6 +19,7 @@ from dblake.lake.layout import Paths
 from dblake.state.pending import folded_batch
 from dblake.verification.run import compare_landed
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 @click.command("state")
 @job_options
-@click.option("--once", "mode", flag_value="once", default=True, help="Fold all pending events, then end (default).")
-@click.option("--continuous", "mode", flag_value="continuous", help="Run until SIGTERM or Ctrl-C.")
+@exclusive_flags("mode", {
+    "once": "Fold all pending events, then end (default).",
+    "continuous": "Run until SIGTERM or Ctrl-C.",
+}, default="once")
 @click.option("--interval", type=click.FloatRange(min=0), metavar="SECONDS",
               help="With --continuous: pause between two steps; default: state.interval_seconds.")
 def state(config: Config, mode: str, interval: float | None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from dblake.config import Config
+from dblake.core.errors import UsageError
 from dblake.status.metrics import write_metrics
 from dblake.status.screen import build_screen
 from jobs.cli.frame import job_options, run_job
@@ -32,6 +33,9 @@ def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool
 
     It starts no JVM, and exits 0 whatever it reports.
     """
+    if prometheus and prometheus.suffix != ".prom":
+        raise UsageError(f"node_exporter ignores a file without .prom: {prometheus.name}",
+                         next_step=f"write to {prometheus.stem}.prom")
     document = read_status(config, ask_source=not offline, all_tables=tables)
     if prometheus:
         write_metrics(document, prometheus)

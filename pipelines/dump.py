@@ -132,13 +132,18 @@ def set_throttle(config: Config, changes: Throttle) -> Throttle:
     store = open_store(config)
     throttle = replace(read_throttle(store), **_given(asdict(changes)))
     save_throttle(store, throttle)
+    return _limits(config, throttle)
+
+
+def reset_throttle(config: Config) -> Throttle:
+    """Return to the configuration's limits, and return them."""
+    save_throttle(open_store(config), Throttle())
+    return _limits(config, Throttle())
+
+
+def _limits(config: Config, throttle: Throttle) -> Throttle:
     configured = config.dump.model_dump(include=set(asdict(throttle)))
     return Throttle(**configured | _given(asdict(throttle)))
-
-
-def reset_throttle(config: Config) -> None:
-    """Return to the configuration's limits."""
-    save_throttle(open_store(config), Throttle())
 
 
 def read_dumps(config: Config) -> list[Entry]:

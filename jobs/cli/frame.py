@@ -40,6 +40,7 @@ from typing import Any, NoReturn
 import click
 from pythonjsonlogger.json import JsonFormatter
 
+from dblake import __version__
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
 from dblake.core.extras import missing_extra
@@ -95,7 +96,7 @@ def is_verbose() -> bool:
 
 
 def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--verbose`` alone, for jobs without a configuration file."""
+    """Add ``--verbose`` and ``--version`` alone, for jobs without a configuration file."""
 
     def set_up(context: click.Context, _: click.Parameter, verbose: bool) -> None:
         if verbose or context.parent is None:
@@ -105,7 +106,7 @@ def verbose_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--verbose", is_flag=True, expose_value=False, is_eager=True, callback=set_up,
         help="Log details to stderr and show tracebacks, which may contain row values.",
     )
-    return option(function)
+    return click.version_option(__version__, prog_name="dblake", message="%(prog)s %(version)s")(option(function))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dblake.sql.lake import Lake
 
 __all__ = ["open"]
+__version__ = "0.1.0"
 
 
 def open(conf: str | os.PathLike[str]) -> Lake:

@@ -11,6 +11,7 @@ import runpy
 import shlex
 import sys
 
+from dblake import __version__
 from dblake.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
 
@@ -25,11 +26,14 @@ def main() -> None:
     if job in ("-h", "--help"):
         print(f"dblake JOB [--conf FILE] [options]\n\nJobs, each with --help: {' '.join(jobs)}")
         sys.exit(ExitCode.DONE if sys.argv[1:] else ExitCode.USAGE)
+    if job == "--version":
+        print(f"dblake {__version__}")
+        sys.exit(ExitCode.DONE)
     if job not in jobs:
         print(f"dblake: no such job: {job}. Next: use one of {' '.join(jobs)}", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
     spark_options, job_options = split_options(options)
-    if job not in _WITHOUT_SPARK and "--help" not in job_options:
+    if job not in _WITHOUT_SPARK and not {"--help", "--version"} & set(job_options):
         os.environ[_SUBMIT_ARGS] = shlex.join([*spark_options, "pyspark-shell"])
     sys.path[:0] = [path for path in import_paths() if path not in sys.path]
     sys.argv = [f"dblake {job}", *job_options]

@@ -150,7 +150,9 @@ def test_pause_resume_and_cancel_show_in_status(run: Run, store: FileProgress) -
     run("cancel", dump_id)
     assert states() == {"public.orders": "cancelled", "public.prices": "cancelled"}
     assert run("resume", dump_id).stderr.strip() == "no unfinished dump"
-    assert "cancelled" in run("status").stdout
+    shown = run("status").stdout.splitlines()
+    assert f"{dump_id} public.orders" in shown
+    assert any(line.startswith("  cancelled: 0 rows in 0 chunks") for line in shown), shown
 
 
 def test_throttle_keeps_other_limits(run: Run, store: FileProgress) -> None:
@@ -158,7 +160,7 @@ def test_throttle_keeps_other_limits(run: Run, store: FileProgress) -> None:
     printed = run("throttle", "--delay", "0.5", "--share", "0.25", "--max-latency", "0.1").stdout
     assert printed == "chunk size 500, delay 0.5 s, share 0.25, latency at most 0.1 s\n"
     assert read_throttle(store) == Throttle(500, 0.5, 0.25, 0.1)
-    assert run("throttle", "--off").returncode == 0
+    assert run("throttle", "--off").stdout.startswith("chunk size ")
     assert read_throttle(store) == Throttle(None, None)
 
 

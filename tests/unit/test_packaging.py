@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dblake import __version__
 from dblake.command import split_options
 from dblake.installation import application_home, import_paths
 
@@ -57,6 +58,7 @@ def test_command_help_lists_every_job() -> None:
     done = dblake("--help")
     jobs = {file.stem for file in (HOME / "jobs").glob("*.py") if file.stem != "__init__"}
     assert done.returncode == 0 and jobs <= set(done.stdout.split())
+    assert dblake("--version").stdout == f"dblake {__version__}\n"
 
 
 def test_command_unknown_job_exits_with_64() -> None:

@@ -5,6 +5,7 @@ Guarantee: the keys fit the kind of database. Connecting to it is left to ``dbla
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -89,7 +90,8 @@ class SourceConfig(Section):
         kind, name = settings.get("type"), settings.get("name")
         if isinstance(kind, str) and kind in _DEFAULT_PORTS:
             filled.setdefault("port", _DEFAULT_PORTS[kind])
-        if kind == "postgres" and isinstance(name, str):
+        # A wrong name is one fault, not that of each object named after it.
+        if kind == "postgres" and isinstance(name, str) and re.fullmatch(SOURCE_NAME, name):
             filled.setdefault("slot", default_server_object(name))
             if settings.get("plugin") != "wal2json":
                 filled.setdefault("publication", default_server_object(name))

@@ -32,7 +32,8 @@ class DuckdbResult:
         self._connection, self._statement = connection, statement
         try:
             described = connection.sql(statement)
-            self.columns: tuple[str, ...] = tuple(described.columns)
+            # DuckDB names the column of count(*) by its own function.
+            self.columns = tuple(str(name).replace("count_star()", "count(*)") for name in described.columns)
             self.types = tuple(str(kind) for kind in described.types)
         except duckdb.Error as error:
             raise to_usage_error(error) from None
@@ -57,7 +58,7 @@ class DuckdbResult:
     def to_arrow(self) -> pa.Table:
         """Return all rows."""
         try:
-            return self._connection.sql(self._statement).to_arrow_table()
+            return self._connection.sql(self._statement).to_arrow_table().rename_columns(list(self.columns))
         except (duckdb.Error, pa.ArrowException) as error:
             raise to_usage_error(error) from None
 

@@ -185,6 +185,7 @@ def test_load_several_faults_reported_at_once(tmp_path: Path) -> None:
     faults = message(write(tmp_path, COMPLETE.replace("  user: dblake\n", "").replace("shop-eu", "Shop")))
     assert "source.user is missing" in faults
     assert "4: source.name" in faults
+    assert "source.slot" not in faults and "source.publication" not in faults
 
 
 @pytest.mark.parametrize("text", ["", "just words", "- a\n- list\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from dblake import __version__
 
 HOME = Path(__file__).parents[3]
 SCRIPT = HOME / "spark-submit.sh"
@@ -60,6 +64,17 @@ def test_script_prints_help(arguments: list[str], code: int) -> None:
     assert done.returncode == code
     assert done.stdout.startswith("Run a dblake job: ./spark-submit.sh JOB")
     assert done.stdout.endswith(f"Jobs, each with --help:{''.join(f' {job}' for job in JOBS)}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["status", "--version"], ["reconcile", "--version"]])
+def test_script_and_jobs_print_version(arguments: list[str]) -> None:
+    assert script(*arguments).stdout == f"dblake {__version__}\n"
+
+
+def test_every_job_has_version_option() -> None:
+    for job in JOBS:
+        command = getattr(importlib.import_module(f"jobs.{job}"), job)
+        assert CliRunner().invoke(command, ["--version"]).output == f"dblake {__version__}\n", job
 
 
 def test_script_runs_through_symlink(tmp_path: Path) -> None:

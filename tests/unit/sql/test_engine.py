@@ -282,6 +282,14 @@ def test_values_keep_their_digits_and_zone(engine: DuckdbEngine) -> None:
     ]
 
 
+def test_count_is_headed_as_written(lake: PlainLake, engine: DuckdbEngine) -> None:
+    from dblake.sql.lake import Lake
+
+    statement = "SELECT count(*), count(*) + 1 FROM t"
+    assert engine.query(statement).columns == ("count(*)", "(count(*) + 1)")
+    assert Lake(lake.paths).sql(statement).to_arrow().column_names == ["count(*)", "(count(*) + 1)"]
+
+
 def test_files_in_folder_with_pattern_characters_are_read(tmp_path: Path) -> None:
     """DuckDB takes such paths for patterns, so Arrow opens the files, as it does on object stores."""
     (tmp_path / "{a}").mkdir()

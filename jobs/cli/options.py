@@ -1,0 +1,39 @@
+"""Options of commands that click lacks: flags of which at most one may be given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from dblake.core.errors import UsageError
+
+
+def exclusive_flags(
+    name: str, helps: Mapping[str, str], *, default: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a flag per key of ``helps``, of which the command receives the one given, or ``default``, as ``name``."""
+
+    def choose(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+        if not is_given:
+            return
+        earlier = context.params.get(name)
+        if earlier is not None:
+            raise UsageError(f"--{earlier} and --{option.name} contradict each other",
+                             next_step=f"give one of {', '.join(f'--{flag}' for flag in helps)}")
+        context.params[name] = option.name
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(**options: Any) -> Any:
+            return function(**{name: default, **options})
+
+        decorated: Callable[..., Any] = wrapper
+        for flag, text in reversed(helps.items()):
+            option = click.option(f"--{flag}", is_flag=True, expose_value=False, callback=choose, help=text)
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
