@@ -66,7 +66,7 @@ def open_group(
     )
 
     def open_partition(number: int) -> ZookeeperCheckpoint:
-        return ZookeeperCheckpoint(replace(server, root=f"{server.root}/partitions/{number}"), takes_over=True)
+        return ZookeeperCheckpoint(replace(server, root=f"{server.root}/partitions/{number}"))
 
     return GroupSubscription(
         sources, settings, partitions, ZookeeperMembership(server), open_partition, stop or threading.Event()

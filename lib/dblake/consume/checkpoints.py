@@ -28,6 +28,9 @@ class CheckpointStore(Protocol):
     def save(self, checkpoint: str) -> None:
         """Replace the checkpoint; durable on return. Raises Fenced if another process has taken the store."""
 
+    def is_held(self) -> bool:
+        """Return False while another process may have taken the store. Raises Fenced once it is lost for good."""
+
     def close(self) -> None:
         """Release the store."""
 
@@ -39,9 +42,11 @@ def open_store(url: str) -> CheckpointStore:
     if url.startswith(ZOOKEEPER):
         # Imported here, because subscriptions with a local checkpoint do not need ZooKeeper's client.
         from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
+        from dblake.consume.zookeeper.membership import ZookeeperMembership
 
         try:
-            return ZookeeperCheckpoint(ZookeeperUrl.parse(url))
+            server = ZookeeperUrl.parse(url)
+            return ZookeeperCheckpoint(server, ZookeeperMembership(replace(server, root=f"{server.root}/lease")))
         except ValueError as error:
             raise ConfigError(f"checkpoint: {error}", next_step="correct the URL") from None
     raise ConfigError(

@@ -160,8 +160,8 @@ class Subscription:
             self.checkpoint()
 
     def is_held(self) -> bool:
-        """Return True: there is no group whose members share the rows."""
-        return True
+        """Return False while another process may have taken the checkpoint store."""
+        return self._store is None or self._store.is_held()
 
     def rollback(self, checkpoint: str | None = None) -> None:
         """Go back to the last checkpoint, or to a given one: the iteration continues with what follows it."""

@@ -46,7 +46,7 @@ def require_lease(is_held: Callable[[], bool]) -> None:
     """Raise ProgressUnavailable unless this process holds what it delivers."""
     if not is_held():
         raise ProgressUnavailable(
-            "the lease on a group's partitions has run out, so another member may deliver them",
+            "the lease in ZooKeeper has run out, so another process may deliver the same rows",
             next_step="check that ZooKeeper is reachable; raise `session_timeout` if this recurs",
         )
 

@@ -38,5 +38,9 @@ class HeldStore:
         """Replace the checkpoint; see CheckpointStore."""
         self._store.save(checkpoint)
 
+    def is_held(self) -> bool:
+        """Return whether the store is this process's; see CheckpointStore."""
+        return self._store.is_held()
+
     def close(self) -> None:
         """Do nothing: the ``with`` block releases the store."""

@@ -56,7 +56,8 @@ def deliver(
     run = _Run(paths, name, target, options, progress, stop)
     members = run.make_members(target.group) if target.group else None
     store = None if members else run.make_store()
-    lease = partial(require_lease, members.is_held) if members else require_no_lease
+    holder = members or store
+    lease = partial(require_lease, holder.is_held) if holder else require_no_lease
     output = target.make(name, paths.source, facts, lease)
     open_feed = run.member_opener(output, members) if members else run.subscription_opener(output, store)
     how = DeliverySettings(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dblake.consume.api import open_group
-from dblake.consume.checkpoints import open_store
+from dblake.consume.checkpoints import CheckpointStore, open_store
 from dblake.consume.group import GroupSubscription
 from dblake.consume.membership import assign
 from dblake.consume.model import Event
@@ -206,7 +210,7 @@ def test_member_is_settled_when_alone_or_after_sessions_end(zookeeper_url: str) 
 
 def test_group_checkpoint_fences_previous_owner(zookeeper_url: str) -> None:
     server = ZookeeperUrl.parse(zookeeper_url)
-    first, second = (ZookeeperCheckpoint(server, takes_over=True) for _ in range(2))
+    first, second = (ZookeeperCheckpoint(server) for _ in range(2))
     assert first.open() is None
     first.save("a")
     assert second.open() == "a"
@@ -217,16 +221,46 @@ def test_group_checkpoint_fences_previous_owner(zookeeper_url: str) -> None:
         store.close()
 
 
-def test_checkpoint_in_zookeeper_survives_and_fences(zookeeper_url: str) -> None:
+def test_checkpoint_in_zookeeper_is_leased_to_one_process(zookeeper_url: str) -> None:
+    """A second process is rejected when it opens it, before it has effects."""
     first, second = open_store(zookeeper_url), open_store(zookeeper_url)
-    assert (first.open(), second.open()) == (None, None)
-    first.save("a")
+    assert first.open() is None
     with pytest.raises(Fenced, match="another process uses the checkpoint"):
-        second.save("b")
+        second.open()
+    assert first.is_held()
     first.save("c")
     first.close()
     assert second.open() == "c"
     second.close()
+
+
+@pytest.mark.slow
+def test_lease_of_killed_process_is_waited_for(zookeeper: ZookeeperServer, zookeeper_url: str) -> None:
+    server = ZookeeperUrl.parse(zookeeper_url)
+    lease = ZookeeperMembership(replace(server, root=f"{server.root}/lease"))
+    second = ZookeeperCheckpoint(server, lease)
+    script = f"from dblake.consume.checkpoints import open_store as o; o({zookeeper_url!r}).open(); print(1); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ),
+    ) as killed:
+        assert killed.stdout is not None and killed.stdout.readline()
+        killed.kill()
+    assert second.open() is None
+    second.save("d")
+    zookeeper.end_session(lease._session._client)
+    wait_until(lambda: _is_fenced(second))
+    second.close()
+
+
+def _is_fenced(store: CheckpointStore) -> bool:
+    try:
+        store.is_held()
+    except Fenced:
+        return True
+    return False
+
+
+def test_unparsable_checkpoint_url_is_rejected() -> None:
     with pytest.raises(ConfigError):
         open_store("zookeeper://nowhere")
 

@@ -1,50 +1,79 @@
 """A subscription's checkpoint in ZooKeeper.
 
 Place: behind ``checkpoints.open_store``, the twin of ``file_checkpoint``. Guarantee: a checkpoint is replaced only by
-the process that read or wrote it last: the node's version is part of the write. So of two processes with the same
-checkpoint one is fenced at its first save.
+the process that opened it last: opening fences earlier ones, because the node's version is part of each write. Who may
+open it is decided by a lease: the checkpoint's own, or that of a group on the partition.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from dblake.consume.zookeeper.membership import ZookeeperMembership
 from dblake.core.errors import Fenced
 from dblake.core.zookeeper_url import ZookeeperUrl
 from dblake.zookeeper.session import Session
 
+_LEASE, _PAUSE_SECONDS = 0, 0.2
+
 
 class ZookeeperCheckpoint:
-    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore.
+    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore. ``lease`` is None for one of a group."""
 
-    With ``takes_over`` opening it fences the process that opened it before.
-    """
-
-    def __init__(self, server: ZookeeperUrl, *, takes_over: bool = False) -> None:
-        self._session = Session(server)
-        self._takes_over = takes_over
+    def __init__(self, server: ZookeeperUrl, lease: ZookeeperMembership | None = None) -> None:
+        self._session, self._lease = Session(server), lease
         self._node = f"{server.root}/checkpoint"
         self._version = -1
         self.where = f"node {self._node}"
 
     def open(self) -> str | None:
-        """Read the checkpoint; see CheckpointStore."""
+        """Take the lease and read the checkpoint; see CheckpointStore."""
+        try:
+            if self._lease is not None:
+                self._take(self._lease)
+            return self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def is_held(self) -> bool:
+        """Return whether the lease is certain; see CheckpointStore."""
+        if self._lease is None:
+            return True
+        if self._lease.lost():
+            raise Fenced(
+                f"the ZooKeeper session that held the checkpoint {self.where} has ended",
+                next_step="start this again; raise `session_timeout` if this recurs",
+            )
+        return self._lease.held()
+
+    def _take(self, lease: ZookeeperMembership) -> None:
+        """Wait until the session of a process that has died ends. Raises Fenced if its owner lives."""
+        lease.join()
+        while True:
+            # Asked first: an owner that was known to be gone then cannot be in the way.
+            is_settled = lease.is_settled()
+            if lease.acquire(_LEASE):
+                return
+            if is_settled:
+                raise self._fenced()
+            time.sleep(_PAUSE_SECONDS)
+
+    def _read(self) -> str | None:
         while True:
             try:
                 text, facts = self._session.request(lambda client: client.get_async(self._node))
                 self._version = facts.version
-                if self._takes_over:
-                    self._version = self._set(text).version
+                self._version = self._set(text).version
                 return str(text.decode()) or None
             except BadVersionError:
                 continue
             except NoNodeError:
-                self._version = -1
-            if not self._takes_over:
-                return None
+                pass
             with suppress(NodeExistsError):
                 self._session.request(lambda client: client.create_async(self._node, b"", makepath=True))
 
@@ -52,12 +81,8 @@ class ZookeeperCheckpoint:
         """Replace the checkpoint; see CheckpointStore."""
         text = checkpoint.encode()
         try:
-            if self._version < 0:
-                self._session.request(lambda client: client.create_async(self._node, text, makepath=True))
-                self._version = 0
-            else:
-                self._version = self._set(text).version
-        except (NodeExistsError, BadVersionError, NoNodeError):
+            self._version = self._set(text).version
+        except (BadVersionError, NoNodeError):
             self._require_own(text)
 
     def _set(self, text: bytes) -> Any:
@@ -70,11 +95,16 @@ class ZookeeperCheckpoint:
         except NoNodeError:
             found = None
         if found != text:
-            raise Fenced(
-                f"another process uses the checkpoint {self.where}", next_step="stop it, or leave the work to it"
-            )
+            raise self._fenced()
         self._version = facts.version
 
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"another process uses the checkpoint {self.where}", next_step="stop it, or leave the work to it"
+        )
+
     def close(self) -> None:
-        """Close the session; see CheckpointStore."""
+        """Close the sessions; see CheckpointStore."""
         self._session.close()
+        if self._lease is not None:
+            self._lease.leave()

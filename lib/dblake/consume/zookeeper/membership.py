@@ -49,7 +49,7 @@ class ZookeeperMembership:
         self._lost = True
         self._joined = self._held_until = float("-inf")
         self._closed = threading.Event()
-        self._keeper = threading.Thread(target=self._keep_alive, name="group", daemon=True)
+        self._keeper = self._new_keeper()
 
     def join(self) -> None:
         """Create the member's node; see Membership."""
@@ -62,6 +62,8 @@ class ZookeeperMembership:
         self._refresh(sent)
         self._joined, self._lost = sent, False
         if not self._keeper.is_alive():
+            self._closed.clear()
+            self._keeper = self._new_keeper()
             self._keeper.start()
 
     def members(self) -> Sequence[str]:
@@ -116,6 +118,9 @@ class ZookeeperMembership:
         if self._keeper.is_alive():
             self._keeper.join(timeout=self._session.timeout)
         self._session.close()
+
+    def _new_keeper(self) -> threading.Thread:
+        return threading.Thread(target=self._keep_alive, name="group", daemon=True)
 
     @property
     def _member(self) -> str:
