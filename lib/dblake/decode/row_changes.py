@@ -48,13 +48,13 @@ def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, 
     moved = np.zeros(len(new.row), np.bool_)
     if keys and len(both):
         moved[both] = new.grid.differs(both, old.grid, old_of[both], keys)
-    gone = old.alone.copy()
-    gone[old_of[moved]] = True
+    deleted = old.alone.copy()
+    deleted[old_of[moved]] = True
     changes = []
     if len(new.row):
         changes.append(_creates_and_updates(new, old.grid, np.where(moved, -1, old_of), keys, moved))
-    if gone.any():
-        changes.append(_deletes(old, np.flatnonzero(gone), keys))
+    if deleted.any():
+        changes.append(_deletes(old, np.flatnonzero(deleted), keys))
     return changes
 
 

@@ -121,7 +121,7 @@ class Packets:
     def receive(self, seconds: float) -> Events | None:
         """Return the events that are available now or arrive within ``seconds``; None if no byte arrived.
 
-        Raises DumpEnded, and OSError if the connection is gone.
+        Raises DumpEnded, and OSError if the connection is lost.
         """
         if self._ended:
             raise self._ended
