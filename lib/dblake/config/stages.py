@@ -16,7 +16,7 @@ class ReconcileConfig(Section):
     """How reconcile turns landing into events."""
 
     max_bytes_per_trigger: str = Field(
-        "256m", pattern=SIZE, description="Landing bytes per micro-batch, about."
+        "256m", pattern=SIZE, description="Approximate landing bytes per micro-batch."
     )
     trigger_seconds: float = Field(
         1.0, ge=0, description="With --continuous: minimum seconds from the start of a micro-batch to the next one's."
@@ -37,7 +37,7 @@ class RunConfig(Section):
     """What `run` does besides reconcile and state, and how often."""
 
     check_seconds: float | None = Field(
-        3600.0, ge=0, description="Seconds after the newest check until `run` checks again what is new; null: never."
+        3600.0, ge=0, description="Seconds after the newest check until `run` checks new data; null: never."
     )
     maintain_seconds: float | None = Field(
         3600.0, ge=0, description="Seconds after the newest maintenance until `run` maintains all tables; null: never."
