@@ -9,7 +9,7 @@ from __future__ import annotations
 from dblake.core.errors import ConsumeError
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
-from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.schemas import SCHEMA_LOST, SchemaVersion, read_schemas
 
 
 class Schemas:
@@ -29,7 +29,7 @@ class Schemas:
         if found is None:
             raise ConsumeError(
                 f"table {table}: events refer to a schema that is not in the schemas table",
-                next_step="run reconcile from the start for this source",
+                next_step=SCHEMA_LOST,
             )
         return found
 
@@ -39,7 +39,7 @@ class Schemas:
         if not versions:
             raise ConsumeError(
                 f"table {table}: state has it, but not the schemas table",
-                next_step="run reconcile from the start for this source",
+                next_step=SCHEMA_LOST,
             )
         return versions[-1].schema
 

@@ -37,6 +37,10 @@ SCHEMAS = pa.schema(
 )
 
 
+#: The next step where events refer to a schema that ``read_schemas`` lacks.
+SCHEMA_LOST = "run reconcile --from BATCH with a batch of landing that has the schema: it writes schemas again"
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
     """A table's schema, the landing batch it came with, and the position from which it holds."""

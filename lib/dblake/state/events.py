@@ -1,4 +1,4 @@
-"""New events, read from their files with Arrow: which there are, and those of one table or of all.
+"""New events, read from their files with Arrow: those of one table or of all. What there is counts ``survey``.
 
 Files are skipped by their batch statistics in the Delta log, row groups by those in their footers. A reader holds one
 row group at a time. ``Selection`` names the wanted rows, ``Span`` where they may be; both can be sent to Spark's
@@ -21,7 +21,6 @@ from dblake.lake.files import file_path, filesystem
 from dblake.lake.tables import list_files, open_table
 from dblake.state.fold import NEEDED, POSITION
 
-_SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
 _REPEATED = ["table", "op", "schema_id", "origin"]
 _PAYLOAD = ("key", "after")
 _ENTRY_BYTES = 16
@@ -56,20 +55,20 @@ class Selection:
         batches = events["batch"].to_numpy()
         wanted = (batches > self.after) & (batches <= self.until)
         for table, after in self.behind.items():
-            wanted |= (batches > after) & (batches <= self.until) & _flags(pc.equal(events["table"], table))
+            wanted |= (batches > after) & (batches <= self.until) & flags(pc.equal(events["table"], table))
         if self.table is not None:
-            wanted &= _flags(pc.equal(events["table"], self.table))
+            wanted &= flags(pc.equal(events["table"], self.table))
         if self.since is not None:
             wanted &= ~is_older([events[name].to_numpy() for name in POSITION], position_parts(self.since))
         if self.schema_ids is not None and wanted.any():
-            fits = _flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
+            fits = flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
             # A row of an earlier key is another row, also if its key has all these columns: the end of a dump deletes
             # the keys of before.
             if self.key:
                 fits &= _key_sizes(events["key"]) == len(self.key)
             for name in self.key:
-                fits &= _flags(pc.is_valid(pc.map_lookup(events["key"], name, "first")))
-            wanted &= fits | _flags(pc.equal(events["op"], "t"))
+                fits &= flags(pc.is_valid(pc.map_lookup(events["key"], name, "first")))
+            wanted &= fits | flags(pc.equal(events["op"], "t"))
         return events if wanted.all() else events.filter(pa.array(wanted))
 
 
@@ -80,25 +79,6 @@ class Span:
     path: str
     groups: tuple[int, ...]
     bytes_per_row: float
-
-
-@dataclass
-class BatchEnd:
-    """One batch: its newest position, the newest of its log events, and if a transaction is open after that one."""
-
-    newest: Position
-    last_log: Position | None = None
-    open: bool = False
-
-
-@dataclass
-class Survey:
-    """What there is to fold. ``counts``, ``sizes`` and ``truncates`` are by batch and table."""
-
-    ends: dict[int, BatchEnd] = field(default_factory=dict)
-    counts: dict[tuple[int, str], int] = field(default_factory=dict)
-    sizes: dict[tuple[int, str], float] = field(default_factory=dict)
-    truncates: dict[tuple[int, str], Position] = field(default_factory=dict)
 
 
 class Events:
@@ -139,14 +119,16 @@ class Events:
         """Yield the wanted events of one span, one row group at a time."""
         return read_span(self._path, span, wanted, columns)
 
-    def survey(self, wanted: Selection) -> Survey:
-        """Count the wanted events by batch and table, without their payloads."""
-        found = Survey()
-        for span in self.spans(wanted):
-            for events in read_span(self._path, span, wanted, _SURVEYED):
-                if events.num_rows:
-                    _count(events, span.bytes_per_row, found)
-        return found
+    @property
+    def newest_batch(self) -> int | None:
+        """The newest batch by the files' statistics; None if a file has none."""
+        newest = [most for _, _, most in self._files]
+        return None if None in newest else max(newest, default=0)
+
+    def first_batch(self, after: int) -> int:
+        """Return a batch after ``after`` and not after the first one with events there, by the files' statistics."""
+        later = [max(least or 0, after + 1) for _, least, most in self._files if most is None or most > after]
+        return min(later, default=after + 1)
 
     def _groups(self, path: str) -> list[tuple[int, int | None, int | None, float]]:
         """For each row group its least and greatest batch, and the bytes of a row's images."""
@@ -194,32 +176,6 @@ def _group(facts: pq.RowGroupMetaData, number: int) -> tuple[int, int | None, in
     return number, low, high, size / max(facts.num_rows, 1)
 
 
-def _count(events: pa.Table, bytes_per_row: float, found: Survey) -> None:
-    """Add a row group's events to a survey."""
-    names = _encoded(events["table"])
-    tables, codes = names.dictionary.to_pylist(), names.indices.to_numpy()
-    batches = events["batch"].to_numpy()
-    at = [events[name].to_numpy() for name in POSITION]
-    kinds, counts = np.unique(batches * len(tables) + codes, return_counts=True)
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        pair = (kind // len(tables), tables[kind % len(tables)])
-        found.counts[pair] = found.counts.get(pair, 0) + count
-        found.sizes[pair] = found.sizes.get(pair, 0.0) + count * bytes_per_row
-    for row in np.flatnonzero(_flags(pc.equal(events["op"], "t"))):
-        pair, place = (int(batches[row]), tables[codes[row]]), Position(*(int(part[row]) for part in at))
-        found.truncates[pair] = max(place, found.truncates.get(pair, place))
-    order = np.lexsort((at[2], at[1], at[0], batches))
-    last = _flags(events["last_in_txn"])
-    logged = order[_flags(pc.equal(events["origin"], "log"))[order]]
-    for rows, is_log in ((order, False), (logged, True)):
-        for row in rows[np.append(np.diff(batches[rows]) != 0, True)] if len(rows) else ():
-            place = Position(*(int(part[row]) for part in at))
-            end = found.ends.setdefault(int(batches[row]), BatchEnd(place))
-            end.newest = max(end.newest, place)
-            if is_log and (end.last_log is None or end.last_log < place):
-                end.last_log, end.open = place, not last[row]
-
-
 def _key_sizes(keys: pa.ChunkedArray) -> np.ndarray:
     """Return how many columns each key has."""
     return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in keys.chunks] or [np.zeros(0, np.int32)])
@@ -227,7 +183,7 @@ def _key_sizes(keys: pa.ChunkedArray) -> np.ndarray:
 
 def split_tables(events: pa.Table) -> dict[str, pa.Table]:
     """Split events by ``table``; each table's keep their order."""
-    names = _encoded(events["table"])
+    names = encoded(events["table"])
     codes = names.indices.to_numpy()
     events = events.drop_columns(["table"])
     if len(names.dictionary) == 1:
@@ -243,16 +199,18 @@ def split_tables(events: pa.Table) -> dict[str, pa.Table]:
 
 def newest_truncate(events: pa.Table) -> Position | None:
     """Return the newest truncate among the events of one table."""
-    rows = np.flatnonzero(_flags(pc.equal(events["op"], "t")))
+    rows = np.flatnonzero(flags(pc.equal(events["op"], "t")))
     at = [events[name].to_numpy() for name in POSITION]
     return max((Position(*(int(part[row]) for part in at)) for row in rows), default=None)
 
 
-def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return names as one array of codes with their dictionary."""
     column = column.cast(pa.string()).combine_chunks().dictionary_encode()
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _flags(values: pa.ChunkedArray) -> np.ndarray:
-    flags: np.ndarray = pc.fill_null(values, False).to_numpy()
-    return flags.astype(bool, copy=False)
+def flags(values: pa.ChunkedArray) -> np.ndarray:
+    """Return a boolean column as a mask; NULL is false."""
+    mask: np.ndarray = pc.fill_null(values, False).to_numpy()
+    return mask.astype(bool, copy=False)

@@ -22,6 +22,7 @@ from dblake.state.events import Events, Selection
 from dblake.state.key_ranges import fold_ranges
 from dblake.state.runner import Runner
 from dblake.state.shape import shape_of, widened_to_fit
+from dblake.state.survey import survey
 from dblake.state.table import has_odd_names, replace, replace_odd_names
 from dblake.state.upsert import first_rows
 
@@ -70,12 +71,11 @@ def rebuild(
     wanted = Selection(0, until, table=shape.table, since=since, key=shape.primary_key,
                        schema_ids=frozenset(schema.schema_id for schema in versions))
     events = Events(paths.events)
-    survey = events.survey(wanted)
-    truncated_at = max(survey.truncates.values(), default=None)
+    found = survey(events, wanted)
+    truncated_at = max(found.truncates.values(), default=None)
 
     def rows() -> Iterator[pa.Table]:
-        size = sum(survey.sizes.values())
-        for part in fold_ranges(paths.events, events, wanted, shape, truncated_at, size, runner):
+        for part in fold_ranges(paths.events, events, wanted, shape, truncated_at, found.size, runner):
             yield first_rows(part, shape)
 
     if has_odd_names(shape):

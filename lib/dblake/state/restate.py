@@ -19,7 +19,7 @@ from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, newest_batch, record_batch
-from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.schemas import SCHEMA_LOST, SchemaVersion, read_schemas
 from dblake.lake.tables import open_table
 from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.conflicts import retry_on_conflict
@@ -108,7 +108,7 @@ def _since(
     if not whole:
         raise StateError(
             f"table {table}: its events refer to a schema that is not in the schemas table",
-            next_step="run reconcile from the start for this source",
+            next_step=SCHEMA_LOST,
         )
     if len(whole) == len(versions):
         return Position(1, 0, 0)

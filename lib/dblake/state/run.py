@@ -30,7 +30,7 @@ from dblake.lake.frontier import Frontier, append_frontier, read_frontier
 from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, TableVersion, newest_batch
-from dblake.lake.schemas import SchemaVersion, read_schemas
+from dblake.lake.schemas import SCHEMA_LOST, SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.session import Session, as_session
@@ -41,7 +41,7 @@ from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.restate import Restated, restate, settle
 from dblake.state.runner import Runner, choose_runner
 from dblake.state.shape import Shape, first_compatible_version, shape_of
-from dblake.state.steps import Step, plan_steps
+from dblake.state.steps import Step, plan_spans
 from dblake.state.table import has_odd_names, prepare_odd_names, progress
 
 if TYPE_CHECKING:
@@ -134,14 +134,15 @@ def _advance(
     events = Events(paths.events)
     until = _NEWEST if until_batch is None else until_batch
     closed = min(closed, until)
-    survey = events.survey(Selection(frontier.batch, until, behind))
-    plan, is_complete = plan_steps(survey, frontier.batch, batches_per_step)
-    schemas = read_schemas(paths) if plan else {}
-    with stage("state", "table", sum(len(step.counts) for step in plan)) as progress:
-        for step in plan:
+    last = until if events.newest_batch is None else min(until, events.newest_batch)
+    schemas = read_schemas(paths)
+    with stage("state", "batch", max(last - frontier.batch, 0)) as progress:
+        for step, is_end in plan_spans(events, frontier.batch, last, behind, batches_per_step):
+            known = step.without(passed := _without_effect(step, schemas))
+            behind = {table: batch for table, batch in behind.items() if table not in passed}
             # A dump may have ended after the last event.
-            ended = closed if is_complete and step is plan[-1] else 0
-            run = _StepRun(session, runner, paths, events, step, frontier, behind, schemas, ended, progress)
+            ended = closed if is_end else 0
+            run = _StepRun(session, runner, paths, events, known, frontier, behind, schemas, ended, progress)
             results = run.merge_tables()
             failpoint("state.merged")
             frontier = run.note(results)
@@ -150,6 +151,14 @@ def _advance(
             yield results
     # Last, so that a later result of the same table does not hide it.
     yield [TableResult(each.table, each.batch, 0, each.error) for each in restated if each.error]
+
+
+def _without_effect(step: Step, schemas: Mapping[str, Sequence[SchemaVersion]]) -> set[str]:
+    """Return the tables that have truncates only, and no schema yet: they came and went without a row."""
+    return {
+        table for table, counts in step.counts.items()
+        if not counts.changes and not any(version.batch <= step.batch for version in schemas.get(table, ()))
+    }
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ class _StepRun:
             self.progress.advance(0, note=wave[0] if len(wave) == 1 else f"{wave[0]} and {len(wave) - 1} more")
             for outcome in self._merge_wave(wave):
                 results.append(self._result(outcome))
-                self.progress.advance(1, self.step.counts.get(outcome.table, 0))
+                self.progress.advance(0, self.step.counts[outcome.table].events)
         return sorted(results, key=lambda result: result.table)
 
     def note(self, results: list[TableResult]) -> Frontier:
@@ -194,9 +203,10 @@ class _StepRun:
         versions = {t: v for t, v in self.before.versions.items() if t not in tried}
         versions |= {r.table: r.version for r in results if not r.error}
         behind = {t: b for t, b in self.behind.items() if t not in tried} | failed
-        position = max(self.step.position, self.before.position or self.step.position)
+        position = max(at for at in (self.step.position, self.before.position) if at is not None)
         frontier = Frontier(self.batch, position, versions, behind)
         append_frontier(self.paths, frontier)
+        self.progress.advance(self.batch - self.before.batch)
         logger.info("state reached batch %d, position %s: %d table(s), %d event(s)", self.batch, position, len(tried),
                     sum(r.events for r in results))
         return frontier
@@ -205,7 +215,7 @@ class _StepRun:
         """Merge tables whose events together fit in memory, or one table of which they do not."""
         slices, failed = self._slices(tables)
         yield from failed
-        if len(tables) == 1 and self.step.sizes[tables[0]] > self._slice_bytes:
+        if len(tables) == 1 and self.step.counts[tables[0]].size > self._slice_bytes:
             yield from map(self._merge_large, slices)
             return
         wanted = Selection(self.before.batch, self.batch, self.behind)
@@ -239,7 +249,7 @@ class _StepRun:
         if not versions:
             raise StateError(
                 f"table {table}: events refer to a schema that is not in the schemas table",
-                next_step="run reconcile from the start for this source",
+                next_step=SCHEMA_LOST,
             )
         done = self._done(table)
         return Slice(
@@ -259,7 +269,7 @@ class _StepRun:
 
         def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
             wanted = Selection(after, self.batch, table=part.table)
-            size = self.step.sizes[part.table]
+            size = self.step.counts[part.table].size
             return fold_ranges(self.paths.events, self.events, wanted, shape, truncated(after), size, self.runner)
 
         return merge_events(part, parts, truncated, self.runner.run_all)
@@ -268,12 +278,12 @@ class _StepRun:
         table = outcome.table
         try:
             outcome.raise_error()
-            return TableResult(table, self.batch, self.step.counts[table], version=outcome.version)
+            return TableResult(table, self.batch, self.step.counts[table].events, version=outcome.version)
         except IncompatibleSchemaChange as change:
             error: StateError = change
             version = self._rebuild(table)
             if version is not None:
-                return TableResult(table, self.batch, self.step.counts[table], version=version)
+                return TableResult(table, self.batch, self.step.counts[table].events, version=version)
         except StateError as other:
             error = other
         logger.error("%s", error)

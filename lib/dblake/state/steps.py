@@ -1,70 +1,96 @@
 """What there is to fold: events in bounded steps, cut between landing batches.
 
-A survey of the new events, which does not read their payloads, determines which tables each step touches, and how many
-bytes of events each has.
+A survey of the new events determines which tables each step touches, and how many bytes of events each has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from dblake.core.position import Position
-from dblake.state.events import Survey
+from dblake.state.events import Events, Selection
+from dblake.state.survey import StepCounts, Survey, survey
+
+_SPAN_STEPS = 4
+"""Batches of so many steps are surveyed at once."""
 
 
 @dataclass
 class Step:
-    """Events up to landing batch ``batch``, which reach ``position``.
+    """Events up to landing batch ``batch``, which reach ``position``, None if all are from before the frontier.
 
-    By table: ``counts`` of events, ``sizes`` of their images in bytes, ``truncates`` with their batches.
+    By table: ``counts`` of events, and ``truncates`` with their batches.
     """
 
     batch: int
-    position: Position
-    counts: dict[str, int] = field(default_factory=dict)
-    sizes: dict[str, float] = field(default_factory=dict)
+    position: Position | None
+    counts: dict[str, StepCounts] = field(default_factory=dict)
     truncates: dict[str, list[tuple[int, Position]]] = field(default_factory=dict)
+
+    def without(self, tables: Collection[str]) -> Step:
+        """Return the step without these tables."""
+        return replace(self, counts={table: count for table, count in self.counts.items() if table not in tables})
 
     def waves(self, most: int, large: int) -> Iterator[list[str]]:
         """Yield groups of tables with up to ``most`` bytes of events; a table above ``large`` is alone."""
         group: list[str] = []
         size = 0.0
         for table in sorted(self.counts):
-            if self.sizes[table] > large:
+            if self.counts[table].size > large:
                 yield [table]
                 continue
-            if group and size + self.sizes[table] > most:
+            if group and size + self.counts[table].size > most:
                 yield group
                 group, size = [], 0.0
             group.append(table)
-            size += self.sizes[table]
+            size += self.counts[table].size
         if group:
             yield group
 
 
-def plan_steps(survey: Survey, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
+def plan_spans(
+    events: Events, done: int, last: int, behind: Mapping[str, int], batches_per_step: int
+) -> Iterator[tuple[Step, bool]]:
+    """Yield the steps after batch ``done`` up to ``last``, and whether one takes the last event.
+
+    So many batches are surveyed at once that memory is bounded; more only while a transaction is open to their end.
+    """
+    span = _SPAN_STEPS * batches_per_step
+    while True:
+        # Without statistics a span would read all files, each time.
+        upto = last if events.newest_batch is None else min(events.first_batch(done) - 1 + span, last)
+        plan, is_complete = plan_steps(survey(events, Selection(done, upto, behind)), done, batches_per_step)
+        if upto < last and (not plan or plan[-1].batch <= done):
+            span *= 2
+            continue
+        for step in plan:
+            yield step, is_complete and upto == last and step is plan[-1]
+        if upto >= last:
+            return
+        done, behind, span = plan[-1].batch, {}, _SPAN_STEPS * batches_per_step
+
+
+def plan_steps(found: Survey, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
     """Return the steps after batch ``done``, and whether they take all events: an open transaction waits."""
-    if not survey.ends:
-        return [], True
-    ends = [{"batch": batch, "open": end.open} for batch, end in sorted(survey.ends.items())]
+    ends = [{"batch": batch, "open": end.open} for batch, end in sorted(found.ends.items())]
     # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.
     edges = cuts(ends, done, batches_per_step) or [done]
-    steps: dict[int, Step] = {}
-    for (batch, table), count in sorted(survey.counts.items()):
-        if batch > edges[-1]:
-            continue
-        edge = next(edge for edge in edges if batch <= edge)
-        newest = survey.ends[batch].newest
-        step = steps.setdefault(edge, Step(batch, newest))
-        step.batch, step.position = max(step.batch, batch), max(step.position, newest)
-        step.counts[table] = step.counts.get(table, 0) + count
-        step.sizes[table] = step.sizes.get(table, 0.0) + survey.sizes[batch, table]
-        if (batch, table) in survey.truncates:
-            step.truncates.setdefault(table, []).append((batch, survey.truncates[batch, table]))
-    plan = [steps[edge] for edge in edges if edge in steps]
-    return plan, bool(plan) and plan[-1].batch == max(survey.ends)
+    plan, batches = [], np.array(sorted(found.ends), np.int64)
+    for number, counts in enumerate(found.count_until(edges)):
+        first = done if number == 0 else edges[number - 1]
+        inside = batches[(batches > first) & (batches <= edges[number])].tolist()
+        if counts:
+            newest = max((found.ends[batch].newest for batch in inside), default=None)
+            plan.append(Step(max(inside, default=done), newest, counts))
+    for (batch, table), position in sorted(found.truncates.items()):
+        step = next((step for step in plan if batch <= step.batch), None)
+        if step is not None:
+            step.truncates.setdefault(table, []).append((batch, position))
+    return plan, not found.ends or (bool(plan) and plan[-1].batch == max(found.ends))
 
 
 def cuts(ends: Sequence[Mapping[str, Any]], done: int, batches_per_step: int) -> list[int]:

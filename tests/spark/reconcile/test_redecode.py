@@ -299,6 +299,20 @@ def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tm
         assert {row["v"] for row in query(spark, paths, f"SELECT v FROM {view}").collect()} == {"a", "b"}
 
 
+@pytest.mark.slow
+def test_redecode_restores_lost_schema(spark: SparkSession, tmp_path: Path) -> None:
+    """The next step of the error that state ends with: it helps."""
+    paths = Paths(str(tmp_path), "shop")
+    land(paths.landing, "shop", [put(1, 10, "1", "a"), put(2, 20, "2", "b")], TABLES)
+    reconcile_once(spark, paths)
+    spark.sql(f"DELETE FROM delta.`{paths.schemas}`")
+    (error,) = [result.error for result in run_state(spark, paths)]
+    assert error is not None and "reconcile --from BATCH" in error.next_step
+    redecode(spark, paths, 1)
+    assert [(result.table, result.error) for result in run_state(spark, paths)] == [("public.t", None)]
+    assert {row["v"] for row in query(spark, paths, "SELECT v FROM t").collect()} == {"a", "b"}
+
+
 @pytest.mark.parametrize(
     ("removed", "first", "message"),
     [
