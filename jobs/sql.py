@@ -19,8 +19,10 @@ from dblake.capture.table_life import LifeState, missing_rows, read_lives
 from dblake.config import Config
 from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
+from dblake.lake.schemas import read_schemas
 from dblake.read.points import parse_point
 from dblake.sql.completeness import WarningEngine
+from dblake.sql.lossy import count_lossy_rows
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.options import exclusive_flags
 from jobs.cli.sql_prompt import Prompt, run_file, run_statement
@@ -50,8 +52,10 @@ def sql(config: Config, statement: str | None, at: str | None, engine_name: str,
     if at is not None:
         # Before a session starts.
         parse_point(at)
+    paths = Paths(config.warehouse, config.source.name)
     engine = WarningEngine(
-        _open_engine(engine_name, Paths(config.warehouse, config.source.name), at), partial(_missing_rows, config)
+        _open_engine(engine_name, paths, at), partial(_missing_rows, config), partial(read_schemas, paths),
+        partial(count_lossy_rows, paths),
     )
     if statement is not None:
         run_statement(engine, statement, form)

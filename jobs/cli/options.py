@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ from dblake.core.errors import UsageError
 
 
 def exclusive_flags(
-    name: str, helps: Mapping[str, str], *, default: str | None = None
+    name: str, helps: dict[str, str], *, default: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a flag per key of ``helps``, of which the command receives the one given, or ``default``, as ``name``."""
 
@@ -31,7 +31,7 @@ def exclusive_flags(
             return function(**{name: default, **options})
 
         decorated: Callable[..., Any] = wrapper
-        for flag, text in reversed(helps.items()):
+        for flag, text in reversed(list(helps.items())):
             option = click.option(f"--{flag}", is_flag=True, expose_value=False, callback=choose, help=text)
             decorated = option(decorated)
         return decorated

@@ -1,13 +1,14 @@
-"""Warns of queries over tables of which rows are missing: tables that are suspended, incomplete or not dumped yet.
+"""Warns of queries over tables of which rows or values are missing.
 
-Place: around an engine of the command line. Each table is named once a session. A name is searched in the statement's
+Rows are missing of tables that are suspended, incomplete or not dumped yet, values where a type cannot hold the
+source's. Place: around an engine of the command line. Each table is named once a session. A name is searched in the statement's
 text, so a column of the same name may cause a needless note, and no use of a table by its name goes without one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dblake.core.names import split_qualified
 from dblake.sql.names import sql_name
@@ -15,12 +16,19 @@ from dblake.sql.result import Engine, Result
 
 
 class WarningEngine:
-    """An engine whose warnings name incomplete tables; ``missing`` returns why rows of each are missing, by table."""
+    """An engine whose warnings name incomplete tables; ``missing`` returns why rows of each are missing, by table.
 
-    def __init__(self, engine: Engine, missing: Callable[[], Mapping[str, str]]) -> None:
-        self._engine, self._missing = engine, missing
+    ``tables`` returns all tables, ``count_lossy`` in how many rows of one each column's value is NULL for its type.
+    """
+
+    def __init__(
+        self, engine: Engine, missing: Callable[[], Mapping[str, str]], tables: Callable[[], Iterable[str]],
+        count_lossy: Callable[[str], Mapping[str, int]],
+    ) -> None:
+        self._engine, self._missing, self._tables, self._count_lossy = engine, missing, tables, count_lossy
         self._known: Mapping[str, str] | None = None
         self._named: set[str] = set()
+        self._counted: set[str] = set()
         self._statement = ""
 
     def query(self, statement: str) -> Result:
@@ -34,7 +42,20 @@ class WarningEngine:
             self._known = self._missing()
         found = [table for table in self._known if table not in self._named and _uses(self._statement, table)]
         self._named.update(found)
-        return [*self._engine.warnings(), *(f"table {table} lacks rows: {self._known[table]}" for table in found)]
+        return [*self._engine.warnings(), *(f"table {table} lacks rows: {self._known[table]}" for table in found),
+                *self._describe_lossy()]
+
+    def _describe_lossy(self) -> Iterator[str]:
+        for table in self._tables():
+            if table in self._counted or not _uses(self._statement, table):
+                continue
+            self._counted.add(table)
+            lossy = self._count_lossy(table)
+            if lossy:
+                columns = ", ".join(f"{name} in {count:,} row{'' if count == 1 else 's'}"
+                                    for name, count in lossy.items())
+                yield f"table {table} shows NULL for values that their types cannot hold: {columns}; " \
+                      "dblake.events has them as text"
 
     def interrupt(self) -> None:
         """Stop the running query."""

@@ -92,6 +92,25 @@ def test_query_over_incomplete_table_has_one_note(conf: Path) -> None:
     save_life(store, TableLife("public.orders", LifeState.FOLLOWED, "", ""))
 
 
+def test_query_over_lossy_values_has_one_note(tmp_path: Path) -> None:
+    lake = PlainLake(tmp_path / "warehouse")
+    dates = table_schema("public.dates", "id integer key", "day date", "x numeric", "plain integer")
+    lake.schema(dates)
+    days = ["infinity", "0044-03-15 BC", "2024-02-29", None]
+    lake.land(1, {dates: [
+        (n, "c", str(n), {"id": str(n), "day": day, "x": "NaN" if n == 1 else "1.5", "plain": "1"})
+        for n, day in enumerate(days, 1)
+    ]})
+    lake.fold(1)
+    (tmp_path / "conf.yaml").write_text(CONF)
+    done = submit(tmp_path / "conf.yaml", "--csv", stdin="SELECT count(day) AS n FROM dates; SELECT 1 FROM dates_live;")
+    assert done.stdout.startswith("n\n1\n")
+    assert done.stderr == (
+        "note: table public.dates shows NULL for values that their types cannot hold: day in 2 rows, x in 1 row; "
+        "dblake.events has them as text\n"
+    )
+
+
 def test_file_with_failed_statement_ends_with_its_code(conf: Path) -> None:
     """The statements after it are run, as psql does."""
     statements = "-- first\nSELECT 1 AS a; SELECT nope\nFROM orders;\nSELECT ';' AS b;\nSELECT 3 AS c"

@@ -1,0 +1,29 @@
+"""Count the values that a state table cannot hold, and shows as NULL: ``infinity``, dates before Christ, NaN.
+
+Place: beside the engines, for the notes of ``completeness``. It reads one column of state, ``_lossy``.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+from dblake.core.names import split_qualified
+from dblake.lake.layout import Paths
+from dblake.lake.tables import find_table
+from dblake.sql.scan import TableFiles, state_rows
+
+
+def count_lossy_rows(paths: Paths, table: str) -> dict[str, int]:
+    """Return in how many rows of state each column has a value that its type cannot hold; such columns alone."""
+    path = paths.state(*split_qualified(table))
+    found = find_table(path)
+    if found is None:
+        return {}
+    connection = duckdb.connect()
+    columns = {"_lossy": "ARRAY<STRING>", "_deleted": "BOOLEAN"}
+    rows = state_rows(connection, TableFiles.read_state(path, found.version()), columns, "state")
+    counted = connection.execute(
+        f"SELECT name, count(*) FROM (SELECT unnest(_lossy) AS name FROM {rows} WHERE NOT _deleted) "
+        "GROUP BY name ORDER BY name"
+    ).fetchall()
+    return dict(counted)
