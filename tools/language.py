@@ -1,7 +1,8 @@
 """Check the language of the repository: ``python -m tools.language`` lists every use of a rejected word.
 
 The check covers identifiers, comments, docstrings and messages of all code, and all prose files. The glossary has the
-standard terms. An exception in ``ALLOWED`` names its file, its text and its reason.
+standard terms. An exception in ``ALLOWED`` names its file, its text and its reason. ``docstrings`` adds rules for the
+sentences and names of lib, jobs and pipelines.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.docstrings import FOLDERS, RULES, find_unclear, read_backlog
 
 HOME = Path(__file__).parents[1]
 _PROSE = (".md", ".yaml", ".toml", ".sh", ".conf", ".properties")
@@ -71,7 +74,7 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rejected word, with its position and the text around it."""
+    """A rejected word or a broken rule, with its position and the text around it."""
 
     file: str
     line: int
@@ -130,10 +133,16 @@ def check_tree() -> list[Finding]:
         cwd=HOME, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.split("\n")
     files = [name for name in listed if name.endswith((".py", *_PROSE)) and (HOME / name).is_file()]
-    return [finding for name in files for finding in find_rejected(name, (HOME / name).read_text(encoding="utf-8"))]
+    texts = {name: (HOME / name).read_text(encoding="utf-8") for name in files}
+    backlog = read_backlog()
+    return [finding for name, text in texts.items() for finding in find_rejected(name, text)] + [
+        Finding(name, line, RULES[rule], content) for name, text in texts.items()
+        if name.startswith(FOLDERS) and name.endswith(".py")
+        for rule, line, content in find_unclear(text) if name not in backlog[rule]
+    ]
 
 
 if __name__ == "__main__":
     problems = check_tree()
-    print(*problems, f"{len(problems)} words to replace", sep="\n")
+    print(*problems, f"{len(problems)} findings", sep="\n")
     sys.exit(bool(problems))

@@ -1,9 +1,10 @@
-"""The language check: which words it rejects, and that the repository is free of them."""
+"""The language check: which words, sentences and names it rejects, and that the repository is free of them."""
 
 from __future__ import annotations
 
 import pytest
 
+from tools.docstrings import find_unclear
 from tools.language import check_tree, find_rejected
 
 
@@ -30,5 +31,26 @@ def test_language_check_finds_rejected_words(file: str, text: str, words: list[s
     assert [finding.word for finding in find_rejected(file, text)] == words
 
 
-def test_language_of_repository_has_no_rejected_word() -> None:
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (f'"""{"word " * 29}word."""\n', []),
+        (f'"""{"word " * 30}word."""\n', ["sentence"]),
+        (f'"""{"word " * 20}\nword: {"word " * 10}."""\n', ["sentence"]),
+        (f'"""{"word " * 20}word. {"word " * 20}word."""\n', []),
+        (f'"""{"word " * 20}word:\n\n- {"word " * 20}\n- {"word " * 20}\n"""\n', []),
+        (f'"""A table has no sentences.\n\n===\n{"word " * 40}\n===\n"""\n', []),
+        ('"""Return the rows of a table, and those\nof its ledger."""\n', ["headless"]),
+        ('"""Return the rows, some of which are deleted."""\n', ["headless"]),
+        ('class Closer:\n    def close(self):\n        """Close it."""\n', ["phrase"]),
+        ("for found in rows:\n    print(found)\n", ["name"]),
+        ("def read(wanted, *, given=None): pass\n", ["name", "name"]),
+        ("changed_tables = known(rows.found)\n", []),
+    ],
+)
+def test_docstring_check_finds_broken_rules(text: str, rules: list[str]) -> None:
+    assert [rule for rule, _, _ in find_unclear(text)] == rules
+
+
+def test_language_of_repository_has_no_finding() -> None:
     assert list(map(str, check_tree())) == []
