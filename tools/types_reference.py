@@ -58,8 +58,9 @@ columns are ordinary columns.
 
 If a type cannot hold a value, state holds NULL and names the column in the row's `_lossy`; the event keeps the exact
 text. The same applies to bytes that are not valid UTF-8: the event holds them as `\\x` and hexadecimal digits. Numbers
-are never rounded: a number with too many digits counts as one the type cannot hold. Floating-point types hold NaN and
-the infinities. `sql` prints a note, once for each table that a session reads, with the columns and the number of rows. Times with a zone are instants, shown in UTC.
+are never rounded: a number with too many digits counts as one the type cannot hold. `sql` prints a note, once for each
+table that a session reads, with the columns and the number of rows. Floating-point types hold NaN and the infinities.
+Times with a zone are instants, shown in UTC.
 
 If a value was never sent, state holds NULL and names the column in the row's `_missing`
 ([runbook](runbook.md#values-in-_missing)).

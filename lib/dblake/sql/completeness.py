@@ -1,8 +1,9 @@
-"""Warns of queries over tables of which rows or values are missing.
+"""Warn of queries over tables that lack rows or values.
 
-Rows are missing of tables that are suspended, incomplete or not dumped yet, values where a type cannot hold the
-source's. Place: around an engine of the command line. Each table is named once a session. A name is searched in the statement's
-text, so a column of the same name may cause a needless note, and no use of a table by its name goes without one.
+Tables that are suspended, incomplete or not dumped yet lack rows. Values are missing where a type cannot hold the
+source's value. Place: around an engine of the command line. Each table is named once a session. A name is searched in
+the statement's text, so a column of the same name may cause a needless note. No use of a table by its name goes
+without a note.
 """
 
 from __future__ import annotations
