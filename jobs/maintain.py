@@ -10,6 +10,7 @@ if __name__ == "__main__":
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 import click
 from rich.console import Console
@@ -23,6 +24,7 @@ from dblake.maintenance.run import maintain as run_maintenance
 from dblake.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
+from pipelines.dump import first_batch_of_imports
 
 
 @click.command("maintain")
@@ -35,6 +37,7 @@ def maintain(config: Config, as_json: bool) -> None:
         results = run_maintenance(
             session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
             config.maintain, parallel=config.state.parallel,
+            first_needed=partial(first_batch_of_imports, config),
         )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))

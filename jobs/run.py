@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
 import json
 from dataclasses import asdict
+from functools import partial
 
 import click
 
@@ -24,6 +25,7 @@ from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 from jobs.maintain import print_maintained
 from jobs.state import print_tables
+from pipelines.dump import first_batch_of_imports
 
 
 @click.command("run")
@@ -51,7 +53,7 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
     paths = Paths(config.warehouse, config.source.name)
     session = session_of("dblake run", config.warehouse, is_short=lambda: mode == "once" and holds_little(paths))
-    cycle = Cycle(config, session)
+    cycle = Cycle(config, session, partial(first_batch_of_imports, config))
     with show_progress():
         if mode == "continuous":
             with stop_requested() as stop:

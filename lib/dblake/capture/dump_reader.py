@@ -197,10 +197,12 @@ def _require_same_schema(chunk: OpenChunk) -> None:
 def _open_chunk(part: RangeReader, number: int) -> OpenChunk:
     request = part.task.request
     imported = None if part.closes else request.imported
+    # The last chunk deletes what the chunks before it did not return: it needs the same log as they.
+    first_batch = request.imported.first_batch if request.imported else None
     return OpenChunk(
         request.id, request.table, number, part.closes, request.keys if request.removes else None,
         verify=request.verify, sampled=part.task.is_sampled, max_removed=request.max_removed,
-        imported=imported, first_batch=imported.first_batch if imported else None,
+        imported=imported, first_batch=first_batch,
     )
 
 

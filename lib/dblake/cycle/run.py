@@ -24,7 +24,7 @@ from dblake.cycle.due import is_check_due, is_maintenance_due
 from dblake.lake.layout import Paths
 from dblake.lake.log import TableVersion
 from dblake.lake.tables import has_table
-from dblake.maintenance.run import MaintenanceResult, maintain
+from dblake.maintenance.run import FirstNeeded, MaintenanceResult, maintain
 from dblake.reconcile.pending import reconciled_batch
 from dblake.spark.session import Session, is_running
 from dblake.state.pending import folded_batch
@@ -57,10 +57,13 @@ class CycleResult:
 
 
 class Cycle:
-    """The steps of one source, with the configuration's settings; ``session`` is called when a step needs Spark."""
+    """The steps of one source, with the configuration's settings; ``session`` is called when a step needs Spark.
 
-    def __init__(self, config: Config, session: Session) -> None:
-        self._config, self.session = config, session
+    ``first_needed`` is that of ``maintain``.
+    """
+
+    def __init__(self, config: Config, session: Session, first_needed: FirstNeeded = lambda: None) -> None:
+        self._config, self.session, self._first_needed = config, session, first_needed
         self._paths = Paths(config.warehouse, config.source.name)
 
     def run_once(self, result: CycleResult) -> None:
@@ -124,7 +127,8 @@ class Cycle:
         """Maintain all tables, if that is due."""
         if is_maintenance_due(self._paths, self._config.run.maintain_seconds):
             result.maintained = maintain(
-                self.session, self._paths, self._config.maintain, parallel=self._config.state.parallel
+                self.session, self._paths, self._config.maintain, parallel=self._config.state.parallel,
+                first_needed=self._first_needed,
             )
             result.steps.append("maintain")
 

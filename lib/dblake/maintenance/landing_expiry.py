@@ -17,13 +17,15 @@ from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.windows import lows_without_high, parse_endings
 
 
-def last_expired_batch(paths: Paths, reconciled: int, landed_before: datetime) -> int:
+def last_expired_batch(paths: Paths, reconciled: int, landed_before: datetime, needed: int | None = None) -> int:
     """Return the newest batch that landed before a time, was reconciled and serves no open window; 0 if none.
 
-    Never the newest batch: the next batch number continues it, and its lease epoch identifies orphans.
+    All from batch ``needed`` on stay. Never the newest batch: the next batch number continues it, and its lease epoch
+    identifies orphans.
     """
     young = _first_batch(paths, f"{BATCH} <= {reconciled} AND {LANDED_AT} >= {instant(landed_before)}")
-    return min(young or reconciled + 1, reconciled, _first_open_batch(paths, reconciled)) - 1
+    kept = [young or reconciled + 1, reconciled, *([] if needed is None else [needed])]
+    return min(*kept, _first_open_batch(paths, reconciled)) - 1
 
 
 def _first_open_batch(paths: Paths, reconciled: int) -> int:

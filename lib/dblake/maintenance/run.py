@@ -50,6 +50,8 @@ _HISTORY_COMMITS = 1000
 _LOG_RETENTION_HOURS = 24.0
 """Minimum age of a log entry that is removed; readers of a table begin at its newest version."""
 
+FirstNeeded = Callable[[], int | None]
+
 logger = logging.getLogger(__name__)
 
 
@@ -70,13 +72,15 @@ class MaintenanceResult:
 
 
 def maintain(
-    spark: SparkSession | Session, paths: Paths, settings: MaintainConfig, *, parallel: int = 4
+    spark: SparkSession | Session, paths: Paths, settings: MaintainConfig, *, parallel: int = 4,
+    first_needed: FirstNeeded = lambda: None,
 ) -> list[MaintenanceResult]:
     """Maintain all existing tables of a source, ``parallel`` at a time; return one result per table.
 
+    ``first_needed`` returns the oldest landing batch that something outside the lake needs, None without one.
     Records the time, which ``last_maintained`` returns.
     """
-    run = Maintenance(spark, paths, settings)
+    run = Maintenance(spark, paths, settings, first_needed)
     tasks = run.tasks()
     with stage("maintain", "table", len(tasks)) as progress, ThreadPoolExecutor(
         parallel, thread_name_prefix="maintain"
@@ -105,11 +109,14 @@ def _last_run(paths: Paths, application: str) -> datetime | None:
 class Maintenance:
     """One run. Its bounds are read once, at the start: readers only advance from there."""
 
-    def __init__(self, spark: SparkSession | Session, paths: Paths, settings: MaintainConfig) -> None:
+    def __init__(
+        self, spark: SparkSession | Session, paths: Paths, settings: MaintainConfig,
+        first_needed: FirstNeeded = lambda: None,
+    ) -> None:
         self._session, self._lock = as_session(spark), threading.Lock()
         self._started: SparkSession | None = None
         self._now = datetime.now(UTC)
-        self._paths, self._settings = paths, settings
+        self._paths, self._settings, self._first_needed = paths, settings, first_needed
         self._reconciled = min(
             newest_batch(path, Application.reconcile(paths.source))
             for path in (paths.schemas, paths.events, paths.windows)
@@ -201,7 +208,9 @@ class Maintenance:
         # The newest batch is kept: the next batch number continues it, and its lease epoch identifies orphans.
         if not _has_rows(path, f"{BATCH} < {self._reconciled} AND {LANDED_AT} < {instant(cutoff)}"):
             return 0
-        last = last_expired_batch(self._paths, self._reconciled, cutoff)
+        # Asked before landing is read: an import that ends in between has left the windows that need these batches.
+        needed = self._first_needed()
+        last = last_expired_batch(self._paths, self._reconciled, cutoff, needed)
         return delete(self.spark, path, f"{BATCH} <= {last}") if last else 0
 
     def _expire_events(self, path: str) -> int:

@@ -57,6 +57,11 @@ class LandingFiles:
         """The newest batch that landed; 0 before the first."""
         return self._table.reached(self._application)
 
+    @property
+    def oldest_batch(self) -> int:
+        """The oldest batch that is still there, or an earlier one where statistics are missing; 1 without files."""
+        return self._listing().oldest_batch
+
     def files(self, first: int, last: int) -> list[LandingFile]:
         """Return the files that may hold batches from ``first`` to ``last``, oldest first."""
         listing = self._listing()
@@ -116,6 +121,7 @@ class _Listing:
         lowest, highest = self._bounds[INCARNATION]
         self.mixed: Mask = lowest != highest
         self._files = actions.select(["path", "size_bytes"])
+        self.oldest_batch = int(self._bounds[BATCH][0].min(initial=_MOST)) if self.count else 1
         self._order = np.argsort(self._bounds[BATCH][1], kind="stable")
 
     def may_hold(self, column: str, first: int, last: int) -> Mask:

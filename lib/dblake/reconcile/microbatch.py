@@ -76,7 +76,8 @@ class MicroBatch:
     @cached_property
     def closing(self) -> list[Ending]:
         """The windows that close here (steps 2 and 4). Raises WindowInvariantViolated for one that is invalid."""
-        return [ending for ending in parse_endings(self._new.summary.watermarks) if ending.window]
+        endings = parse_endings(self._new.summary.watermarks, self._new.landing.oldest_batch)
+        return [ending for ending in endings if ending.window]
 
     @property
     def parts(self) -> list[Part]:

@@ -39,7 +39,7 @@ from dblake.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.reconcile.runner import Runner
 from dblake.reconcile.spark_keys import choose_join
 from dblake.reconcile.task import ChunkCounts
-from dblake.reconcile.windows import Ending, WatermarkRow, lows_without_high, parse_endings
+from dblake.reconcile.windows import LOG_EXPIRED, Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.spark.append_table import AppendTable
 from dblake.spark.session import Session
 
@@ -202,7 +202,9 @@ class Reconciler:
     def _append_ledger(
         self, summary: Survey, written: Written, withheld: Mapping[str, str], done: int, last: int
     ) -> None:
-        ended = parse_endings(summary.watermarks)
+        ended = parse_endings(summary.watermarks, self.landing.oldest_batch)
+        for table in sorted({ending.row.table for ending in ended if ending.end.reason == LOG_EXPIRED}):
+            logger.error("table %s: chunks are discarded: %s. Next: dump start --table '%s'", table, LOG_EXPIRED, table)
         orphans = self._orphans(summary, ended, done)
         gaps = gap_rows(self._epoch_and_incarnation(done)[1], summary)
         if summary.epochs:

@@ -11,14 +11,17 @@ column, which decoding passes on; numbers are unique even if two chunks have the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dblake.core.errors import WindowInvariantViolated
 from dblake.core.position import Position
 from dblake.core.window import ChunkWindow
 from dblake.landing.columns import HIGH, LOW
-from dblake.landing.control import CLOSED, ChunkEnd
+from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd
+
+LOG_EXPIRED = "landing no longer holds the log of its window from the beginning"
+"""Why reconcile discards a window that capture closed: newer rows than the chunk's may be missing."""
 
 ChunkName = tuple[str, str, int]
 """Chunk id, table and lease epoch: what binds chunk rows and watermarks to one window."""
@@ -55,11 +58,12 @@ class Ending:
     window: ChunkWindow | None
 
 
-def parse_endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
+def parse_endings(rows: Iterable[WatermarkRow], oldest: int = 1) -> list[Ending]:
     """Parse the ``high`` rows among these; ignore other rows.
 
-    Raises WindowInvariantViolated for a second high watermark of a chunk, a first batch after the high watermark's, and
-    a high watermark that precedes the low one.
+    Discards the windows that begin before ``oldest``, landing's oldest batch: their log is not there. Raises
+    WindowInvariantViolated for a second high watermark of a chunk, a first batch after the high watermark's, and a high
+    watermark that precedes the low one.
     """
     by_chunk: dict[ChunkName, Ending] = {}
     for row in (r for r in rows if r.kind == HIGH):
@@ -76,6 +80,8 @@ def parse_endings(rows: Iterable[WatermarkRow]) -> list[Ending]:
                 window = end.window(chunk_id=row.chunk_id, table=row.table, lease_epoch=row.lease_epoch, high=high)
             except ValueError as error:
                 raise _invariant_error(row, f"is invalid: high watermark precedes low watermark: {error}") from None
+            if end.first_batch < oldest:
+                end, window = replace(end, status=DISCARDED, reason=LOG_EXPIRED), None
         by_chunk[row.chunk] = Ending(row, end, window)
     return list(by_chunk.values())
 

@@ -12,7 +12,8 @@ from typing import Any
 from dblake.capture.stale_tables import StaleTable
 from dblake.capture.table_life import KEYLESS, LifeState, TableLife, suspension_next_step
 from dblake.lake.layout import Paths
-from dblake.lake.query import query_rows
+from dblake.lake.query import query_rows, quoted
+from dblake.reconcile.windows import LOG_EXPIRED
 from dblake.status.problem import problem
 
 
@@ -45,6 +46,21 @@ def removal_problems(paths: Paths) -> list[dict[str, Any]]:
                 "rebuild the table's indexes at the source and dump it; if the rows are gone there, "
                 f"dump start --table '{row['table']}' --remove")
         for row in rows if row["reason"]
+    ]
+
+
+def expired_window_problems(paths: Paths) -> list[dict[str, Any]]:
+    """Return a problem for each table whose dumped rows were discarded for lack of log, until a whole dump is done."""
+    rows = query_rows(
+        paths.windows,
+        f"SELECT \"table\" FROM t WHERE \"table\" IS NOT NULL GROUP BY \"table\" "
+        f"HAVING max(batch) FILTER (WHERE reason = {quoted(LOG_EXPIRED)}) > "
+        "coalesce(max(batch) FILTER (WHERE began IS NOT NULL AND status = 'closed'), 0) ORDER BY \"table\"",
+    )
+    return [
+        problem("rows_discarded", row["table"], f"rows of a dump were discarded: {LOG_EXPIRED}",
+                f"dump start --table '{row['table']}'")
+        for row in rows
     ]
 
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dblake.cycle.run import Cycle, CycleResult
 from dblake.lake.layout import Paths
 from dblake.lake.tables import find_table, has_table
 from dblake.spark.session import session_of
+from pipelines.dump import first_batch_of_imports
 from pipelines.status import read_status
 from tests.support.operations.databases import SCHEMA, CapturedDatabase
 from tests.support.rig import HOME, Job, kill
@@ -159,7 +161,8 @@ class LiveSystem:
         """
         if not has_table(self.paths.landing):
             return "nothing has landed"
-        cycle = Cycle(self.config, session_of("operations", self.paths.warehouse, is_short=lambda: True))
+        session = session_of("operations", self.paths.warehouse, is_short=lambda: True)
+        cycle = Cycle(self.config, session, partial(first_batch_of_imports, self.config))
         try:
             cycle.reconcile(CycleResult())
             cycle.fold(CycleResult())
