@@ -2,7 +2,8 @@
 
 With ``--checks`` it runs ``check`` repeatedly beside all running jobs instead; no run may report a problem. With
 ``--operations`` an operator does random things to the live system instead: after each, every table equals the source or
-is named by ``status``.
+is named by ``status``. With ``--outputs`` several processes of each output start at once and are killed; the target
+equals the events in the end.
 
 ``./spark-submit.sh stress`` runs it on its own servers, in a temporary folder. It exits with 70 if a change is missing,
 duplicated or out of order, or if state differs from the source; figures are printed for correct runs only. A round of
@@ -32,6 +33,7 @@ from tests.support.clean import run_checks_under_load
 from tests.support.mysql import MysqlServer
 from tests.support.operations.rounds import run_rounds, tally
 from tests.support.rig import PACE, rig_at
+from tests.support.second_subscribers import stress_outputs
 from tests.support.stress import Figures, Stress
 
 Kind = Literal["postgres", "mariadb", "mysql"]
@@ -76,6 +78,12 @@ def operate_on(kind: Kind, rounds: int, seed: int, only: tuple[str, ...]) -> tup
         click.echo(f"{kind}: rounds have failed. Next: repeat them with --seed {seed}; their files are in {folder}",
                    err=True)
     return {"rounds": len(done), "seconds": round(sum(one.seconds for one in done)), **tally(done)}, folder is None
+
+
+def outputs_on(rounds: int, seed: int) -> dict[str, dict[str, int]]:
+    """Start several processes of each output at once, and kill them; return how many were rejected and killed."""
+    with tempfile.TemporaryDirectory(prefix="dblake-stress-") as name:
+        return {kind: dict(counts) for kind, counts in stress_outputs(Path(name), rounds, seed).items()}
 
 
 def print_operations(counts: dict[str, dict[str, Any]]) -> None:
@@ -125,14 +133,16 @@ def _cells(figures: Figures) -> dict[str, str]:
               help="Instead run check N times beside writes, dumps, killed captures, reconcile and state.")
 @click.option("--operations", is_flag=True,
               help="Instead change the live system at random: schemas, keys, locks, grants, servers, processes.")
+@click.option("--outputs", is_flag=True,
+              help="Instead start several processes of each output at once and kill them, while rows change.")
 @click.option("--rounds", type=click.IntRange(min=1), default=60, show_default=True,
-              help="With --operations: how many operations on each database.")
+              help="How many operations on each database, with --operations, or rounds of each output, with --outputs.")
 @click.option("--only", multiple=True, metavar="OPERATION", help="With --operations: choose from these operations.")
 @click.option("--seed", type=int, help="Repeat the writes of the run that printed this seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def stress(
-    seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, operations: bool, rounds: int,
-    only: tuple[str, ...], seed: int | None, as_json: bool,
+    seconds: float, kill_every: float, kinds: tuple[Kind, ...], checks: int | None, operations: bool, outputs: bool,
+    rounds: int, only: tuple[str, ...], seed: int | None, as_json: bool,
 ) -> int:
     """Kill capture, reconcile and state repeatedly while clients write; then verify every change."""
     console = Console(stderr=True)
@@ -140,6 +150,14 @@ def stress(
     seed = time.time_ns() % 100_000 if seed is None else seed
     results: dict[str, Figures] = {}
     checked: dict[str, Any] = {}
+    if outputs:
+        try:
+            counts = outputs_on(rounds, seed)
+        except AssertionError as failure:
+            click.echo(f"outputs: {failure}", err=True)
+            return int(ExitCode.BUG)
+        click.echo(json.dumps({"seed": seed, "machine": facts, **counts}, indent=2))
+        return int(ExitCode.DONE)
     if operations:
         return _operate(kinds, rounds, seed, only, facts, as_json=as_json)
     for kind in dict.fromkeys(kinds):

@@ -38,7 +38,7 @@ class KilledSubscriber:
 
     def run_and_kill(self, most_seconds: float) -> None:
         """Run it for a random time after its start-up."""
-        process = self._start()
+        process = self.start()
         try:
             process.wait(0.5 + self._random.random() * most_seconds)
         except subprocess.TimeoutExpired:
@@ -48,16 +48,17 @@ class KilledSubscriber:
 
     def kill_at(self, failpoint: str) -> None:
         """Run it until a failpoint, ``name:count``, kills it. Raises AssertionError if none does."""
-        code, errors = _wait(self._start("--until-caught-up", failpoint=failpoint))
+        code, errors = _wait(self.start("--until-caught-up", failpoint=failpoint))
         assert code == -signal.SIGKILL, f"{failpoint}: {errors}"
         self.kills += 1
 
     def run(self) -> None:
         """Run it until it is caught up."""
-        code, errors = _wait(self._start("--until-caught-up"))
+        code, errors = _wait(self.start("--until-caught-up"))
         assert code == 0, errors
 
-    def _start(self, *options: str, failpoint: str = "") -> subprocess.Popen[str]:
+    def start(self, *options: str, failpoint: str = "") -> subprocess.Popen[str]:
+        """Start it; the caller waits for its end."""
         command: Sequence[str] = (sys.executable, str(HOME / "jobs/subscribe.py"), "--conf", str(self._conf))
         return subprocess.Popen(
             [*command, "--output", self._name, *options],

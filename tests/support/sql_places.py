@@ -36,6 +36,11 @@ class Place:
 @pytest.fixture
 def on_postgres(database: Database) -> Place:
     """Return a database of the session's PostgreSQL."""
+    return postgres_place(database)
+
+
+def postgres_place(database: Database) -> Place:
+    """Return a database as a target."""
     url = f"postgresql://{database.server.user}@127.0.0.1:{database.server.port}/{database.name}"
     return Place(url, database.server.password, database.run, database.rows, "postgres")
 

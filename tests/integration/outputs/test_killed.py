@@ -22,6 +22,7 @@ from tests.support.effort import EFFORT
 from tests.support.kafka import KafkaServer
 from tests.support.killed_subscriber import MAX_EVENTS, KilledSubscriber
 from tests.support.schemas import table_schema
+from tests.support.second_subscribers import PASSWORD, Kind, contend
 from tests.support.sql_delivery import SCHEMA
 from tests.support.sql_places import Place
 from tests.support.web_service import Service, serve_requests
@@ -201,3 +202,14 @@ def test_killed_sql_target_ends_equal_to_source(
         rows = sorted(reshaped.backend.rows(table), key=lambda row: int(row["id"] or 0))
         expected = [tuple(int(v) if n in ("id", "amount") and v else v for n, v in row.items()) for row in rows]
         assert place.table(", ".join(rows[0]), table.replace(".", "_")) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "sql"])
+def test_second_processes_of_output_change_nothing(
+    service: Service, on_postgres: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Three processes of the output start at once, and all are killed, again and again, while rows change."""
+    monkeypatch.setenv(PASSWORD, on_postgres.password)
+    counts = contend(kind, tmp_path, service, on_postgres, rounds=EFFORT, seed=1)
+    assert counts["rejected"] >= EFFORT, counts
