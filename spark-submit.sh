@@ -14,6 +14,7 @@
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
+#   ./spark-submit.sh trial NAME [options] try an application under capture: migrations, tpcc; see --help
 #   ./spark-submit.sh --version            print dblake's version; every job has this option, too
 #   ./spark-submit.sh benchmark [options]  measure dblake beside peers on a temporary database; see --help
 # shellcheck disable=SC2329  # `locked` calls functions by name
@@ -28,6 +29,9 @@ python=$venv/bin/python
 
 # Airflow pins its own versions of shared packages.
 airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
+
+# So does the application whose migrations a trial runs.
+migrations_venv=${DBLAKE_MIGRATIONS_VENV:-$home/.venv-migrations}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
 light=" capture changes dump preflight report sql status subscribe verify "
@@ -309,11 +313,33 @@ run_airflow() {
     exec "$python" -m trials.airflow.trial "$@"
 }
 
+# Install the application of the trial `migrations` into an environment of its own.
+need_migrations() {
+    local venv=$migrations_venv python=$migrations_venv/bin/python
+    need_packages requirements-migrations.lock
+}
+
+# The trials use the tests' database servers.
+run_trial() {
+    local name=${1:-}
+    case $name in
+    migrations | tpcc) shift ;;
+    *) fail 64 "trial needs a name. Next: use migrations or tpcc" ;;
+    esac
+    need_packages requirements-dev.lock
+    if [[ " $* " != *" --help "* ]]; then
+        need_spark
+        [[ $name != migrations ]] || need_migrations
+    fi
+    export DBLAKE_MIGRATIONS_VENV=$migrations_venv
+    exec "$python" -m "trials.$name.trial" "$@"
+}
+
 job=${1:-}
 [[ $# -eq 0 ]] || shift
 export PYTHONPATH=$home/lib:$home
 
-[[ " setup archive lint tests benchmark stress airflow " != *" $job "* ]] || trap - TERM INT
+[[ " setup archive lint tests benchmark stress airflow trial " != *" $job "* ]] || trap - TERM INT
 
 case $job in
 --version)
@@ -356,6 +382,7 @@ tests) run_tests "$@" ;;
 benchmark) run_benchmark "$@" ;;
 stress) run_stress "$@" ;;
 airflow) run_airflow "$@" ;;
+trial) run_trial "$@" ;;
 esac
 
 [[ $job =~ ^[a-z]+$ && -f $home/jobs/$job.py ]] || fail 64 "no such job: $job. Next: use one of$(jobs)"

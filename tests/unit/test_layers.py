@@ -100,8 +100,8 @@ DELTA_READERS = (
 
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
-    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres"),
-    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql"),
+    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres", "trials.databases"),
+    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql", "trials.databases", "trials.migrations.project"),
     "pymysqlreplication": ("dblake.source.mysql",),
     "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
     "confluent_kafka": ("dblake.outputs.kafka",),

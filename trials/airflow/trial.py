@@ -11,9 +11,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-import tempfile
-import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dblake.config import load_config
-from dblake.core.errors import ConfigError, DblakeError, ExitCode
+from dblake.core.errors import DblakeError
 from dblake.lake.layout import Paths
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
@@ -35,6 +32,7 @@ from pipelines.airflow.tasks import SCRIPT
 from pipelines.sources import postgres_settings
 from pipelines.status import read_status
 from trials.airflow.server import Airflow
+from trials.frame import Expectation, run_trial
 
 _HOME = SCRIPT.parent
 _RUN_SECONDS = 1200
@@ -92,15 +90,6 @@ _CHANGES = (
     "UPDATE orders SET item = 'changed' WHERE id <= 10",
     "DELETE FROM customers WHERE id > 190",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """An expectation of the trial, whether it was met, and the evidence."""
-
-    claim: str
-    is_met: bool
-    evidence: str
 
 
 @dataclass
@@ -287,27 +276,8 @@ def airflow(folder: Path | None) -> int:
     Airflow is installed once, into .venv-airflow beside this script, or into DBLAKE_AIRFLOW_VENV.
     """
     console = Console()
-    if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty", next_step="name a folder that does not exist yet")
-    path = (folder or Path(tempfile.mkdtemp(prefix="dblake-airflow-"))).absolute()
-    path.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    keeps_folder = True
-    try:
-        expectations = Trial(path, Path(os.environ["DBLAKE_AIRFLOW_VENV"]).absolute(), console).run()
-        succeeded = all(expectation.is_met for expectation in expectations)
-        keeps_folder = folder is not None or not succeeded
-    finally:
-        if keeps_folder:
-            console.print(f"Logs and tables: {path}", soft_wrap=True)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    table = Table("", "expectation", "evidence", title=f"{time.monotonic() - started:.0f} seconds")
-    for expectation in expectations:
-        mark = "[green]✓[/green]" if expectation.is_met else "[red]✗[/red]"
-        table.add_row(mark, expectation.claim, expectation.evidence)
-    console.print(table)
-    return ExitCode.DONE if succeeded else ExitCode.BUG
+    venv = Path(os.environ["DBLAKE_AIRFLOW_VENV"]).absolute()
+    return run_trial("airflow", folder, console, lambda path: Trial(path, venv, console).run())
 
 
 if __name__ == "__main__":

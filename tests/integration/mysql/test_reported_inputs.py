@@ -1,4 +1,4 @@
-"""Inputs from public bug reports of other capture products, on MariaDB and MySQL: one run of capture for all."""
+"""Inputs from public bug reports of other capture products, on MariaDB and MySQL, in one run of capture."""
 
 from __future__ import annotations
 

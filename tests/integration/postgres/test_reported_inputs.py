@@ -1,4 +1,4 @@
-"""Inputs from public bug reports of other capture products, on PostgreSQL: one run of capture over all of them."""
+"""Inputs from public bug reports of other capture products, on PostgreSQL, in one run of capture."""
 
 from __future__ import annotations
 

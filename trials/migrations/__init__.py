@@ -1,0 +1,1 @@
+"""A trial of a real application's migrations under capture."""
