@@ -114,7 +114,8 @@ ONLY_THERE = {
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
         "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table",
-        "dblake.spark.conflicts", "dblake.state.files", "dblake.state.table", "dblake.state.upsert",
+        "dblake.spark.conflicts", "dblake.state.file_writer", "dblake.state.files", "dblake.state.table",
+        "dblake.state.upsert",
         "dblake.consume.dead_letters", "dblake.consume.state_rows",
         "dblake.read.versions",
         "trials.airflow.trial",

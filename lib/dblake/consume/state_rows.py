@@ -99,7 +99,8 @@ class StateRows:
                 with self._open_file(file) as reader:
                     for group in range(reader.groups):
                         if not only_lossy or _has_items(reader.read(group, ["_lossy"])["_lossy"]).any():
-                            yield self._choose(reader.read(group, names))
+                            for rows in reader.slices(group, names):
+                                yield self._choose(rows)
 
     def _open_file(self, file: DataFile) -> FileReader:
         try:

@@ -176,8 +176,11 @@ def _rows_of_keys(path: str, state: StateVersion, shape: Shape, folded: pa.Table
                 head = reader.read(group, ("_key",))
                 match = match_keys(head["_key"], folded["_key"])
                 if (match >= 0).any():
-                    rows = reader.read(group, known=head).filter(pa.array(match >= 0))
-                    found.append(as_columns(rows, schema))
+                    first = 0
+                    for rows in reader.slices(group, known=head):
+                        own = rows.filter(pa.array(match[first:first + rows.num_rows] >= 0))
+                        found.append(as_columns(own, schema))
+                        first += rows.num_rows
     return pa.concat_tables(found)
 
 

@@ -46,23 +46,23 @@ def _read(reading: TableReading, schema: pa.Schema, keys: pa.Array | None) -> It
                 continue
             with FileReader(reading.path, wanted, file) as reader:
                 for group in range(reader.groups):
-                    rows = _read_group(reader, group, keys)
-                    if rows is None:
-                        continue
-                    if changes is not None and reading.keys:
-                        rows = rows.filter(pa.array(match_keys(rows["_key"], changes["_key"]) < 0))
-                    yield as_columns(rows, schema)
+                    for rows in _read_group(reader, group, keys):
+                        if changes is not None and reading.keys:
+                            rows = rows.filter(pa.array(match_keys(rows["_key"], changes["_key"]) < 0))  # noqa: PLW2901
+                        yield as_columns(rows, schema)
     if changes is not None:
         yield as_columns(_with_keys(_live(changes), keys), schema)
 
 
-def _read_group(reader: FileReader, group: int, keys: pa.Array | None) -> pa.Table | None:
+def _read_group(reader: FileReader, group: int, keys: pa.Array | None) -> Iterator[pa.Table]:
     if keys is None:
-        return _live(reader.read(group))
+        yield from map(_live, reader.slices(group))
+        return
     head = reader.read(group, ("_key",))
-    found = pc.is_in(head["_key"], keys)
     # Most row groups have none of a few keys.
-    return _live(reader.read(group, known=head).filter(found)) if pc.any(found).as_py() else None
+    if pc.any(pc.is_in(head["_key"], keys)).as_py():
+        for rows in reader.slices(group, known=head):
+            yield _live(_with_keys(rows, keys))
 
 
 def _with_keys(rows: pa.Table, keys: pa.Array | None) -> pa.Table:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,17 +24,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.tables import list_files, open_table
-from dblake.state.file_statistics import statistics
 from dblake.state.values import arrow_type
 
-FILE_BYTES = 32 << 20
-"""A new file ends at about this size: a merge rewrites whole files, so larger ones make few changed rows dear."""
 SMALL_FILE_BYTES = 16 << 20
 """Smaller files are read whole and may be written together."""
-_ROW_GROUP_ROWS = 128 << 10
+ROW_GROUP_BYTES = 32 << 20
+"""Rows of about so many bytes in memory are read, changed and written at once."""
+_SLICED_ROWS = 1024
+"""Rows that are read at least: a dictionary may make them large whatever they take in the file."""
 _SPARK = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT", "timestamp_ntz": "TIMESTAMP_NTZ"}
-#: Spark reads days and times before 1582 of a file that names Spark 3 or later as they are.
-_WRITER = {"org.apache.spark.version": "4.0.0"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class TableFiles:
 
         With ``replace`` the added files replace all others, and ``schema`` the table's.
         """
-        now = _milliseconds()
+        now = now_milliseconds()
         actions: list[AddAction | RemoveAction] = list(adds)
         if not replace:
             actions += [RemoveAction(f.path, True, now, f.size, {}) for f in removed]
@@ -174,9 +170,18 @@ class FileReader:
     def __init__(self, root: str, columns: Columns, file: DataFile) -> None:
         system, base = filesystem(root)
         self._source = system.open_input_file(file_path(base, file.path))
-        self._file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="us", pre_buffer=False)
+        self._file = self._open()
         self._columns = columns
         self._there = set(self._file.schema_arrow.names)
+
+    def _open(self) -> pq.ParquetFile:
+        facts = pq.read_metadata(self._source)
+        groups = (facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
+        # Unbuffered, a column of a row group is read whole: the fewest requests for what fits in memory.
+        buffer = ROW_GROUP_BYTES if max(groups, default=0) > 2 * ROW_GROUP_BYTES else 0
+        return pq.ParquetFile(
+            self._source, metadata=facts, coerce_int96_timestamp_unit="us", pre_buffer=False, buffer_size=buffer
+        )
 
     def __enter__(self) -> FileReader:
         return self
@@ -193,28 +198,56 @@ class FileReader:
     def read(
         self, group: int, names: Iterable[str] | None = None, *, known: pa.Table | None = None
     ) -> pa.Table:
-        """Read a row group: some columns, or all, by the table's names and types.
+        """Read a row group's columns of bounded size: keys, positions, names. By the table's names and types.
 
         Columns in ``known``, which were read before, are not read again.
         """
+        wanted, read = self._wanted(names, known)
+        return self._typed(self._file.read_row_group(group, read, use_threads=False), wanted, known)
+
+    def slices(
+        self, group: int, names: Iterable[str] | None = None, *, known: pa.Table | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a row group in order, ``ROW_GROUP_BYTES`` at a time; otherwise as ``read``.
+
+        Row groups of earlier versions may be larger than memory.
+        """
+        wanted, read = self._wanted(names, known)
+        if not read:
+            yield self.read(group, names, known=known)
+            return
+        first, size, batches = 0, 0, list[pa.RecordBatch]()
+        for batch in self._file.iter_batches(_SLICED_ROWS, row_groups=[group], columns=read, use_threads=False):
+            batches.append(batch)
+            size += batch.nbytes
+            if size >= ROW_GROUP_BYTES:
+                yield self._slice(batches, wanted, known, first)
+                first, size, batches = first + sum(each.num_rows for each in batches), 0, []
+        if batches:
+            yield self._slice(batches, wanted, known, first)
+
+    def _slice(
+        self, batches: Sequence[pa.RecordBatch], wanted: Sequence[str], known: pa.Table | None, first: int
+    ) -> pa.Table:
+        found = pa.Table.from_batches(batches).combine_chunks()
+        return self._typed(found, wanted, None if known is None else known.slice(first, found.num_rows))
+
+    def _wanted(self, names: Iterable[str] | None, known: pa.Table | None) -> tuple[list[str], list[str]]:
+        """Return the names of the wanted columns, and those that the file has for the ones to read."""
         wanted = list(self._columns.types if names is None else names)
-        physical = [self._columns.physical[name] for name in wanted]
         had = set(known.column_names) if known is not None else set()
-        read = [p for name, p in zip(wanted, physical, strict=True) if p in self._there and name not in had]
-        found = self._file.read_row_group(group, read, use_threads=False)
+        physical = [self._columns.physical[name] for name in wanted if name not in had]
+        return wanted, [name for name in physical if name in self._there]
+
+    def _typed(self, found: pa.Table, wanted: Sequence[str], known: pa.Table | None) -> pa.Table:
         columns = []
-        for name, stored in zip(wanted, physical, strict=True):
-            if known is not None and name in had:
+        for name in wanted:
+            if known is not None and name in known.column_names:
                 columns.append(known[name])
                 continue
-            kind = arrow_type(self._columns.types[name])
+            kind, stored = arrow_type(self._columns.types[name]), self._columns.physical[name]
             columns.append(cast(found[stored], kind) if stored in self._there else pa.nulls(found.num_rows, kind))
-        return pa.table(columns, names=wanted)
-
-    def read_all(self) -> pa.Table:
-        """Read the whole file."""
-        groups = [self.read(group) for group in range(self.groups)]
-        return pa.concat_tables(groups) if groups else self._columns.schema().empty_table()
+        return pa.table(columns, names=list(wanted))
 
 
 def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -224,83 +257,6 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type) and column.type.tz and not kind.tz:
         column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us"))
     return column.cast(kind)
-
-
-class FileWriter:
-    """Writes rows into files of healthy size; ``adds`` has their add actions after ``close``."""
-
-    def __init__(self, root: str, columns: Columns) -> None:
-        self._root, self._columns = root, columns
-        self._system, self._base = filesystem(root)
-        self._logical = columns.schema()
-        self._schema = pa.schema([
-            pa.field(columns.physical[name], arrow_type(kind)) for name, kind in columns.types.items()
-        ], metadata=_WRITER)
-        # A dictionary of values of which hardly two are equal is only thrown away.
-        self._repeated = [
-            f"{columns.physical[name]}.list.element" if pa.types.is_list(arrow_type(kind)) else columns.physical[name]
-            for name, kind in columns.types.items() if name not in ("_key", "_seq")
-        ]
-        self._writer: pq.ParquetWriter | None = None
-        self._pending: list[pa.Table] = []
-        self._rows = 0
-        self.adds: list[AddAction] = []
-
-    def write(self, rows: pa.Table) -> None:
-        """Write rows; columns of the table that they lack are NULL."""
-        self._pending.append(pa.table(
-            [cast(rows[one.name], one.type) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
-             for one in self._logical], names=self._logical.names,
-        ))
-        self._rows += rows.num_rows
-        if self._rows >= _ROW_GROUP_ROWS:
-            self._flush()
-
-    def close(self) -> list[AddAction]:
-        """Finish the last file; return the add actions of all."""
-        if self._rows:
-            self._flush()
-        self._finish()
-        return self.adds
-
-    def _flush(self) -> None:
-        rows = pa.concat_tables(self._pending).rename_columns(self._schema.names)
-        self._pending, self._rows = [], 0
-        for start in range(0, rows.num_rows, _ROW_GROUP_ROWS):
-            if self._writer is None:
-                self._begin()
-            assert self._writer is not None
-            self._writer.write_table(rows.slice(start, _ROW_GROUP_ROWS), row_group_size=_ROW_GROUP_ROWS)
-            if self._sink.tell() >= FILE_BYTES:
-                self._finish()
-
-    def _begin(self) -> None:
-        self._name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        self._sink = self._system.open_output_stream(f"{self._base}/{self._name}")
-        self._facts: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(
-            self._sink, self._schema, compression="snappy", metadata_collector=self._facts, store_schema=False,
-            use_dictionary=self._repeated,
-        )
-
-    def _finish(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        size = self._sink.tell()
-        self._sink.close()
-        self._writer = None
-        self.adds.append(
-            AddAction(self._name, size, {}, _milliseconds(), True, statistics(self._facts[0]))
-        )
-
-
-@contextmanager
-def writing(root: str, columns: Columns) -> Iterator[FileWriter]:
-    """Open a writer and finish its files at the end."""
-    writer = FileWriter(root, columns)
-    yield writer
-    writer.close()
 
 
 class OrderedValues:
@@ -317,5 +273,6 @@ class OrderedValues:
         return self._values[place].as_py()
 
 
-def _milliseconds() -> int:
+def now_milliseconds() -> int:
+    """Return the current time as the Delta log has it."""
     return math.floor(time.time() * 1000)

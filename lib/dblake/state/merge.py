@@ -22,7 +22,8 @@ from dblake.core.schema import TableSchema
 from dblake.lake.locks import commit_lock
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.state.events import newest_truncate
-from dblake.state.files import DataFile, FileWriter, TableFiles, data_file
+from dblake.state.file_writer import FileWriter
+from dblake.state.files import DataFile, TableFiles, data_file
 from dblake.state.fold import fold
 from dblake.state.runner import from_bytes, to_bytes
 from dblake.state.shape import Shape, require_one_key, shape_of

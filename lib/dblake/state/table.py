@@ -19,7 +19,8 @@ from deltalake import DeltaTable, Field, Schema, TableFeatures
 from dblake.lake.tables import create_table, find_table, has_table, open_table
 from dblake.spark.session import Session
 from dblake.spark.sql_literals import delta, identifier, literal
-from dblake.state.files import Columns, FileReader, FileWriter, TableFiles, table_columns
+from dblake.state.file_writer import FileWriter
+from dblake.state.files import Columns, FileReader, TableFiles, table_columns
 from dblake.state.shape import OWN, Shape, key_changed, widened_to_fit
 from dblake.state.values import arrow_type
 
@@ -167,5 +168,6 @@ def _widen(files: TableFiles, shape: Shape) -> None:
     for file in files.files():
         with FileReader(files.path, wider, file) as reader:
             for group in range(reader.groups):
-                writer.write(reader.read(group))
+                for rows in reader.slices(group):
+                    writer.write(rows)
     files.replace_types(writer.close(), wider)

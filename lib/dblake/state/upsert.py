@@ -19,12 +19,12 @@ from deltalake.transaction import AddAction
 from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
+from dblake.state.file_writer import FileWriter
 from dblake.state.files import (
     SMALL_FILE_BYTES,
     Columns,
     DataFile,
     FileReader,
-    FileWriter,
     OrderedValues,
     may_hold,
 )
@@ -88,7 +88,9 @@ def upsert(
         writer = FileWriter(root, columns)
         for file in absorbed:
             with FileReader(root, columns, file) as reader:
-                writer.write(reader.read_all())
+                for group in range(reader.groups):
+                    for part in reader.slices(group):
+                        writer.write(part)
         writer.write(rows)
         result.removed += absorbed
         result.adds += writer.close()
@@ -118,9 +120,12 @@ class _Task:
                 changes = [self._has_changes(head, part) for head, part in zip(heads, parts, strict=True)]
                 if not any(changes):
                     continue
-                for group, part in enumerate(parts):
-                    rows = reader.read(group, known=heads[group])
-                    writer.write(updated(rows, self.change, part) if changes[group] else rows)
+                for group, places in enumerate(parts):
+                    first = 0
+                    for rows in reader.slices(group, known=heads[group]):
+                        match = places[first:first + rows.num_rows]
+                        writer.write(updated(rows, self.change, match) if changes[group] else rows)
+                        first += rows.num_rows
             result.removed.append(file)
         result.adds = writer.close()
         return result

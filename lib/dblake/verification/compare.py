@@ -7,7 +7,7 @@ value for (named in ``_missing``) is NULL there, and different if the source has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from dblake.state.fold import NEEDED, POSITION, fold, name_masks
 from dblake.state.shape import Shape
 from dblake.verification.arrays import differs
 from dblake.verification.ledger import Differences
+
+JOINED_BYTES = 1 << 30
+"""Keys that are joined into one array."""
 
 
 def typed_rows(decoded: pa.Table, shape: Shape) -> pa.Table:
@@ -69,7 +72,23 @@ def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences
     )
 
 
-def absent_keys(state_keys: pa.Array, returned: Sequence[pa.Array], touched: pa.Array) -> pa.Array:
-    """Return the keys of state that no chunk returned and no event touched."""
-    present = pa.concat_arrays([touched, *returned])
-    return state_keys.filter(pc.invert(pc.is_in(state_keys, value_set=present)))
+def absent_keys(
+    state_keys: pa.ChunkedArray | pa.Array, returned: Sequence[pa.Array], touched: pa.Array
+) -> pa.ChunkedArray | pa.Array:
+    """Return the keys of state that no chunk returned and no event touched. All keys may be more than 2 GiB."""
+    for present in _joined([touched, *returned]):
+        state_keys = state_keys.filter(pc.invert(pc.is_in(state_keys, value_set=present)))
+    return state_keys
+
+
+def _joined(keys: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """Yield keys joined into arrays of bounded size: one of strings has at most 2 GiB."""
+    parts, size = list[pa.Array](), 0
+    for part in keys:
+        if parts and size + part.nbytes > JOINED_BYTES:
+            yield pa.concat_arrays(parts)
+            parts, size = [], 0
+        parts.append(part)
+        size += part.nbytes
+    if parts:
+        yield pa.concat_arrays(parts)

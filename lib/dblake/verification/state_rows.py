@@ -19,6 +19,8 @@ from dblake.lake.tables import find_table
 from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold
 
 _HEAD = ("_key", "_deleted")
+_KEYS_BYTES = 128 << 20
+"""Keys that are looked up at once: each look-up hashes all the keys that they are compared with."""
 
 
 class StateRows:
@@ -49,16 +51,26 @@ class StateRows:
                     head = reader.read(group, _HEAD)
                     wanted = pc.and_(pc.is_in(head["_key"], value_set=values), pc.invert(head["_deleted"]))
                     if pc.any(wanted, min_count=0).as_py():
-                        parts.append(reader.read(group, names, known=head.select(["_key"])).filter(wanted))
+                        first = 0
+                        for rows in reader.slices(group, names, known=head.select(["_key"])):
+                            parts.append(rows.filter(wanted.slice(first, rows.num_rows)))
+                            first += rows.num_rows
         return pa.concat_tables(parts) if parts else _empty(self._files.columns, names)
 
-    def live_keys(self) -> Iterator[pa.Array]:
-        """Yield the keys of all live rows, one row group at a time."""
+    def live_keys(self) -> Iterator[pa.ChunkedArray]:
+        """Yield the keys of all live rows, those of several row groups at once, of bounded size."""
+        parts, size = list[pa.Array](), 0
         for file in self._files.files() if self._files else ():
             with FileReader(self._path, self._files.columns, file) as reader:  # type: ignore[union-attr]
                 for group in range(reader.groups):
                     head = reader.read(group, _HEAD)
-                    yield head["_key"].filter(pc.invert(head["_deleted"])).combine_chunks()
+                    parts += head["_key"].filter(pc.invert(head["_deleted"])).chunks
+                    size += head.nbytes
+            if size > _KEYS_BYTES:
+                yield pa.chunked_array(parts, pa.string())
+                parts, size = [], 0
+        if parts:
+            yield pa.chunked_array(parts, pa.string())
 
 
 def repeated_keys(rows: pa.Table) -> list[str]:

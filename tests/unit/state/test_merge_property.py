@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+import dblake.state.file_writer
 import dblake.state.files
 import dblake.state.upsert
 from dblake.core.position import Position
@@ -81,7 +82,7 @@ class Target:
         rows: list[dict[str, Any]] = []
         for file in files.files():
             with FileReader(self.path, files.columns, file) as reader:
-                rows += reader.read_all().to_pylist()
+                rows += [row for group in range(reader.groups) for row in reader.read(group).to_pylist()]
         return rows
 
     def state(self, columns: Sequence[str]) -> dict[str, MergedRow]:
@@ -115,10 +116,13 @@ def expected(events: Sequence[Event], columns: Sequence[str]) -> dict[str, Merge
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tiny files a table has many files of several row groups, and some count as large."""
     if request.param == "tiny files":
-        monkeypatch.setattr(dblake.state.files, "FILE_BYTES", 6_000)
-        monkeypatch.setattr(dblake.state.files, "_ROW_GROUP_ROWS", 16)
+        monkeypatch.setattr(dblake.state.file_writer, "FILE_BYTES", 6_000)
+        monkeypatch.setattr(dblake.state.file_writer, "_ROW_GROUP_ROWS", 16)
         monkeypatch.setattr(dblake.state.files, "SMALL_FILE_BYTES", 4_000)
         monkeypatch.setattr(dblake.state.upsert, "SMALL_FILE_BYTES", 4_000)
+        # Reading slices of other bounds than those that wrote the row groups.
+        monkeypatch.setattr(dblake.state.files, "ROW_GROUP_BYTES", 700)
+        monkeypatch.setattr(dblake.state.files, "_SLICED_ROWS", 3)
         monkeypatch.setattr(dblake.state.upsert, "_ABSORBED_BYTES", 2_000)
 
 
@@ -167,8 +171,8 @@ def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) ->
 
 
 def test_merge_of_changed_rows_rewrites_their_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dblake.state.files, "FILE_BYTES", 4_000)
-    monkeypatch.setattr(dblake.state.files, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(dblake.state.file_writer, "FILE_BYTES", 4_000)
+    monkeypatch.setattr(dblake.state.file_writer, "_ROW_GROUP_ROWS", 100)
     schema = table_schema("public.t", "id integer key", "a text")
     target = Target(tmp_path)
 

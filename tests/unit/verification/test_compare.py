@@ -11,6 +11,7 @@ import pytest
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.state.shape import Shape, StateColumn
+from dblake.verification import compare
 from dblake.verification.arrays import differs
 from dblake.verification.compare import absent_keys, align_state, compare_rows
 from dblake.verification.findings import find_wrong
@@ -62,6 +63,14 @@ def test_absent_keys_are_neither_returned_nor_touched() -> None:
     keys = [pa.array(list(texts), pa.string()) for texts in ("abcd", "a", "c", "")]
     assert absent_keys(keys[0], keys[1:2], keys[2]).to_pylist() == ["b", "d"]
     assert absent_keys(keys[0], [], keys[3]).to_pylist() == ["a", "b", "c", "d"]
+
+
+def test_absent_keys_of_many_parts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More keys than one array of strings can hold are looked up part by part."""
+    monkeypatch.setattr(compare, "JOINED_BYTES", 40)
+    keys = pa.chunked_array([[f"k{n}" for n in range(50)], [f"k{n}" for n in range(50, 100)]])
+    returned = [pa.array([f"k{n}" for n in range(first, first + 7)]) for first in range(0, 92, 7)]
+    assert absent_keys(keys, returned, pa.array(["k98"])).to_pylist() == ["k99"]
 
 
 def test_repeated_keys_are_named() -> None:
