@@ -59,7 +59,7 @@ class CycleResult:
 class Cycle:
     """The steps of one source, with the configuration's settings; ``session`` is called when a step needs Spark.
 
-    ``first_needed`` is that of ``maintain``.
+    ``first_needed`` returns the oldest landing batch that something outside the lake needs; see ``maintain``.
     """
 
     def __init__(self, config: Config, session: Session, first_needed: FirstNeeded = lambda: None) -> None:
