@@ -33,12 +33,16 @@ _COUNTS = ("chunks", "rows_compared", "rows_skipped", "lossy", "missing", "extra
               help="Read about this share of each table's key ranges; default: verify.sample.")
 @click.option("--repair", is_flag=True,
               help="With --wait: dump the rows that differ, delete those that the source does not have, verify again.")
+@click.option("--remove", is_flag=True,
+              help="With --repair: delete all rows that the source does not have; without it at most the share "
+                   "dump.max_removed of a table's rows.")
 @click.option("--wait", is_flag=True,
               help="Wait for the result; exit 65 if differences remain. Needs capture, reconcile and state to run.")
 @click.option("--json", "as_json", is_flag=True,
               help="Print the result of --wait as an array with one object per table; else {id, tables, skipped}.")
 def verify(
-    config: Config, tables: tuple[str, ...], sample: float | None, repair: bool, wait: bool, as_json: bool
+    config: Config, tables: tuple[str, ...], sample: float | None, repair: bool, remove: bool, wait: bool,
+    as_json: bool,
 ) -> None:
     """Compare state with the source row by row, while it is written, and record the result.
 
@@ -47,7 +51,9 @@ def verify(
     """
     if repair and not wait:
         raise UsageError("--repair without --wait", next_step="add --wait, or omit --repair")
-    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair)
+    if remove and not repair:
+        raise UsageError("--remove without --repair", next_step="add --repair, or omit --remove")
+    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair, removes=remove)
     for table, why in skipped.items():
         click.echo(f"skipped: {table} {why}", err=True)
     if not wait:

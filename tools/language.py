@@ -53,7 +53,7 @@ class Allowed:
 
 ALLOWED = (
     Allowed("tools/language.py", "", "lists the words themselves"),
-    Allowed("lib/dblake/state/files.py", "tell", "the method of a file"),
+    Allowed("lib/dblake/state/file_writer.py", "tell", "the method of a file"),
     Allowed("tests/support/web_service.py", "serve forever", "the method of a server"),
     Allowed("tests/unit/outputs/test_avro.py", "serve forever", "the method of a server"),
     Allowed("lib/dblake/quality/results.py", '"says"', "a column of check_results and a key of `check --json`"),

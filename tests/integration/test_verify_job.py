@@ -90,9 +90,10 @@ def test_verification_is_steered_by_id_only(run: Run, store: FileProgress) -> No
         (("--table", "public.log"), 78, "table public.log has no primary key"),
         (("--table", "public.ordres"), 78, "did you mean public.orders"),
         (("--repair",), 64, "--repair without --wait"),
+        (("--remove", "--wait"), 64, "--remove without --repair"),
         (("--sample", "0"), 64, "0.0 is not in the range"),
     ],
-    ids=["keyless", "unknown", "repair", "sample"],
+    ids=["keyless", "unknown", "repair", "remove", "sample"],
 )
 def test_invalid_verify_is_rejected(
     run: Run, store: FileProgress, arguments: tuple[str, ...], code: int, message: str

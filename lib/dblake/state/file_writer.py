@@ -1,7 +1,7 @@
 """Files of state tables, written with Arrow: row groups and files of bounded size, with the statistics that skip them.
 
-Place: beside ``files``, which reads and commits them. Guarantee: rows that wait to be written, and a row group, are
-bounded in rows and in bytes, whatever the rows' size; a row that is larger is alone in its row group.
+Place: beside ``files``, which reads and commits them. Guarantee: rows that wait to be written are bounded in rows and
+in bytes, as are row groups. A row that is larger is alone in its row group.
 """
 
 from __future__ import annotations

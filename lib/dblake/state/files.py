@@ -31,7 +31,7 @@ SMALL_FILE_BYTES = 16 << 20
 ROW_GROUP_BYTES = 32 << 20
 """Rows of about so many bytes in memory are read, changed and written at once."""
 _SLICED_ROWS = 1024
-"""Rows that are read at least: a dictionary may make them large whatever they take in the file."""
+"""Rows that are read at least: a dictionary may make them large however small they are in the file."""
 _SPARK = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT", "timestamp_ntz": "TIMESTAMP_NTZ"}
 
 

@@ -29,6 +29,10 @@ _KEYS_PRIORITY = 10
 _MAX_REPEATS = 10
 _MAX_REREADS = 5
 """So often wrong keys are read once more because they changed while they were read."""
+_REMOVE = (
+    "rebuild the table's indexes at the source and verify it again; if the rows are gone there, "
+    "verify --repair --remove --wait"
+)
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 15.0
 
@@ -38,7 +42,8 @@ class _TableVerification:
     """One table: the round that is being read, the dump that repairs it, and what was found before the repair.
 
     Its key has ``key_columns`` columns; None if rows cannot be requested by key: a key is masked, or a wrong key of
-    state is no value of the column's type. ``failure`` is why the table as a whole could not be compared.
+    state is no value of the column's type. ``failure`` is why the table as a whole could not be compared, ``refusal``
+    why it is not repaired.
     """
 
     table: str
@@ -49,6 +54,7 @@ class _TableVerification:
     repeats: int = 0
     rereads: int = 0
     failure: str | None = None
+    refusal: str | None = None
     is_finished: bool = False
 
 
@@ -56,7 +62,8 @@ class _TableVerification:
 class Verification:
     """A queued verification: the number of each table's key columns, None if some are masked.
 
-    ``sample`` is the share of key ranges that was requested.
+    ``sample`` is the share of key ranges that was requested, ``max_removed`` the share of a table's rows that its
+    repair may delete; None is all.
     """
 
     paths: Paths
@@ -65,6 +72,7 @@ class Verification:
     tables: Mapping[str, int | None]
     repair: bool = False
     sample: float = 1.0
+    max_removed: float | None = None
     _states: dict[str, _TableVerification] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -133,9 +141,10 @@ class Verification:
         if remaining := sum(finding.count for finding in findings):
             skipped = sum(len(finding.skipped) for finding in findings)
             unsettled = f"; {skipped:,} of them changed each time they were read again" if skipped else ""
+            refusals = [state.refusal for state in self._states.values() if state.refusal]
             raise CopyDiffers(
-                f"{remaining:,} rows of state differ from the source{unsettled}",
-                next_step="verify --repair --wait; dblake.verifications has their keys",
+                "; ".join([f"{remaining:,} rows of state differ from the source{unsettled}", *refusals]),
+                next_step=_REMOVE if refusals else "verify --repair --wait; dblake.verifications has their keys",
             )
         failures = {state.table: state.failure for state in self._states.values() if state.failure}
         if failures:
@@ -172,10 +181,23 @@ class Verification:
         elif not current.keyed and not repaired and (keys := self._parse(state, finding)):
             self._read_again(state, keys, repaired=False)
         elif self.repair and not repaired:
-            state.found, state.rereads = finding, 0
-            self._dump_again(state)
+            state.refusal = self._refuse(state.table, finding, last_whole(rounds))
+            if state.refusal:
+                state.is_finished = True
+            else:
+                state.found, state.rereads = finding, 0
+                self._dump_again(state)
         else:
             state.is_finished = True
+
+    def _refuse(self, table: str, finding: Finding, whole: RoundSummary) -> str | None:
+        """Return why a repair would delete too much; None if it does not."""
+        extra = finding.count_kind("extra")
+        rows = whole.rows_compared + whole.rows_skipped - finding.count_kind("missing") + extra
+        if self.max_removed is None or extra <= self.max_removed * rows:
+            return None
+        return (f"table {table} is not repaired: that would delete {extra:,} of {rows:,} rows, more than the share "
+                f"dump.max_removed, {self.max_removed:g}")
 
     def _verify_after_repair(self, state: _TableVerification) -> None:
         dumps = {(entry["id"], entry["table"]): entry for entry in dump_status(self.store)}
@@ -192,7 +214,8 @@ class Verification:
     def _dump_again(self, state: _TableVerification) -> None:
         keys = self._parse(state, state.found)
         state.repair_dump = queue_dump(
-            self.store, [state.table], keys, removes=keys is not None, priority=0 if keys is None else _KEYS_PRIORITY
+            self.store, [state.table], keys, removes=keys is not None, priority=0 if keys is None else _KEYS_PRIORITY,
+            max_removed=self.max_removed if keys is None else None,
         )
 
     def _read_again(self, state: _TableVerification, keys: list[Key] | None, *, repaired: bool) -> None:

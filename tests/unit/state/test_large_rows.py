@@ -30,7 +30,7 @@ def write(root: Path, rows: pa.Table) -> list[files.DataFile]:
 
 
 def group_bytes(root: Path, file: files.DataFile) -> list[int]:
-    """Return what each row group takes in memory."""
+    """Return the bytes of each row group in memory."""
     parquet = pq.ParquetFile(root / file.path)
     return [parquet.read_row_group(group).nbytes for group in range(parquet.num_row_groups)]
 

@@ -65,9 +65,11 @@ class Copy:
         rows = DeltaTable(path).to_pyarrow_table()
         write_deltalake(path, pa.Table.from_pylist(change(rows.to_pylist()), rows.schema), mode="overwrite")
 
-    def start(self, *, repair: bool = False, sample: float = 1.0, columns: int | None = 1) -> Verification:
+    def start(
+        self, *, repair: bool = False, sample: float = 1.0, columns: int | None = 1, max_removed: float | None = None
+    ) -> Verification:
         queued = queue_verification(self.lake.store, [T], sample=sample)
-        return Verification(self.lake.paths, self.lake.store, queued, {T: columns}, repair)
+        return Verification(self.lake.paths, self.lake.store, queued, {T: columns}, repair, max_removed=max_removed)
 
     def verify(
         self, steps: Steps | None = None, verification: Verification | None = None, **options: Any

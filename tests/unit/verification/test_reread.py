@@ -141,3 +141,17 @@ def test_ledger_of_earlier_version_takes_new_rows(copy: Copy) -> None:
     )], 1)
     (summary,) = read_rounds(paths)["a", T]
     assert (summary.skipped_keys, summary.lossy, rows) == (("2",), 3, [])
+
+
+def test_repair_that_deletes_too_much_is_refused(copy: Copy) -> None:
+    """The source hides three of nine rows, as a broken index or a row policy does: the repair deletes none of them."""
+    for key in ("3", "4", "5"):
+        del copy.database.table(T).rows[key,]
+    refused = copy.start(repair=True, max_removed=0.3)
+    result = copy.verify(verification=refused)
+    assert (found(result), result["repaired"], len(copy.live_keys())) == ((0, 3, 0), 0, 9)
+    with pytest.raises(CopyDiffers, match=r"public\.t is not repaired: that would delete 3 of 9 rows") as error:
+        refused.require_equal()
+    assert "verify --repair --remove --wait" in error.value.next_step
+    assert copy.verify(repair=True)["repaired"] == 3, "the next step helps"
+    assert len(copy.live_keys()) == 6
