@@ -133,6 +133,7 @@ class EventTable:
         self._files: list[_File] = []
         self._spans: tuple[np.ndarray, np.ndarray, np.ndarray]
         self.batch = self.consolidated = self.run = 0
+        self._expired: tuple[int, Position | None] = 0, None
         self.bytes_read = 0
         """Bytes of column chunks read from event files so far."""
 
@@ -227,6 +228,12 @@ class EventTable:
             parts = [part for file in files for part in self._read_wanted(file, first, last, wanted)]
             yield last, concat_by_position(parts)
             first = last + 1
+
+    def expired(self) -> Position | None:
+        """Return the newest position in batches of which events may have been removed; None if there are none."""
+        if self._expired[0] != self.consolidated:
+            self._expired = self.consolidated, self.position_of_batch(self.consolidated)
+        return self._expired[1]
 
     def position_of_batch(self, upto: int) -> Position | None:
         """Return the newest position in batches up to a number; None without events."""

@@ -24,6 +24,7 @@ from dblake.consume.model import Event, Transaction
 from dblake.consume.start import BOOTSTRAP, parse_start
 from dblake.consume.stream import SourceStream, Step
 from dblake.core.errors import DblakeError, UsageError
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
 
@@ -162,6 +163,14 @@ class Subscription:
     def is_held(self) -> bool:
         """Return False while another process may have taken the checkpoint store."""
         return self._store is None or self._store.is_held()
+
+    def expired(self) -> dict[str, Position]:
+        """Return by source the position up to which no event can be delivered again; without sources that keep all.
+
+        Maintenance has removed events up to it, so neither a point nor a bootstrap begins before it.
+        """
+        positions = {stream.source: stream.events.expired() for stream in self._streams}
+        return {source: position for source, position in positions.items() if position is not None}
 
     def rollback(self, checkpoint: str | None = None) -> None:
         """Go back to the last checkpoint, or to a given one: the iteration continues with what follows it."""

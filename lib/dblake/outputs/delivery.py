@@ -114,6 +114,7 @@ class Delivery:
         """Write one batch and save its checkpoint; after a failure, go back to the last one."""
         if not batch:
             feed.save_idle()
+            self._expire(feed)
             self._report()
             return
         try:
@@ -124,18 +125,33 @@ class Delivery:
             if self._settings.marks_checkpoints:
                 self._output.write([_checkpoint_mark(batch[-1])], checkpoint)
         except Exception as error:  # noqa: BLE001 - any client's error; those that are not transient are raised again
-            failure = as_retryable(error)
-            # First: what the output has queued would still be sent during the pause.
-            self._close_output()
-            self._wait_after(failure)
-            held = self._open_output()
-            # Before the first write, the target may hold the checkpoint of a run that --from has replaced.
-            feed.rollback(held if self._has_written else None)
+            self._recover(feed, error)
             return
         self._has_written = True
         self._failing_since, self._attempts = None, 0
         self.counts.add(batch)
         self._report()
+
+    def _recover(self, feed: Feed, error: Exception) -> None:
+        """Open the output again after a failure, and go back to the last checkpoint."""
+        failure = as_retryable(error)
+        # First: what the output has queued would still be sent during the pause.
+        self._close_output()
+        self._wait_after(failure)
+        held = self._open_output()
+        # Before the first write, the target may hold the checkpoint of a run that --from has replaced.
+        feed.rollback(held if self._has_written else None)
+
+    def _expire(self, feed: Feed) -> None:
+        """Let the output forget what it keeps to recognize events that can no longer be delivered."""
+        expire = getattr(self._output, "expire", None)
+        if expire is None:
+            return
+        try:
+            for source, upto in feed.expired().items():
+                expire(source, upto)
+        except Exception as error:  # noqa: BLE001 - as for a write
+            self._recover(feed, error)
 
     def _write(self, feed: Feed, batch: Sequence[Transaction]) -> None:
         """Write a batch without the events that the output has rejected."""

@@ -6,13 +6,14 @@ partition, and a checkpoint or a rollback concerns the partition of the newest b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
 from dblake.consume.group import GroupSubscription
 from dblake.consume.model import Transaction
 from dblake.core.errors import ProgressUnavailable
+from dblake.core.position import Position
 
 
 class Feed(Protocol):
@@ -37,6 +38,9 @@ class Feed(Protocol):
 
     def save_idle(self) -> None:
         """Save the point after an empty batch if nothing was saved for a while."""
+
+    def expired(self) -> Mapping[str, Position]:
+        """Return by source the position up to which no event can be delivered again; see ``Subscription.expired``."""
 
     def rollback(self, checkpoint: str | None = None) -> None:
         """Go back to the last checkpoint, or to a given one."""
@@ -86,6 +90,10 @@ class GroupFeed:
     def save_idle(self) -> None:
         """Save the partition's point; see Feed."""
         self._group.save_idle(self._partition)
+
+    def expired(self) -> Mapping[str, Position]:
+        """Return nothing: outputs of a group hold no checkpoint, and so no rows by position; see Feed."""
+        return {}
 
     def rollback(self, checkpoint: str | None = None) -> None:  # noqa: ARG002 - outputs of a group hold none
         """Go back to the partition's last checkpoint; see Feed."""

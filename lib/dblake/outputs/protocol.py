@@ -58,6 +58,9 @@ class Output(Protocol):
 
     An output whose target holds the checkpoint has an attribute ``holds_checkpoint`` that is True: if ``open`` then
     returns None, delivery begins at the start, whatever was stored elsewhere.
+
+    An output may have a method ``expire(source, upto)``, called between writes: no event at or before that position is
+    delivered again, except rows of a bootstrap at a later one. It may forget what it keeps to recognize such events.
     """
 
     def open(self) -> str | None:

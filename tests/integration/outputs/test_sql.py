@@ -365,6 +365,33 @@ def test_missing_privilege_is_named(place: Place) -> None:
             place.run("DROP ROLE app")
 
 
+def test_deleted_keys_expire_with_their_events(place: Place) -> None:
+    """Of three deleted keys those stay whose events can be delivered again, and the key that is there."""
+    stream = Stream(ID)
+    for key in "1234":
+        stream.insert(id=key)
+    for key in "123":
+        stream.commit()
+        stream.delete(key)
+    last = stream.commit()
+    output = place.output()
+    output.open()
+    _write(output, stream.transactions)
+    upto = stream.transactions[-2].events[-1].position
+    output.expire("other", last.position)
+    assert len(place.table("key_1", "_dblake_rows_orders")) == 4
+    output.expire("shop", upto)
+    assert place.table("key_1, deleted", "_dblake_rows_orders") == [(3, True), (4, False)]
+    output.close()
+    # As after --from at the earliest point that is left: it brings no row back.
+    again = place.output()
+    again.open()
+    again.expire("shop", upto)
+    again.write(stream.transactions[-1:], last.checkpoint)
+    assert place.table() == [(4,)]
+    again.close()
+
+
 def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
     stream = Stream(ID)
     stream.insert(id="1")

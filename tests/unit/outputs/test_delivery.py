@@ -22,6 +22,8 @@ from dblake.consume.file_checkpoint import FileCheckpoint
 from dblake.consume.model import Transaction
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConfigError, DblakeError, EventRejected, Fenced, OutputUnavailable, ProgressUnavailable
+from dblake.core.position import Position
+from dblake.lake.log import Application, record_batch
 from dblake.lake.query import query_rows
 from dblake.outputs import run
 from dblake.outputs.delivery import Delivery, DeliverySettings
@@ -433,3 +435,21 @@ def test_jsonl_folder_that_is_a_file_is_named(shop: Shop, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=rf"output archive: {path.parent}\S* cannot be written: ") as caught:
         deliver(shop, JsonlOutput(CONTEXT, path=str(path)), tmp_path / "checkpoint")
     assert "set outputs.archive.path to a file" in caught.value.next_step
+
+
+def test_output_learns_which_events_have_expired(tmp_path: Path) -> None:
+    """Between writes it is given the newest position that maintenance may have removed, once there is one."""
+    shop, expired = folded_shop(tmp_path, 5, later=6), list[tuple[str, Position]]()
+
+    class Forgetting(Faulty):
+        def expire(self, source: str, upto: Position) -> None:
+            assert self.written
+            expired.append((source, upto))
+
+    output = Forgetting()
+    deliver(shop, output, tmp_path / "checkpoint")
+    assert expired == []
+    record_batch(shop.paths.events, Application.consolidation("shop"), shop.lake.reached.batch)
+    deliver(shop, output, tmp_path / "checkpoint")
+    newest = max(event.position for one in output.written for event in one.events)
+    assert expired == [("shop", newest)]

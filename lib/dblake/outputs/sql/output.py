@@ -3,8 +3,9 @@
 Place: the output of type ``sql``. Guarantee: one transaction of the target applies a whole ``write`` and stores its
 checkpoint, so every transaction of the source takes effect once and whole, whenever the process ends. No event
 overwrites a newer one or brings a deleted row back, also if events are delivered again from an earlier point: the guard
-table beside each table keeps the position of every key, deleted ones included, until a redecode replaces events. What a
-target cannot hold is rejected by table, position and column. Which transactions to write is left to ``consume``.
+table beside each table keeps the position of every key, deleted ones included, until a redecode replaces events or no
+older event of the key can be delivered. What a target cannot hold is rejected by table, position and column. Which
+transactions to write is left to ``consume``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 from dblake.consume.model import Control, ControlKind, Event, Transaction
 from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable
 from dblake.core.failpoints import failpoint
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.tls import Tls
 from dblake.outputs.protocol import OutputContext
 from dblake.outputs.sql.errors import ValueRejected
+from dblake.outputs.sql.expiry import ExpiredPositions
 from dblake.outputs.sql.fold import RowChange, TableChanges, fold_events
 from dblake.outputs.sql.mysql import MysqlTarget
 from dblake.outputs.sql.postgres import PostgresTarget
@@ -51,6 +54,7 @@ class SqlOutput:
         )
         self._target: Target = PostgresTarget(settings) if settings.flavour == "postgres" else MysqlTarget(settings)
         self._tables = TargetTables(self._target, context.name, table)
+        self._expired = ExpiredPositions(self._target, context.name)
         self._checkpoint: str | None = None
         self._bootstraps: _Bootstraps = {}
         self._is_current = False
@@ -64,6 +68,7 @@ class SqlOutput:
             f"checkpoint {text}, bootstraps {text} NOT NULL, written_at timestamp DEFAULT CURRENT_TIMESTAMP)"
         )
         self._tables.open()
+        self._expired.open()
         rows = self._target.query(
             f"SELECT checkpoint, bootstraps FROM {self._target.quote(CHECKPOINTS)} WHERE output = %s", (self._name,)
         )
@@ -109,6 +114,13 @@ class SqlOutput:
         except ValueRejected as rejected:
             raise self._find_rejected(rejected, current[0] if current else None) from rejected
         self._checkpoint, self._bootstraps, self._is_current = checkpoint, bootstraps, True
+
+    def expire(self, source: str, upto: Position) -> None:
+        """Forget deleted keys up to a position; see Output."""
+        if self._is_current and self._expired.is_news(source, upto):
+            with self._target.transaction():
+                self._require_own_checkpoint()
+                self._expired.forget(self._tables.of_source(source), source, upto)
 
     def close(self) -> None:
         """Close the connection."""

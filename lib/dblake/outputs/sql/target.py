@@ -2,8 +2,8 @@
 
 Place: base of ``postgres`` and ``mysql``. A staged set is a temporary table with the columns ``c0``, ``c1``, … of the
 target's table, ``STAGE_COLUMNS`` and one row per key. The guard table beside each table has one row per key that the
-output has ever written, deleted ones included: the position of its newest event. Guarantee: no statement lets an event
-overwrite a newer one, or brings a deleted row back, unless ``forget_positions`` was called.
+output has written, the position of its newest event; deleted keys among them, until they expire. Guarantee: no
+statement lets an event overwrite a newer one, or brings a deleted row back, unless ``forget_positions`` was called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dblake.core.errors import ConfigError
 from dblake.core.position import Position
 
 PREFIX = "_dblake_"
-CHECKPOINTS, TABLES = f"{PREFIX}checkpoints", f"{PREFIX}tables"
+CHECKPOINTS, TABLES, EXPIRED = f"{PREFIX}checkpoints", f"{PREFIX}tables", f"{PREFIX}expired"
 POSITION = ("incarnation", "lsn", "seq")
 #: The columns of a staged set beside the row's own: its position, and how it applies.
 STAGE_COLUMNS = (*POSITION, "deleted", "incomplete", "shape")
