@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
+from dblake.core.visibility import are_visible
 from dblake.core.window import Snapshot
 from dblake.decode.columns import DELETE, KEY, OP
 from dblake.decode.row_keys import KEY_TEXT, key_text_of
@@ -139,8 +140,9 @@ def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
         is_row &= is_older(position_parts(_position(end["truncated"])), parts)
     if end["snapshot"]:
         # Transaction ids of an earlier incarnation may be another server's; all its transactions have ended.
+        txids = pc.fill_null(rows[TXID], -1).to_numpy()
         is_earlier_life = parts[0] < end["began"][INCARNATION]
-        is_row &= is_earlier_life | are_visible(rows[TXID], Snapshot.parse(end["snapshot"]))
+        is_row &= is_earlier_life | are_visible(txids, Snapshot.parse(end["snapshot"]))
     if end["only"] is not None:
         is_row &= pc.is_in(rows[KEY_TEXT], pa.array(end["only"], pa.string())).to_numpy()
     columns = {
@@ -148,13 +150,6 @@ def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
         **{name: rows[name] for name in (KEY_TEXT, KEY, *_POSITION)}, "is_absent": pa.array(~is_present[codes[newest]]),
     }
     return pa.table([columns[name] for name in CANDIDATES.names], schema=CANDIDATES).filter(pa.array(is_row))
-
-
-def are_visible(txids: pa.ChunkedArray, snapshot: Snapshot) -> np.ndarray:
-    """Return where a snapshot sees a committed transaction: ``Snapshot.sees``; one without an id is visible."""
-    ids = pc.fill_null(txids, -1).to_numpy()
-    visible: np.ndarray = (ids < snapshot.xmax) & ~np.isin(ids, np.array(snapshot.xip, np.int64))
-    return visible
 
 
 def _is_new(rows: pa.Table, end: Mapping[str, Any], removed: dict[tuple[str, str], Position]) -> Iterator[bool]:

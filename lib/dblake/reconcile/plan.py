@@ -143,7 +143,7 @@ def write_evictions(folder: str, rows: pa.Table) -> str:
 
 @lru_cache(maxsize=4)
 def read_evictions(path: str) -> pa.Table:
-    """Read a file of ``write_evictions``. A task requests the same window with each batch of its rows."""
+    """Read a file of ``write_evictions``. Each batch of a chunk's rows reads the same file."""
     system, inside = filesystem(path)
     return pq.read_table(inside, filesystem=system)
 

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
 from dblake.core.position import Position
+from dblake.core.positions import is_older, position_parts
+from dblake.core.visibility import are_visible
 from dblake.core.window import Snapshot
 from dblake.decode.columns import IMAGE, TRUNCATE
 from dblake.lake.layout import Paths
@@ -67,15 +69,12 @@ class Touched:
         return bool((self._holds(read) & self._truncates).any())
 
     def _holds(self, read: Read) -> np.ndarray:
-        incarnation, lsn, seq = self._at
-        low = read.low
-        after = (incarnation > low.incarnation) | (
-            (incarnation == low.incarnation) & ((lsn > low.lsn) | ((lsn == low.lsn) & (seq > low.seq)))
-        )
+        after = is_older(position_parts(read.low), self._at)
         if read.snapshot is None:
-            return np.asarray(after)
-        unseen = (self._txid >= read.snapshot.xmax) | np.isin(self._txid, np.array(read.snapshot.xip, np.int64))
-        return np.asarray(after | ((incarnation == low.incarnation) & unseen))
+            return after
+        is_unseen = ~are_visible(self._txid, read.snapshot)
+        held: np.ndarray = after | ((self._at[0] == read.low.incarnation) & is_unseen)
+        return held
 
 
 def schema_change(versions: list[SchemaVersion], schema_id: str, low: Position) -> bool:
