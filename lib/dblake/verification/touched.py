@@ -73,8 +73,8 @@ class Touched:
         if read.snapshot is None:
             return after
         is_unseen = ~are_visible(self._txid, read.snapshot)
-        held: np.ndarray = after | ((self._at[0] == read.low.incarnation) & is_unseen)
-        return held
+        is_touched: np.ndarray = after | ((self._at[0] == read.low.incarnation) & is_unseen)
+        return is_touched
 
 
 def schema_change(versions: list[SchemaVersion], schema_id: str, low: Position) -> bool:
