@@ -1,4 +1,4 @@
-"""Prepared transactions (two-phase commit) that span a dump: their rows count from COMMIT PREPARED on."""
+"""Prepared transactions (two-phase commit): their rows count from COMMIT PREPARED on, and a new slot waits for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dblake.core.errors import PrerequisitesNotMet
+from dblake.source.postgres import init
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
@@ -57,3 +59,23 @@ def test_prepared_transaction_across_dump_converges(backend: PostgresBackend, tm
     expected = {"1": "b", "3": "a", "4": "a", "5": "a", "7": "b", "8": "l", "10": "a"}
     assert {row["id"]: row["v"] for row in lake.state(T).values()} == expected
     assert {row["id"]: row["v"] for row in backend.rows(T)} == expected
+
+
+def test_init_behind_prepared_transaction_names_it(
+    backend: PostgresBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot cannot begin while the transaction is open; once it has ended, --init completes what it began."""
+    monkeypatch.setattr(init, "_WAIT", "1s")
+    backend.run("CREATE TABLE t (id int PRIMARY KEY)")
+    prepare(backend, "old", "INSERT INTO t VALUES (1)")
+    with pytest.raises(PrerequisitesNotMet, match="waited too long for transactions that began before it") as caught:
+        backend.source("public.*")
+    assert "pg_prepared_xacts" in caught.value.next_step
+    assert backend.value("SELECT gid FROM pg_prepared_xacts ORDER BY prepared LIMIT 1") == "old"
+    backend.run("COMMIT PREPARED 'old'")
+    assert backend.settings is not None
+    init.run_init(backend.settings, backend.database.server.user, backend.database.server.password)
+    lake = CaptureLake(tmp_path)
+    lake.dump(T)
+    lake.capture(backend.source("public.*"))
+    assert {row["id"] for row in lake.state(T).values()} == {"1"}

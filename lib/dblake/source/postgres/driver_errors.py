@@ -107,6 +107,12 @@ def translate_init_errors(settings: PostgresSettings, admin: str) -> Iterator[No
             f"source {settings.name}: user {admin} lacks a privilege that --init needs",
             next_step="hand the output of preflight --init --dry-run to an administrator of the server",
         ) from error
+    except psycopg2.errors.LockNotAvailable as error:
+        raise PrerequisitesNotMet(
+            f"source {settings.name}: --init waited too long for transactions that began before it",
+            next_step="end the oldest transactions of pg_stat_activity (xact_start) and pg_prepared_xacts (prepared); "
+                      "then run preflight --init again",
+        ) from error
     except psycopg2.Error as error:
         raise PrerequisitesNotMet(
             f"source {settings.name}: --init failed: {type(error).__name__} (SQLSTATE {error.pgcode})",

@@ -31,6 +31,10 @@ _MANUAL_CHECKS = (
     "publication_filters", "row_security",
 )
 
+_WAIT = "5min"
+"""How long --init waits for other transactions. A person waits, and not the log: publishing a table waits for long
+transactions on it, and a new slot for all that have written, prepared ones included."""
+
 
 def plan_init(settings: PostgresSettings, admin: str, admin_password: str) -> InitPlan:
     """Return what ``run_init`` would do, as a script for psql with a placeholder for the role's password.
@@ -97,8 +101,7 @@ def _connect(settings: PostgresSettings, admin: str, admin_password: str) -> con
     try:
         conn = connect(replace(settings, user=admin, password=admin_password), purpose="init")
         with conn.cursor() as cur:
-            # A person waits, and not the log: publishing a table waits for long transactions on it.
-            cur.execute("SET lock_timeout = '5min'")
+            cur.execute("SELECT set_config('lock_timeout', %s, false)", (_WAIT,))
         return conn
     except PrerequisitesNotMet as error:
         login = "correct --admin-user and --admin-password-env"
