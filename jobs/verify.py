@@ -53,7 +53,8 @@ def verify(
         raise UsageError("--repair without --wait", next_step="add --wait, or omit --repair")
     if remove and not repair:
         raise UsageError("--remove without --repair", next_step="add --repair, or omit --remove")
-    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair, removes=remove)
+    limit = None if remove else config.dump.max_removed
+    verification, skipped = queue_tables(config, tables, sample=sample, repair=repair, max_removed=limit)
     for table, why in skipped.items():
         click.echo(f"skipped: {table} {why}", err=True)
     if not wait:

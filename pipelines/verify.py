@@ -16,12 +16,9 @@ from pipelines.dump import open_store, read_captured
 
 
 def queue_tables(
-    config: Config, tables: Sequence[str], *, sample: float | None, repair: bool, removes: bool = False
+    config: Config, tables: Sequence[str], *, sample: float | None, repair: bool, max_removed: float | None = None
 ) -> tuple[Verification, dict[str, str]]:
     """Queue a verification of the named tables, or of all that can be read; return also why others are skipped.
-
-    With ``removes`` a repair deletes however many rows the source does not have, otherwise at most
-    ``dump.max_removed``.
 
     Raises Unsupported for a named table that is not captured or has no primary key, and if no table has one.
     """
@@ -44,5 +41,4 @@ def queue_tables(
     masked = {name for name in names if rules_of(config.mask.tables, name).keys() & set(keys[name])}
     columns = {name: None if name in masked else len(key) for name, key in keys.items()}
     paths = Paths(config.warehouse, config.source.name)
-    limit = None if removes else config.dump.max_removed
-    return Verification(paths, store, queued, columns, repair, share, limit), skipped
+    return Verification(paths, store, queued, columns, repair, share, max_removed), skipped
