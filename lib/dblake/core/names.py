@@ -97,6 +97,11 @@ class TableFilter:
                    else m[2] for m in (match, last)]
         return literal[0], literal[1]
 
+    def takes_all_of(self, schema: str) -> bool:
+        """Return True if some pattern includes every table of a schema, and none excludes tables of it."""
+        includes_all = any(fnmatchcase(schema, s) and set(t) == {"*"} for s, t in self._included)
+        return includes_all and not any(fnmatchcase(schema, s) for s, _ in self._excluded)
+
     def __call__(self, schema: str, table: str) -> bool:
         """Return True if some pattern includes the table and none excludes it."""
         def matches(patterns: list[tuple[str, str]]) -> bool:

@@ -41,7 +41,7 @@ SHOP = (
 def settings_for(server: MysqlServer) -> MysqlSettings:
     return MysqlSettings(
         name="shop", flavour=server.flavour, host="127.0.0.1", port=server.port, user="cap",
-        password="it's a \"se\\cret\"", patterns=("shop.*",), tls="disable",
+        password="it's a \"se\\cret\"", patterns=("shop.*", "!shop.left_out"), tls="disable",
     )
 
 
@@ -341,6 +341,25 @@ def test_init_rejects_foreign_watermark_table(mysql_server: MysqlServer) -> None
     with pytest.raises(PrerequisitesNotMet, match="but not with the columns"):
         init(mysql_server, settings_for(mysql_server))
     assert mysql_server.rows("SELECT count(*) FROM mysql.user WHERE user = 'cap'") == [(0,)]
+
+
+def test_init_grants_whole_database_for_later_tables(settings: MysqlSettings, mysql_server: MysqlServer) -> None:
+    """A pattern that takes all of a database means tomorrow's tables; _ of its name is no wildcard of the grant."""
+    for name in ("my_shop", "myxshop"):
+        mysql_server.run(f"CREATE DATABASE {name}", f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    try:
+        whole = replace(settings, patterns=("my_shop.*",))
+        grant = f"GRANT SELECT ON `my\\_shop`.* TO {ROLE};"
+        assert plan_init(whole, mysql_server.user, mysql_server.password).statements == (grant,)
+        run_init(whole, mysql_server.user, mysql_server.password)
+        mysql_server.run("CREATE TABLE my_shop.later (id int PRIMARY KEY)")
+        assert failing(whole) == []
+        assert found(whole, "future_tables").detail == ""
+        assert [t.table for t in MysqlSource(replace(settings, patterns=("my*.*",))).tables()] == [
+            "my_shop.later", "my_shop.t",
+        ]
+    finally:
+        mysql_server.run("DROP DATABASE my_shop", "DROP DATABASE myxshop")
 
 
 def test_init_without_privileges_rejected(settings: MysqlSettings, mysql_server: MysqlServer) -> None:

@@ -81,6 +81,26 @@ def test_table_filter_matches_patterns(
     assert [name for name in excluded if is_captured(*name)] == []
 
 
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["app.*"], True),
+        (["*.*"], True),
+        (["a*.*", "other.x"], True),
+        (["app.**"], True),
+        (["app.a*", "app.b*"], False),
+        (["app.*", "!app.cache"], False),
+        (["app.*", "!*.cache"], False),
+        (["app.*", "!other.cache"], True),
+        (['app."*"'], False),
+        (["App.*"], False),
+    ],
+)
+def test_filter_takes_whole_schema_only_without_exclusion(patterns: list[str], expected: bool) -> None:
+    assert TableFilter(patterns).takes_all_of("app") is expected
+
+
+
 @pytest.mark.parametrize("pattern", ["", "*", "public", "a.b.c", 'a."b', "!", "public."])
 def test_table_filter_malformed_pattern_raises(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"not a schema\.table pattern"):

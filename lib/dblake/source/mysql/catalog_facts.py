@@ -55,7 +55,10 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class CatalogFacts:
-    """All facts. ``names`` are those of all visible tables; ``cascades`` has the names of foreign keys by table."""
+    """All facts. ``names`` are those of all visible tables; ``cascades`` has the names of foreign keys by table.
+
+    ``schemas`` are those of which the patterns take every table, those that are created later included.
+    """
 
     server: Server
     role: Role | None
@@ -63,6 +66,12 @@ class CatalogFacts:
     names: tuple[tuple[str, str], ...]
     cascades: Mapping[tuple[str, str], tuple[str, ...]]
     watermarks: Watermarks | None
+    schemas: tuple[str, ...] = ()
+
+    @property
+    def partly_granted(self) -> list[str]:
+        """The ``schemas`` in which the capture role may not read a table that is created later."""
+        return [s for s in self.schemas if self.role is None or not self.role.grants.has("SELECT", s)]
 
     def can_select(self, table: CatalogTable) -> bool:
         """Return True if the capture role may read the table."""

@@ -36,6 +36,11 @@ def read_facts(cur: Cursor, settings: MysqlSettings) -> CatalogFacts:
     """Read all facts over one connection, the capture role's or an administrator's."""
     every = catalog.captured_tables(cur, TableFilter(["*.*"]), settings.watermark_schema)
     captured = tuple(t for t in every if settings.table_filter(t.schema_name, t.table_name))
+    cur.execute(
+        "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME NOT IN %s ORDER BY SCHEMA_NAME",
+        ([*catalog.SYSTEM_SCHEMAS, settings.watermark_schema],),
+    )
+    schemas = tuple(str(name) for (name,) in cur.fetchall() if settings.table_filter.takes_all_of(str(name)))
     return CatalogFacts(
         server=_read_server(cur),
         role=_read_role(cur, settings),
@@ -43,6 +48,7 @@ def read_facts(cur: Cursor, settings: MysqlSettings) -> CatalogFacts:
         names=tuple((t.schema_name, t.table_name) for t in every),
         cascades=read_cascades(cur, captured),
         watermarks=_read_watermarks(cur, settings),
+        schemas=schemas,
     )
 
 

@@ -103,8 +103,10 @@ def _steps(facts: CatalogFacts, settings: MysqlSettings, password: str) -> Itera
         yield statements.create_user(account, password)
     if role is None or not (role.grants.has("REPLICATION SLAVE") and role.grants.has("REPLICATION CLIENT")):
         yield statements.grant_log(account)
+    for schema in facts.partly_granted:
+        yield statements.grant_select_in_schema(account, schema)
     for table in facts.tables:
-        if not facts.can_select(table):
+        if table.schema_name not in facts.partly_granted and not facts.can_select(table):
             yield statements.grant_select(account, table.schema_name, table.table_name)
     if marks is None:
         yield statements.create_watermark_schema(settings)

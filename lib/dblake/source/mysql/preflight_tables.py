@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dblake.core.names import abbreviated, qualified, split_qualified
+from dblake.core.names import abbreviated, qualified, quote_part, split_qualified
 from dblake.core.source import Check
 from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_check
 from dblake.source.mysql import statements
@@ -26,6 +26,7 @@ def table_findings(facts: CatalogFacts, settings: MysqlSettings) -> Iterator[Che
     yield _check_column_names(facts.tables)
     yield _check_types(facts.tables)
     yield _check_privileges(facts, settings)
+    yield _check_future_tables(facts, settings)
     yield _check_log_filters(facts)
     yield _check_engines(facts.tables)
     yield _check_cascades(facts)
@@ -77,6 +78,17 @@ def _check_privileges(facts: CatalogFacts, settings: MysqlSettings) -> Check:
         script(statements.grant_select(account, t.schema_name, t.table_name) for t in unreadable),
         tables={t.schema.table: f"table_privileges: user {settings.user} may not read it" for t in unreadable},
         affects="dump",
+    )
+
+
+def _check_future_tables(facts: CatalogFacts, settings: MysqlSettings) -> Check:
+    schemas = facts.partly_granted
+    account = facts.role.account if facts.role else statements.new_account(settings)
+    return finding(
+        "future_tables",
+        f"tables that are created later wait for preflight --init: user {settings.user} may not read all of "
+        f"{abbreviated([quote_part(s) for s in schemas])}" if schemas else "",
+        script(statements.grant_select_in_schema(account, schema) for schema in schemas), is_note=True,
     )
 
 

@@ -42,6 +42,13 @@ def grant_select(account: Account, schema: str, table: str) -> str:
     return f"GRANT SELECT ON {identifier(schema, table)} TO {quote_account(account)}"
 
 
+def grant_select_in_schema(account: Account, schema: str) -> str:
+    """Return the GRANT for reading all tables of a schema, those that are created later included."""
+    # In this place alone, _ and % of a name are wildcards.
+    pattern = schema.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
+    return f"GRANT SELECT ON {identifier(pattern)}.* TO {quote_account(account)}"
+
+
 def grant_watermarks(settings: MysqlSettings, account: Account) -> str:
     """Return the GRANT for writing watermarks and reading them back."""
     return f"GRANT SELECT, UPDATE ON {watermark_table(settings)} TO {quote_account(account)}"

@@ -44,12 +44,30 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeSchema:
+    """A schema of which the patterns take every table, those that are created later included."""
+
+    oid: int
+    name: str
+    can_use: bool
+    owners: tuple[str, ...]
+    """Owners of its tables, whose new tables the capture role may not read."""
+    alterable: tuple[str, ...]
+    """Those of the owners whose default privileges the connected role may alter."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogFacts:
-    """All facts. ``names`` are those of all tables, captured or not; ``publication`` is read for pgoutput only."""
+    """All facts. ``names`` are those of all tables, captured or not; ``publication`` is read for pgoutput only.
+
+    ``is_superuser`` is about the connected role, an administrator or the capture role.
+    """
 
     server: Server
     role: Role | None
+    is_superuser: bool
     tables: tuple[Table, ...]
+    schemas: tuple[WholeSchema, ...]
     names: tuple[tuple[str, str], ...]
     unlogged: tuple[tuple[str, str], ...]
     watermarks: WatermarkTable | None

@@ -15,10 +15,11 @@ from psycopg2.extensions import cursor
 from dblake.core.names import TableFilter
 from dblake.source.postgres import catalog, ddl_trigger
 from dblake.source.postgres.capture_objects import WATERMARK_TABLE, Publication, Slot, WatermarkTable
-from dblake.source.postgres.catalog_facts import CatalogFacts, Role, Server
+from dblake.source.postgres.catalog_facts import CatalogFacts, Role, Server, WholeSchema
 from dblake.source.postgres.driver_errors import is_plugin_refusal
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
+from dblake.source.postgres.table_storage import read_foreign_storage
 
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_database(),
@@ -69,6 +70,26 @@ LEFT JOIN pg_index ri ON ri.indrelid = c.oid AND ri.indisreplident
 WHERE c.relkind IN ('r', 'p') AND (c.oid = ANY(%(oids)s::oid[]) OR pg_partition_root(c.oid)::oid = ANY(%(oids)s::oid[]))
 ORDER BY c.relispartition, n.nspname, c.relname
 """
+# pg_database_owner owns schemas and no tables. A role that reads everything requires no default privileges.
+_SCHEMAS = """
+SELECT n.oid, n.nspname, coalesce(has_schema_privilege(r.oid, n.oid, 'USAGE'), false), o.names, o.alterable
+FROM pg_namespace n LEFT JOIN pg_roles r ON r.rolname = %(user)s
+CROSS JOIN LATERAL (
+  SELECT coalesce(array_agg(o.rolname::text ORDER BY o.rolname), '{}') AS names,
+         coalesce(array_agg(o.rolname::text ORDER BY o.rolname) FILTER (WHERE pg_has_role(o.oid, 'MEMBER')), '{}')
+         AS alterable
+  FROM pg_roles o
+  WHERE (o.oid = n.nspowner OR EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relowner = o.oid
+                                       AND c.relkind IN ('r', 'p')))
+  AND o.rolname <> 'pg_database_owner' AND o.oid IS DISTINCT FROM r.oid AND NOT coalesce(r.rolsuper, false)
+  AND NOT EXISTS (SELECT FROM pg_roles a WHERE a.rolname = 'pg_read_all_data' AND pg_has_role(r.oid, a.oid, 'USAGE'))
+  AND NOT EXISTS (SELECT FROM pg_default_acl d, aclexplode(d.defaclacl) x
+                  WHERE d.defaclrole = o.oid AND d.defaclnamespace IN (0, n.oid) AND d.defaclobjtype = 'r'
+                  AND x.privilege_type = 'SELECT' AND x.grantee IN (0, r.oid))
+) o
+WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', %(watermark_schema)s)
+ORDER BY n.nspname
+"""
 _UNLOGGED = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND c.relpersistence = 'u' AND n.nspname <> %(watermark_schema)s
@@ -117,9 +138,18 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
     unlogged = tuple((s, t) for s, t in cur.fetchall() if settings.table_filter(s, t))
     cur.execute(_SLOT, parameters)
     slot = cur.fetchone()
+    cur.execute("SELECT current_setting('is_superuser')::bool")
+    is_superuser = cur.fetchone()[0]
+    cur.execute(_SCHEMAS, parameters)
+    schemas = tuple(
+        WholeSchema(oid, name, can_use, tuple(owners), tuple(alterable))
+        for oid, name, can_use, owners, alterable in cur.fetchall() if settings.table_filter.takes_all_of(name)
+    )
     return CatalogFacts(
         server=server,
         role=Role(*role) if role else None,
+        is_superuser=is_superuser,
+        schemas=schemas,
         tables=_read_tables(cur, captured, settings.user),
         names=tuple((t.schema_name, t.table_name) for t in everything) + unlogged,
         unlogged=unlogged,
@@ -131,18 +161,20 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
 
 
 def _read_tables(cur: cursor, captured: list[catalog.CatalogTable], user: str) -> tuple[Table, ...]:
-    parameters = {"oids": [t.oid for t in captured], "user": user}
+    oids = [t.oid for t in captured]
+    parameters = {"oids": oids, "user": user}
     cur.execute(_TABLES, parameters)
     facts = {row[0]: row[1:] for row in cur.fetchall()}
     cur.execute(_IDENTITIES, parameters)
     identities: dict[int, list[Identity]] = {}
     for oid, *identity in cur.fetchall():
         identities.setdefault(oid, []).append(Identity(*identity))
+    storage = read_foreign_storage(cur, oids)
     # A table dropped since the schemas were read has no facts.
     return tuple(
         Table(
             t.oid, t.schema_name, t.table_name, t.schema, t.has_generated_key, t.has_loose_key,
-            tuple(identities[t.oid]), *facts[t.oid],
+            storage.get(t.oid, ""), tuple(identities[t.oid]), *facts[t.oid],
         )
         for t in captured
         if t.oid in facts and t.oid in identities

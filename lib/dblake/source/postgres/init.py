@@ -1,9 +1,9 @@
 """Prepares a database for capture as a privileged user: role, grants, watermark table, publication, slot.
 
-Guarantee: idempotent, so it can be run again at any time, after new tables for instance. No write of an application
-starts to fail: tables without an effective replica identity are named and not published. A slot that is lost or belongs
-to another consumer is never replaced. All changes are one transaction, except the slot, which PostgreSQL creates only
-in a transaction of its own.
+Guarantee: idempotent, so it can be run again at any time, after new tables for instance. No write to an existing table
+starts to fail: tables without an effective replica identity are named and not published, nor is their schema. A slot
+that is lost or belongs to another consumer is never replaced. All changes are one transaction, except the slot, which
+PostgreSQL creates only in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dblake.source.postgres.catalog_facts import CatalogFacts
 from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import concerns_login, translate_errors, translate_init_errors
+from dblake.source.postgres.future_tables import describe_manual_steps
 from dblake.source.postgres.init_steps import build_slot_steps, build_steps
 from dblake.source.postgres.preflight import findings, is_usable
 from dblake.source.postgres.settings import PostgresSettings
@@ -27,7 +28,7 @@ _SERVER_CHECKS = ("server_version", "standby", "wal_level", "replication_slots",
 """What --init needs of the server and cannot change."""
 _MANUAL_CHECKS = (
     *_SERVER_CHECKS,
-    "key_constraint", "replica_identity", "primary_key", "generated_columns", "unlogged_tables",
+    "table_storage", "key_constraint", "replica_identity", "primary_key", "generated_columns", "unlogged_tables",
     "publication_filters", "row_security",
 )
 
@@ -93,7 +94,10 @@ def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSetting
         manual = [f.check(cur) for f in findings(facts, settings) if f.name in _MANUAL_CHECKS and f.detail]
     return InitPlan(
         (*(["BEGIN;", *steps, "COMMIT;"] if steps else []), *slot),
-        tuple(f"{c.detail}. Next: {' '.join(c.fix.split())}" if c.fix else c.detail for c in manual),
+        (
+            *(f"{c.detail}. Next: {' '.join(c.fix.split())}" if c.fix else c.detail for c in manual),
+            *describe_manual_steps(facts, settings),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from psycopg2 import sql
 from dblake.source.postgres import ddl_trigger, statements
 from dblake.source.postgres.capture_objects import WATERMARK_ROWS
 from dblake.source.postgres.catalog_facts import CatalogFacts
+from dblake.source.postgres.future_tables import schemas_to_publish
 from dblake.source.postgres.preflight import ALL_OPERATIONS
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -28,10 +29,15 @@ def build_steps(
         yield statements.alter_role(settings, "LOGIN REPLICATION")
     if role is None or not role.can_connect:
         yield statements.grant_connect(settings)
-    if inaccessible := {t.schema for t in facts.tables if not t.can_use_schema}:
+    inaccessible = {t.schema for t in facts.tables if not t.can_use_schema}
+    inaccessible |= {schema.name for schema in facts.schemas if not schema.can_use}
+    if inaccessible:
         yield statements.grant_usage(settings, inaccessible)
     if unreadable := [t for t in facts.tables if not t.can_select]:
         yield statements.grant_select(settings, unreadable)
+    for schema in facts.schemas:
+        if schema.alterable:
+            yield statements.grant_future_select(settings, schema.name, schema.alterable)
     if marks is None:
         yield statements.create_watermark_schema(settings)
     if marks is None or marks.oid is None:
@@ -51,13 +57,16 @@ def build_steps(
 def _build_publication_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[sql.Composable]:
     publication, marks = facts.publication, facts.watermarks
     publishable = [t for t in facts.tables if t.is_publishable]
+    schemas = schemas_to_publish(facts, settings) if facts.is_superuser else []
     if publication is None:
-        yield statements.create_publication(settings, publishable)
+        yield statements.create_publication(settings, publishable, schemas)
         return
     missing = [t for t in publishable if not publication.publishes(t.oid, t.schema_oid)]
     lacks_marks = marks is None or marks.oid is None or not publication.publishes(marks.oid, marks.schema_oid)
     if missing or (lacks_marks and not publication.has_all_tables):
         yield statements.add_tables(settings, missing, watermarks=lacks_marks)
+    if schemas:
+        yield statements.add_schemas(settings, schemas)
     if not publication.has_all_operations:
         yield statements.set_publication(settings, ALL_OPERATIONS)
     if not publication.is_via_root:

@@ -24,6 +24,7 @@ from dblake.source.postgres.catalog_queries import probe_output_plugin, read_fac
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import lacks_connect_privilege, translate_errors
 from dblake.source.postgres.finding import Finding
+from dblake.source.postgres.future_tables import check_future_tables
 from dblake.source.postgres.preflight_tables import table_findings
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -69,6 +70,7 @@ def findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Findin
     yield from table_findings(facts, settings)
     if settings.plugin == "pgoutput":
         yield from _check_publication(facts, settings)
+    yield check_future_tables(facts, settings)
     yield from _check_slot(facts, settings)
     if settings.log_ddl:
         yield from _check_ddl_triggers(facts, settings)

@@ -28,6 +28,7 @@ def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[
     yield _check_column_names(facts.tables)
     yield _check_generated_columns(facts.tables, settings)
     yield _check_unlogged_tables(facts.unlogged)
+    yield _check_storage(facts.tables)
     yield from _check_privileges(facts.tables, settings)
     yield _check_key_constraints(facts.tables)
     yield _check_replica_identity(facts)
@@ -80,6 +81,19 @@ def _check_unlogged_tables(tables: Sequence[tuple[str, str]]) -> Finding:
         "unlogged_tables",
         detail=f"unlogged tables are not captured: {abbreviated([qualified(*t) for t in tables])}" if tables else "",
         fix=statements.script(sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(*t)) for t in tables),
+    )
+
+
+def _check_storage(tables: Sequence[Table]) -> Finding:
+    foreign = [t for t in tables if t.foreign_storage]
+    return Finding(
+        "table_storage", ok=not foreign,
+        detail="the log lacks changes of their rows under their names: "
+        + abbreviated([f"{t.qualified} ({t.foreign_storage})" for t in foreign]) if foreign else "",
+        fix="remove the tables from source.tables, or keep their rows in plain logged tables (ALTER TABLE … SET LOGGED,"
+        " SET ACCESS METHOD heap)",
+        tables={t.qualified: f"table_storage: {t.foreign_storage}, so the log lacks changes of it" for t in foreign},
+        affects="log",
     )
 
 

@@ -40,8 +40,7 @@ def grant_connect_text(settings: PostgresSettings) -> str:
 
 def grant_usage(settings: PostgresSettings, schemas: Iterable[str]) -> sql.Composable:
     """Grant the capture role USAGE on the schemas."""
-    names = sql.SQL(", ").join(map(sql.Identifier, sorted(set(schemas))))
-    return _grant("USAGE", sql.SQL("SCHEMA {}").format(names), settings)
+    return _grant("USAGE", sql.SQL("SCHEMA {}").format(_identifiers(sorted(set(schemas)))), settings)
 
 
 def grant_select(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
@@ -78,11 +77,27 @@ def grant_watermarks(settings: PostgresSettings) -> sql.Composable:
     return _grant("SELECT, UPDATE", sql.SQL("TABLE {}").format(watermark_table(settings)), settings)
 
 
-def create_publication(settings: PostgresSettings, tables: Sequence[Table]) -> sql.Composable:
-    """Create the publication of the tables and the watermark table."""
-    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(settings.publication), _names(tables, watermark_table(settings))
+def grant_future_select(settings: PostgresSettings, schema: str, owners: Sequence[str]) -> sql.Composable:
+    """Grant the capture role SELECT on the tables that these roles create in a schema from now on."""
+    return sql.SQL("ALTER DEFAULT PRIVILEGES FOR ROLE {} IN SCHEMA {} GRANT SELECT ON TABLES TO {}").format(
+        _identifiers(owners), sql.Identifier(schema), sql.Identifier(settings.user)
     )
+
+
+def create_publication(
+    settings: PostgresSettings, tables: Sequence[Table], schemas: Sequence[str] = ()
+) -> sql.Composable:
+    """Create the publication of the tables, the watermark table, and all tables of the schemas."""
+    members = [sql.SQL("TABLE {}").format(_names(tables, watermark_table(settings)))]
+    members += [sql.SQL("TABLES IN SCHEMA {}").format(_identifiers(schemas))] if schemas else []
+    return sql.SQL("CREATE PUBLICATION {} FOR {} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(settings.publication), sql.SQL(", ").join(members)
+    )
+
+
+def add_schemas(settings: PostgresSettings, schemas: Sequence[str]) -> sql.Composable:
+    """Publish all tables of the schemas, those that are created later included."""
+    return _alter_publication(settings, "ADD TABLES IN SCHEMA {}", _identifiers(schemas))
 
 
 def add_tables(settings: PostgresSettings, tables: Sequence[Table], *, watermarks: bool = False) -> sql.Composable:
@@ -141,3 +156,7 @@ def _alter_publication(settings: PostgresSettings, action: str, *names: sql.Comp
 
 def _names(tables: Sequence[Table], *more: sql.Composable) -> sql.Composable:
     return sql.SQL(", ").join([*(sql.Identifier(t.schema, t.name) for t in tables), *more])
+
+
+def _identifiers(names: Sequence[str]) -> sql.Composable:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

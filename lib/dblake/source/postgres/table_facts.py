@@ -49,6 +49,8 @@ class Table:
     columns: TableSchema
     has_generated_key: bool
     has_loose_key: bool
+    foreign_storage: str
+    """Why the log lacks changes of its rows under its name, or ""."""
     identities: tuple[Identity, ...]
     schema_oid: int
     is_partitioned: bool
