@@ -44,11 +44,13 @@ from dblake import __version__
 from dblake.config import load_config
 from dblake.core.errors import DblakeError, ExitCode, UsageError
 from dblake.core.extras import missing_extra
+from dblake.core.intervals import Interval
 from dblake.core.transient import storage_fault, transient_reason
 from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
 _STOP_SECONDS = 60.0
 """Longer than capture needs to end at a transaction's end and to land what it has read."""
+_REPEAT_SECONDS, _MAX_REPORTS = 3600.0, 1000
 _JSON_NAMES = {"levelname": "level", "name": "logger"}
 _FILE = "dblake.configuration_file"
 _OURS = ("dblake", "pipelines")
@@ -292,6 +294,21 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     return not is_consequence and (record.levelno >= logging.WARNING or record.name.startswith(_OURS))
 
 
+class _Repetitions(logging.Filter):
+    """Drops a warning or error of ours that was logged in the last hour: a job that runs on names each problem once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reports: dict[tuple[str, str], Interval] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or not record.name.startswith(_OURS) or record.name == "dblake":
+            return True
+        if len(self._reports) > _MAX_REPORTS:
+            self._reports.clear()
+        return self._reports.setdefault((record.name, record.getMessage()), Interval(_REPEAT_SECONDS)).is_due()
+
+
 def _set_up_logging(verbose: bool) -> None:
     global _shows_tracebacks
     _shows_tracebacks = verbose
@@ -306,6 +323,7 @@ def _set_up_logging(verbose: bool) -> None:
     handler.setFormatter(formatter)
     if not verbose:
         handler.addFilter(_is_wanted)
+        handler.addFilter(_Repetitions())
     # It reports calls that a stop has broken off, with tracebacks.
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

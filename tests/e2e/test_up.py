@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -86,3 +87,36 @@ def test_up_with_invalid_source_stops_with_78(database: Database, tmp_path: Path
     with running(shop, tmp_path, **NO_JVM) as up:
         assert up.process.wait(90) == 78, up.log.read_text()
         assert "all parts stop" in up.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_killed_jvm_leaves_one_line_and_restarts(database: Database, tmp_path: Path) -> None:
+    """The system kills it for its memory: the job ends with 75 and names that, without traces of pyspark."""
+    shop = Shop(database, tmp_path)
+    shop.conf.write_text(json.dumps(json.loads(shop.conf.read_text()) | {"run": {"check_seconds": 1}}))
+    with running(shop, tmp_path) as up:
+        database.run(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in TABLES))
+        deadline = time.monotonic() + 60
+        while not (jvms := java_processes(up)):
+            assert time.monotonic() < deadline, up.log.read_text()
+            time.sleep(0.1)
+        time.sleep(2)
+        os.kill(jvms[0], signal.SIGKILL)
+        up.wait_until("run ended with exit code 75", 90)
+        log = up.log.read_text()
+        assert up.end(signal.SIGINT) < 10
+    unwanted = ("Traceback", "TaskSetManager", "pyspark", "py4j", "this is a bug")
+    assert not [word for word in unwanted if word in log], log
+
+
+def java_processes(up: Up) -> list[int]:
+    """Return the process ids of Spark's JVMs below the parts of ``up``."""
+    groups = set(up.parts())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) in groups and b"SparkSubmit" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found

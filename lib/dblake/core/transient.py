@@ -20,6 +20,8 @@ _REASONS = {
     "outofmemoryerror": "Spark ran out of memory",
     "executorlostfailure": "Spark lost an executor",
     "answer from java side is empty": _JVM_ENDED,
+    "error while sending": _JVM_ENDED,
+    "error while receiving": _JVM_ENDED,
     "while trying to connect to the java server": _JVM_ENDED,
     "java_gateway_exited": "Spark's JVM ended at its start; the system may have killed it, or its message is above",
     "connection refused": _UNREACHABLE,

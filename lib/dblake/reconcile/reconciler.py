@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from dblake.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
 from dblake.core.failpoints import failpoint
+from dblake.core.intervals import REPORT_SECONDS, Interval
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.decode.columns import DELETE, FILL, READ
@@ -79,6 +80,8 @@ class Reconciler:
         self._checks_landing = earlier is None
         self._known_schemas: dict[str, TableSchema] = {}
         self._versions = SchemaVersions()
+        self._report = Interval(REPORT_SECONDS)
+        self._first_unreported: int | None = None
         self._last: tuple[int, tuple[int | None, int | None]] | None = None
 
     def done(self) -> int:
@@ -132,7 +135,11 @@ class Reconciler:
         with commit_lock(self._paths.windows):
             self._append_ledger(summary, _by_chunk(written.written), written.withheld, done, last)
         failpoint("reconcile.ledger_appended")
-        logger.info("reconciled batches %d to %d", done + 1, last)
+        if self._first_unreported is None:
+            self._first_unreported = done + 1
+        if self._report.is_due():
+            logger.info("reconciled batches %d to %d", self._first_unreported, last)
+            self._first_unreported = None
         return sum(file.rows for file in written.files)
 
     def _write(self, new: NewBatches) -> Reconciled:

@@ -9,19 +9,17 @@ import duckdb
 
 from dblake.core.names import split_qualified
 from dblake.lake.layout import Paths
-from dblake.lake.tables import find_table
 from dblake.sql.scan import TableFiles, state_rows
 
 
 def count_lossy_rows(paths: Paths, table: str) -> dict[str, int]:
     """Return in how many rows of state each column has a value that its type cannot hold; such columns alone."""
-    path = paths.state(*split_qualified(table))
-    found = find_table(path)
-    if found is None:
+    files = TableFiles.find_state(paths.state(*split_qualified(table)))
+    if files is None:
         return {}
     connection = duckdb.connect()
     columns = {"_lossy": "ARRAY<STRING>", "_deleted": "BOOLEAN"}
-    rows = state_rows(connection, TableFiles.read_state(path, found.version()), columns, "state")
+    rows = state_rows(connection, files, columns, "state")
     counted = connection.execute(
         f"SELECT name, count(*) FROM (SELECT unnest(_lossy) AS name FROM {rows} WHERE NOT _deleted) "
         "GROUP BY name ORDER BY name"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.storage import is_local
-from dblake.lake.tables import DeltaTable, list_files, open_table
+from dblake.lake.tables import DeltaTable, find_table, list_files, open_table
 from dblake.sql.duckdb_types import duckdb_type
 from dblake.sql.names import quoted
 from dblake.state.files import Columns, table_columns
@@ -50,6 +50,12 @@ class TableFiles:
         """Read a version of a state table from its log."""
         table = open_table(path, version)
         return cls(path, _files(table), pa.schema(table.schema().to_arrow()), table_columns(table))
+
+    @classmethod
+    def find_state(cls, path: str) -> TableFiles | None:
+        """Read the newest version of a state table from its log; None if there is no such table."""
+        table = find_table(path)
+        return None if table is None else cls.read_state(path, table.version())
 
     def name_in_files(self, column: str) -> str:
         """Return a column's name in the files."""

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.failpoints import failpoint
+from dblake.core.intervals import REPORT_SECONDS, Interval
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.progress import Stage, stage
@@ -54,6 +55,7 @@ WAVE_BYTES = 512 << 20
 _NEWEST = 2**62
 
 logger = logging.getLogger(__name__)
+_report = Interval(REPORT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,9 @@ class _StepRun:
         frontier = Frontier(self.batch, position, versions, behind)
         append_frontier(self.paths, frontier)
         self.progress.advance(self.batch - self.before.batch)
-        logger.info("state reached batch %d, position %s: %d table(s), %d event(s)", self.batch, position, len(tried),
-                    sum(r.events for r in results))
+        if _report.is_due():
+            logger.info("state reached batch %d, position %s: %d table(s), %d event(s)", self.batch, position,
+                        len(tried), sum(r.events for r in results))
         return frontier
 
     def _merge_wave(self, tables: Sequence[str]) -> Iterator[Outcome]:

@@ -328,6 +328,15 @@ def test_log_of_other_library_begins_at_warning(tmp_path: Path) -> None:
     assert "careful" in done.stderr
 
 
+def test_warning_is_logged_once_an_hour(tmp_path: Path) -> None:
+    """A job that runs on meets the same problem each second; each stays one line."""
+    body = ("import logging; log = logging.getLogger('dblake.x'); "
+            "[(log.warning('table %s is suspended', t), log.info('seen')) for t in 'ab' * 3]")
+    done = run(tmp_path, JOB.format(body=body), "--conf", CONF)
+    assert [done.stderr.count(f"table {t} is suspended") for t in "ab"] == [1, 1]
+    assert done.stderr.count("seen") == 6
+
+
 def test_json_log_lines_are_objects(tmp_path: Path) -> None:
     body = "import logging; logging.getLogger('dblake.x').info('one %d', 1)"
     body += "; raise errors.Fenced('two', next_step='three')"
