@@ -23,7 +23,7 @@ def resolve_tables(captured: Mapping[str, TableSchema], tables: Sequence[str]) -
     if keyless:
         raise Unsupported(
             f"table {', '.join(keyless)} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; until then only its changes are captured",
+            next_step="add a primary key; preflight shows whether its changes are captured until then",
         )
     return names
 

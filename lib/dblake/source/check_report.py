@@ -32,8 +32,10 @@ def build_report(checks: Sequence[Check], tables: Sequence[TableSchema]) -> list
     for check in notes:
         lines += [f"- {check.check}: {check.detail}", *_indented(check.fix)]
     lines += [""] if notes else []
-    lines += list(_describe_tables(checks, tables))
-    return [*lines, f"✓ {sum(check.ok for check in checks)} of {len(checks)} checks are met"]
+    suspended = _find_suspended(checks) if tables else {}
+    lines += list(_describe_tables(suspended, tables))
+    count = f"✓ {sum(check.ok for check in checks)} of {len(checks)} checks are met"
+    return [*lines, count + (f"; suspended tables: {len(suspended):,}" if suspended else "")]
 
 
 def build_script(checks: Sequence[Check]) -> list[str]:
@@ -48,13 +50,18 @@ def build_script(checks: Sequence[Check]) -> list[str]:
     return lines
 
 
-def _describe_tables(checks: Sequence[Check], tables: Sequence[TableSchema]) -> Iterator[str]:
+def _find_suspended(checks: Sequence[Check]) -> dict[str, str]:
+    """Return the check that suspends each table; as in capture, also a check that is met names some."""
+    suspended: dict[str, str] = {}
+    for check in checks:
+        for table in check.tables:
+            suspended.setdefault(table, check.check)
+    return suspended
+
+
+def _describe_tables(unfit: Mapping[str, str], tables: Sequence[TableSchema]) -> Iterator[str]:
     if not tables:
         return
-    unfit: dict[str, str] = {}
-    for check in checks:
-        for table in check.tables if not check.ok else ():
-            unfit.setdefault(table, check.check)
     groups: Mapping[str, list[str]] = {
         "suspended": [f"{table} ({check})" for table, check in sorted(unfit.items())],
         "followed, not dumped: no primary key":

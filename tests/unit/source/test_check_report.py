@@ -42,8 +42,17 @@ def test_report_shows_problems_whole_and_tables() -> None:
         "  1 followed and dumped",
         "    public.a",
         "",
-        "✓ 2 of 5 checks are met",
+        "✓ 2 of 5 checks are met; suspended tables: 1",
     ]
+
+
+def test_report_suspends_table_of_met_check() -> None:
+    """A keyless table that is not published stops nothing else, so its check is met; capture suspends it."""
+    checks = [Check("primary_key", True, "not captured: public.log", "", {"public.log": "not published"}, "log")]
+    lines = build_report(checks, TABLES)
+    assert lines[lines.index("  1 suspended") + 1] == "    public.log (primary_key)"
+    assert not any("followed, not dumped" in line for line in lines)
+    assert lines[-1] == "✓ 1 of 1 checks are met; suspended tables: 1"
 
 
 def test_report_of_many_tables_lists_some() -> None:

@@ -94,7 +94,7 @@ class MemoryChunkReader:
         if not view.schema.primary_key:
             raise Unsupported(
                 f"table {table} has no primary key, so it cannot be dumped",
-                next_step="add a primary key; until then its changes are captured from the log only",
+                next_step="add a primary key; preflight shows whether its changes are captured until then",
             )
         return view
 

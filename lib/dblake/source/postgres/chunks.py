@@ -213,7 +213,7 @@ def _require_dumpable(name: str, table: catalog.CatalogTable | None) -> catalog.
     if not table.schema.primary_key:
         raise Unsupported(
             f"table {name} has no primary key, so it cannot be dumped",
-            next_step="add a primary key; until then its changes are captured from the log only",
+            next_step="add a primary key; preflight shows whether its changes are captured until then",
         )
     if table.extension_ordered:
         raise Unsupported(
