@@ -28,10 +28,11 @@ from dblake.outputs.native import NativeFormat
 def encode_events(span: Span, tables: Sequence[str]) -> Iterator[bytes]:
     """Yield the events of the span in order; ``tables`` are globs, none for all tables."""
     selection = Selection(list(tables) or ["*.*"])
-    builder, encode = EventBuilder(span.paths.source, selection, Schemas(span.paths).get, {}), NativeFormat().encode
+    schemas = Schemas(span.paths)
+    builder, encode = EventBuilder(span.paths.source, selection, schemas.get, {}), NativeFormat().encode
     for part in span.log.read_ordered(span.selection()):
         chosen = [name for name in pc.unique(part["table"]).to_pylist() if selection.has_table(name)]
-        rows = part.filter(pc.is_in(part["table"], pa.array(chosen, pa.string())))
+        rows = schemas.recorded(part.filter(pc.is_in(part["table"], pa.array(chosen, pa.string()))))
         lsn = rows["lsn"]
         for start in range(0, rows.num_rows, ROWS_AT_ONCE):
             end = start + ROWS_AT_ONCE

@@ -20,8 +20,8 @@ from dblake.core.schema import TableSchema
 ROWS_AT_ONCE = 5_000
 """Rows that are Python objects at a time."""
 
-SchemaLookup = Callable[[str, str], TableSchema]
-"""Table and schema id → schema."""
+SchemaLookup = Callable[[str, str | None], TableSchema]
+"""Table and schema id, None for a truncate that names none → schema."""
 
 
 class EventBuilder:
@@ -63,10 +63,13 @@ class EventBuilder:
             enumerate(zip(*lists.values(), *images, strict=True))
         ):
             is_last = is_end if n + 1 == count else lsns[n + 1] != lsn or incarnations[n + 1] != incarnation
-            schema = schemas.get(schema_id) or schemas.setdefault(schema_id, self._schemas(table, schema_id))
+            schema = schemas.get(schema_id)
+            if schema is None:
+                schema = self._schemas(table, schema_id)
+                schemas[schema.schema_id] = schema
             event = Event(
                 source, table, op, Position(incarnation, lsn, seq), key, before, after,
-                None if txid is None else str(txid), at, is_last, origin, schema_id, schema, undecoded or (),
+                None if txid is None else str(txid), at, is_last, origin, schema.schema_id, schema, undecoded or (),
             )
             if projects:
                 self._project(event)

@@ -6,6 +6,9 @@ appends schemas before their events. Delivery under a consumer's own schema is l
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dblake.core.errors import ConsumeError
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
@@ -20,18 +23,34 @@ class Schemas:
         self._versions: dict[str, list[SchemaVersion]] = {}
         self._by_id: dict[tuple[str, str], TableSchema] = {}
 
-    def get(self, table: str, schema_id: str) -> TableSchema:
-        """Return the schema of an event. Raises ConsumeError if the schemas table lacks it."""
-        found = self._by_id.get((table, schema_id))
+    def get(self, table: str, schema_id: str | None) -> TableSchema:
+        """Return the schema of an event; the table's newest for a truncate that names none.
+
+        Raises ConsumeError if the schemas table lacks it.
+        """
+        found = self._find(table, schema_id)
         if found is None:
             self.refresh()
-            found = self._by_id.get((table, schema_id))
+            found = self._find(table, schema_id)
         if found is None:
             raise ConsumeError(
                 f"table {table}: events refer to a schema that is not in the schemas table",
                 next_step=SCHEMA_LOST,
             )
         return found
+
+    def _find(self, table: str, schema_id: str | None) -> TableSchema | None:
+        if schema_id is None:
+            return self._versions[table][-1].schema if table in self._versions else None
+        return self._by_id.get((table, schema_id))
+
+    def recorded(self, rows: pa.Table) -> pa.Table:
+        """Return rows of events without truncates of tables that have no schema: they came and went without a row."""
+        if not rows["schema_id"].null_count:
+            return rows
+        self.refresh()
+        is_known = pc.is_in(rows["table"], pa.array(self.tables(), pa.string()))
+        return rows.filter(pc.or_(is_known, pc.is_valid(rows["schema_id"])))
 
     def at_batch(self, table: str, batch: int) -> TableSchema:
         """Return the newest schema of a table that came with a landing batch or before it."""

@@ -182,7 +182,8 @@ class SourceStream:
             self._schemas.refresh()
         tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
         wanted = Wanted(cursor.position, waiting.before if waiting else None, self._selection, tables)
-        portions = read_ahead(rows for _, rows in self.events.read(cursor.batch, wanted))
+        recorded = (self._schemas.recorded(rows) for _, rows in self.events.read(cursor.batch, wanted))
+        portions = read_ahead(rows for rows in recorded if rows.num_rows)
         for group in whole_transactions(portions, self._builder):
             for events, batch in group:
                 last = events[-1]
