@@ -101,7 +101,10 @@ def test_closed_pipe_ends_run_without_event(folder: Path) -> None:
     while "0 events" not in (line := process.stderr.readline()):
         assert line, "it ended before its reader did"
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    try:
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
 
