@@ -26,7 +26,7 @@ _PARTS = {"capture": (), "run": ("--continuous",)}
 @click.command("up")
 @job_options
 def up(config: Config) -> int:  # noqa: ARG001 - loaded here, so that a fault in the file starts nothing
-    """Run everything that a source needs: capture, and run --continuous, until Ctrl-C or SIGTERM.
+    """Replicate a source: run capture, and run --continuous, until Ctrl-C or SIGTERM. Outputs need subscribe.
 
     A job that ends with 75, or is killed, starts again, after a pause of 1 s that doubles up to 60 s. Any other exit
     code stops both jobs and is this command's. All output goes to stderr, each line with the job's name. One Ctrl-C or

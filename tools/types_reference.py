@@ -51,8 +51,8 @@ whatever the session settings of the database or the role:
 | --- | --- |
 {forms}
 
-PostgreSQL does not log generated columns, so neither events nor state contain them; `preflight` lists them. Identity
-columns are ordinary columns.
+Neither events nor state contain PostgreSQL's generated columns: `preflight` lists them. Versions before 18 do not log
+them, and `preflight` rejects a publication of 18 that publishes them. Identity columns are ordinary columns.
 
 ## Lossy values
 
