@@ -153,6 +153,27 @@ def set_heartbeat(backend: Backend, value: str) -> None:
         transaction.update(WATERMARKS, {"id": str(HEARTBEAT_ROW)}, {"value": value})
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_landing_that_lost_rows_of_dump_is_rejected(
+    backend: Backend, lake: CaptureLake, script: Script, tmp_path: Path, *, is_removed: bool
+) -> None:
+    """Progress has the dump as done. A log that the server keeps by age would go on; the dump's rows are missing."""
+    source = backend.source("public.*")
+    lake.capture(source)
+    shutil.copytree(lake.paths.root, tmp_path / "backup")
+    script.run(["insert 2 a", "insert 3 a", "insert 4 a"])
+    lake.dump(T)
+    lake.capture(source, max_rows=1, chunk_size=1)  # many batches
+    shutil.rmtree(lake.paths.root)
+    if not is_removed:
+        shutil.copytree(tmp_path / "backup", lake.paths.root)
+    with pytest.raises(PositionLost, match=r"landing ends at batch \d+, and rows of dumps .* a gap"):
+        lake.capture(source)
+    lake.capture(source, accept_gap=True)
+    lake.capture(source)
+    assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
+
+
 def test_log_that_starts_after_landing_is_a_gap(backend: Backend, lake: CaptureLake, script: Script) -> None:
     source = backend.source("public.*")
     lake.capture(source)

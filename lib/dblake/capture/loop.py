@@ -19,6 +19,7 @@ from dblake.capture.commits import Committer
 from dblake.capture.context import CaptureContext
 from dblake.capture.dumps import DumpRunner
 from dblake.capture.heartbeat import Heartbeat
+from dblake.capture.landed_chunks import save_landed_chunks
 from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.log_connection import POLL_SECONDS, START_SECONDS, LogConnection, StartPoint
 from dblake.capture.log_ingest import LogIngest
@@ -192,6 +193,8 @@ class Loop:
         self.landed.bytes += batch.rows.nbytes
         self.landed.seconds = time.monotonic() - self._began
         logger.debug("batch %d landed: %d rows", batch.number, batch.rows.num_rows)
+        if batch.closes:
+            save_landed_chunks(self._capture.store, batch.number)
         for chunk in batch.closes:
             self._dumps.on_landed(chunk)
         if self._fence in batch.heartbeats:

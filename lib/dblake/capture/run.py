@@ -15,6 +15,7 @@ from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import pending_tasks, queue_dump
 from dblake.capture.dump_task import now_text
 from dblake.capture.history import Stopped
+from dblake.capture.landed_chunks import forget_landed_chunks, require_landed_chunks
 from dblake.capture.log_connection import START_SECONDS, ServerChanged, StartPoint
 from dblake.capture.loop import Landed, Loop, Until
 from dblake.capture.rejection import require_no_rejection, save_rejection
@@ -69,6 +70,8 @@ class Capture:
         landing = self._open_landing()
         server = self._context.retrying(START_SECONDS)(self._context.source.identity)
         reached = landing.reached
+        if not new_incarnation:
+            require_landed_chunks(self._context.store, self._context.source.name, reached.batch if reached else 0)
         if reached is None or new_incarnation:
             incarnation = reached.resume.incarnation + 1 if reached else 1
             start = StartPoint(server, None, incarnation, self._accept_gap)
@@ -97,6 +100,7 @@ class Capture:
         missing = [table.table for table in tables if table.primary_key and table.table not in queued]
         if missing:
             queue_dump(store, missing)
+        forget_landed_chunks(store)
         unlimited = [task for task in pending_tasks(store) if task.request.max_removed is None]
         self._record_gap({task.table: task.id for task in unlimited if task.reads_whole_table})
         keyless = [table.table for table in tables if not table.primary_key]

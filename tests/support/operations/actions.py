@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
 import psycopg2
@@ -202,16 +202,56 @@ def restart_server(scene: Scene) -> str:
 
 
 def revert_server(scene: Scene) -> str:
+    """Restore a snapshot of the storage while capture runs, and writers may."""
     is_old = scene.database.has_snapshot and scene.dice.random() < 0.5
     if not is_old:
         scene.database.copy_data()
+        scene.fault = scene.system.await_heartbeat()
         scene.pause(3)
-    # Log that grows past the place of capture before capture connects would hide what happened.
-    with scene.writers.paused():
+    with scene.writers.paused() if scene.dice.random() < 0.5 else nullcontext():
         scene.system.wait(1.0)
         scene.database.revert()
-        scene.system.wait(3.0)
+        scene.fault = scene.fault or scene.system.await_end(78)
     return f"server reverted to {'an earlier' if is_old else 'a new'} snapshot"
+
+
+def revert_stopped(scene: Scene) -> str:
+    """Restore a snapshot while capture is stopped; it starts before and after the log has grown past its position."""
+    database, system = scene.database, scene.system
+    database.copy_data()
+    scene.fault = system.await_heartbeat()
+    scene.pause(2)
+    scene.fault = scene.fault or system.stop_capture()
+    is_seen_early = scene.dice.random() < 0.5
+    with scene.writers.paused():
+        end = database.log_end()
+        database.revert()
+        if is_seen_early:
+            scene.fault = scene.fault or system.require_rejected()
+        while database.log_end() <= end:
+            database.run(*[f"UPDATE {SCHEMA}.{MARKER} SET n = n + 1 WHERE id = 1"] * 200)
+    scene.pause()
+    scene.fault = scene.fault or system.require_rejected()
+    return "server reverted while capture was stopped, log grown" + (", also rejected before" if is_seen_early else "")
+
+
+def defer_key(scene: Scene) -> str:
+    """Let rows share a key within a statement, which the log shows in an order that no key explains."""
+    table = scene.table(plain=True)
+    name, key = f"{SCHEMA}.{table}", "ADD PRIMARY KEY (id) DEFERRABLE"
+    is_full = scene.dice.random() < 0.7
+    with scene.writers.paused():
+        scene.try_to_run(f"ALTER TABLE {name} REPLICA IDENTITY {'FULL' if is_full else 'DEFAULT'}")
+        is_run = scene.try_to_run(f"ALTER TABLE {name} DROP CONSTRAINT {table}_pkey, {key}")
+        is_run = is_run and scene.try_to_run(f"UPDATE {name} SET id = id + 1")
+        one, other = scene.dice.sample(range(1, 100), 2)
+        scene.try_to_run(f"UPDATE {name} SET id = {one} + {other} - id WHERE id IN ({one}, {other})")
+    scene.pause()
+    is_back = scene.dice.random() < 0.5
+    if is_back:
+        scene.try_to_run(f"ALTER TABLE {name} DROP CONSTRAINT {table}_pkey")
+        _add_key(scene, table, ["id"])
+    return f"key of {table} deferrable{'' if is_run else ' (refused)'}{', and not any more' if is_back else ''}"
 
 
 def request_dump(scene: Scene) -> str:
@@ -316,11 +356,12 @@ _COMMON = (
     Action("schema", change_schema, weight=5), Action("key", change_key, weight=2), Action("lock", lock_table),
     Action("grant", revoke_grant), Action("table", create_or_drop, weight=3), Action("rename", rename_table, weight=2),
     Action("patterns", change_patterns), Action("server", restart_server, weight=2),
-    Action("revert", revert_server, _GAP), Action("dump", request_dump), Action("capture", kill_capture),
-    Action("reconcile", kill_reconcile),
+    Action("revert", revert_server, _GAP), Action("reverted log", revert_stopped, _GAP), Action("dump", request_dump),
+    Action("capture", kill_capture), Action("reconcile", kill_reconcile),
 )
 _OWN = {
-    "postgres": (Action("publication", change_publication, _SOURCE, weight=3), Action("slot", drop_slot, _GAP)),
+    "postgres": (Action("deferrable", defer_key), Action("publication", change_publication, _SOURCE, weight=3),
+                 Action("slot", drop_slot, _GAP)),
     "mariadb": (Action("binlog", filter_binlog, _SOURCE, weight=2), Action("log", lose_log, _GAP),
                 Action("database", recreate_schema)),
 }

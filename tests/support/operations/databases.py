@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from psycopg2 import sql
 
+from dblake.source.mysql.log_position import lsn
 from dblake.source.mysql.sql_literals import identifier
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
@@ -77,6 +78,9 @@ class OperatedDatabase(CapturedDatabase, Protocol):
     @property
     def role(self) -> str:
         """Return the capture role, as a statement names it."""
+
+    def log_end(self) -> int:
+        """Return the current end of the log, as a number that rises."""
 
     def stop(self, *, crash: bool = False) -> None: ...
 
@@ -182,6 +186,9 @@ class PostgresOperated(_OwnServer):
         found = self._query(sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(SCHEMA, table)))
         return [dict(zip(names, row, strict=True)) for row in found]
 
+    def log_end(self) -> int:
+        return self._backend.log_end()
+
     def prepare(self) -> None:
         if self._backend.settings is None:
             self._backend.source("public.*")
@@ -262,6 +269,10 @@ class MysqlOperated(_OwnServer):
             cursor.execute(f"SELECT * FROM {identifier(SCHEMA, table)}")
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def log_end(self) -> int:
+        ((file, offset, *_),) = self.server.rows("SHOW MASTER STATUS")
+        return lsn(file, offset)
 
     def prepare(self) -> None:
         self._backend.source("public.*")

@@ -23,11 +23,12 @@ from dblake.capture.progress import open_progress
 from dblake.capture.stale_tables import set_dump
 from dblake.config import Config
 from dblake.config.load import load_config
-from dblake.core.errors import DblakeError, StateError
+from dblake.core.errors import DblakeError, ExitCode, StateError
 from dblake.core.processes import end_with_parent
 from dblake.cycle.run import Cycle, CycleResult
 from dblake.lake.layout import Paths
 from dblake.lake.tables import find_table, has_table
+from dblake.landing.table import Landing
 from dblake.spark.session import session_of
 from pipelines.dump import first_batch_of_imports
 from pipelines.status import read_status
@@ -37,6 +38,7 @@ from tests.support.rig import HOME, Job, kill
 STOP_SECONDS = 10.0
 """How long capture may take to end after SIGTERM."""
 _HANDLER_SECONDS = 3.0
+_START_SECONDS = 30.0
 _TAIL = 1500
 
 
@@ -126,6 +128,39 @@ class LiveSystem:
         while time.monotonic() < until:
             self.supervise()
             time.sleep(0.1)
+
+    def await_heartbeat(self) -> str:
+        """Wait until a heartbeat of now has landed; return what is wrong if none does, or an empty text."""
+        landing = Landing(self.paths.landing, "shop")
+        before = landing.reached.heartbeat if landing.reached else ""
+        deadline = time.monotonic() + _START_SECONDS
+        while (reached := Landing(self.paths.landing, "shop").reached) is None or reached.heartbeat == before:
+            if time.monotonic() > deadline:
+                return f"no heartbeat has landed within {_START_SECONDS:.0f} s"
+            self.wait(0.2)
+        return ""
+
+    def await_end(self, code: int) -> str:
+        """Wait until capture has ended with a code; return what is wrong if it does not, or an empty text."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self.ends[code]:
+            if time.monotonic() > deadline:
+                return f"capture did not end with {code} within {_START_SECONDS:.0f} s"
+            self.wait(0.2)
+        return ""
+
+    def require_rejected(self) -> str:
+        """Run capture, which is stopped, once; return what is wrong if it is not rejected for a gap."""
+        self.start_capture()
+        process, self._process = self._process, None
+        assert process is not None
+        try:
+            code = process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            return f"capture did not end within {_START_SECONDS:.0f} s, although the server went back"
+        is_gap = code == ExitCode.CONFIGURATION and "a gap" in self.capture_errors()
+        return "" if is_gap else f"the server went back, but capture ended with {code}: {self.capture_errors()}"
 
     def take_ends(self) -> dict[int, int]:
         """Return how often capture has ended on its own since the last call, by exit code."""
