@@ -54,7 +54,7 @@ def _failed(name: str, error: Exception) -> Check:
     fault = storage_fault(error)
     if fault:
         return Check(name, False, fault.reason, fault.next_step)
-    reason = transient_reason(error) or type(error).__name__
+    reason = transient_reason(error) or "the store fails in a way that is not known"
     return Check(name, False, reason, "correct `storage.endpoint`, or give this machine access to it")
 
 

@@ -8,6 +8,7 @@ depends on it and detects that its node is gone. Messages never hold a secret or
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from dblake.core.connection_faults import network_fault
 from dblake.core.errors import ConfigError, ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
 
@@ -38,6 +40,7 @@ _TRANSIENT = (
     ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, RequestTimeoutError,
     SessionMovedError, KazooTimeoutError,
 )
+_PROBE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 1.0
 """The maximum pause between two attempts to connect."""
 _PATIENCE_TIMEOUTS = 3
@@ -139,7 +142,7 @@ def mapped_errors(server: ZookeeperUrl) -> Iterator[None]:
         yield
     except _TRANSIENT as error:
         raise ProgressUnavailable(
-            f"progress: ZooKeeper at {server.hosts} does not answer",
+            f"progress: ZooKeeper at {server.hosts} does not answer: {_find_cause(server)}",
             next_step="check that the ensemble is up, has a majority and is reachable from here; then run this again",
         ) from error
     except (NoAuthError, AuthFailedError, InvalidACLError) as error:
@@ -147,3 +150,18 @@ def mapped_errors(server: ZookeeperUrl) -> Iterator[None]:
             f"progress: ZooKeeper at {server.hosts}: access denied for this user at {server.root}",
             next_step="correct user and password in `progress`, or the ACL of the nodes",
         ) from error
+
+
+def _find_cause(server: ZookeeperUrl) -> str:
+    """Return why servers cannot be reached, by a connection to each: the client keeps its causes to itself."""
+    causes = list[str]()
+    for address in server.hosts.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+        except OSError as error:
+            fault = network_fault(error)
+            causes.append(fault.cause if fault else "no connection")
+        else:
+            causes.append("it accepts connections but no session, as without a majority or with other TLS settings")
+    return "; ".join(dict.fromkeys(causes))

@@ -7,15 +7,18 @@ that changes one of these internals fails here, not in production.
 from __future__ import annotations
 
 import inspect
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.connection import ConnectionHandler
 
+from dblake.core.errors import ProgressUnavailable
 from dblake.core.zookeeper_url import ZookeeperUrl
-from dblake.zookeeper.session import Session
+from dblake.zookeeper.session import Session, mapped_errors
 
 SERVER = ZookeeperUrl.parse("zookeeper://127.0.0.1:1/x?session_timeout=10")
 
@@ -54,3 +57,16 @@ def test_session_timeout_follows_granted_one(monkeypatch: pytest.MonkeyPatch, gr
     assert client._connection._connect("host", "127.0.0.1", 1) == (granted * 1000 * 2 / 3, granted * 1000)
     assert address == ["host", "127.0.0.1", 1]
     assert session.timeout == pytest.approx(granted)
+
+
+def test_unreachable_server_is_named_with_its_cause() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        for hosts, cause in (
+            ("127.0.0.1:1", "connection refused"), ("no.such.host.invalid:2181", "host"),
+            (f"127.0.0.1:{port}", "it accepts connections but no session"),
+        ):
+            server = ZookeeperUrl.parse(f"zookeeper://{hosts}/x")
+            with pytest.raises(ProgressUnavailable, match=f"ZooKeeper at {hosts} does not answer: .*{cause}"), \
+                    mapped_errors(server):
+                raise ConnectionLoss
