@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dblake.core.position import Position
-from dblake.read.points import END_OF_TRANSACTION
 from dblake.read.reading import LakeReading, open_reading
 from tests.support.effort import seeds
 from tests.support.readings import Fact, HistoryLake, Rows, commit_time, padded, rows_of
@@ -58,14 +57,14 @@ def test_reading_at_random_points_equals_model(tmp_path: Path, seed: int) -> Non
         exact = open_reading(lake.paths, str(at))
         assert exact.position == at
         assert_equal(exact, lake.expected(at), f"seed {seed} at {at}")
-        end = Position(at.incarnation, at.lsn, END_OF_TRANSACTION)
+        end = Position(at.incarnation, at.lsn, Position.MAX)
         whole = open_reading(lake.paths, f"{at.incarnation}/{at.lsn}")
         assert_equal(whole, lake.expected(end), f"seed {seed} at {end}")
         time = commit_time(at.lsn + draw.randint(-20, 20))
         included = [e.position for e in events if commit_time(e.position.lsn) <= time]
         if included and time <= max(commit_time(e.position.lsn) for e in events):
             last = max(included)
-            end = Position(last.incarnation, last.lsn, END_OF_TRANSACTION)
+            end = Position(last.incarnation, last.lsn, Position.MAX)
             assert_equal(open_reading(lake.paths, time.isoformat()), lake.expected(end), f"seed {seed} at {time}")
 
 

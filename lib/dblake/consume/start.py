@@ -104,7 +104,5 @@ def _is_before_all(paths: Paths, position: Position) -> bool:
 
 
 def _first_batch_after(paths: Paths, position: Position) -> int | None:
-    i, lsn, seq = position.incarnation, position.lsn, position.seq
-    later = f"incarnation > {i} OR (incarnation = {i} AND (lsn > {lsn} OR (lsn = {lsn} AND seq > {seq})))"
-    rows = query_rows(paths.events, f"SELECT min(batch) AS batch FROM t WHERE {later}")
+    rows = query_rows(paths.events, f"SELECT min(batch) AS batch FROM t WHERE {position.after_sql()}")
     return rows[0]["batch"] if rows else None

@@ -9,11 +9,21 @@ a position. What the numbers are made of is for each source.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """A position in the log; a later one compares greater. Raises ValueError for negative numbers or incarnation 0."""
+
+    COLUMNS: ClassVar = ("incarnation", "lsn", "seq")
+    """The parts' names in landing and events."""
+    STATE_COLUMNS: ClassVar = ("_incarnation", "_lsn", "_seq")
+    """The parts' names in state tables and at targets."""
+    MAX: ClassVar = 2**62
+    """A number after those of all parts."""
+    LAST: ClassVar[Position]
+    """A position after all others."""
 
     incarnation: int
     lsn: int
@@ -26,6 +36,23 @@ class Position:
     def __str__(self) -> str:
         return f"{self.incarnation}/{self.lsn}/{self.seq}"
 
+    @property
+    def end_of_transaction(self) -> Position:
+        """A position after all events of this one's transaction."""
+        return Position(self.incarnation, self.lsn, self.MAX)
+
+    @property
+    def end_of_previous_transaction(self) -> Position:
+        """A position before all events of this one's transaction, and after those of all transactions before it."""
+        if self.lsn == 0:
+            return Position(max(self.incarnation - 1, 1), self.MAX if self.incarnation > 1 else 0, self.MAX)
+        return Position(self.incarnation, self.lsn - 1, self.MAX)
+
+    def after_sql(self) -> str:
+        """Return a condition for rows after this position, whose parts have the names of COLUMNS."""
+        i, lsn, seq = self.incarnation, self.lsn, self.seq
+        return f"(incarnation > {i} OR (incarnation = {i} AND (lsn > {lsn} OR (lsn = {lsn} AND seq > {seq}))))"
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """Parse ``"1/4711/2"`` or ``"1/4711"``. Raises ValueError for anything else."""
@@ -33,6 +60,9 @@ class Position:
         if len(seq) > 1:
             raise ValueError(f"no such position: {text}")
         return cls(int(incarnation), int(lsn), int(seq[0]) if seq else 0)
+
+
+Position.LAST = Position(Position.MAX, Position.MAX, Position.MAX)
 
 
 @dataclass(frozen=True, slots=True)

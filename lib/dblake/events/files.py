@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dblake.core.position import Position
 from dblake.decode.columns import AFTER, BEFORE, DECODED, KEY, OP, PARTIAL, UNDECODED
 from dblake.lake.files import filesystem
 from dblake.landing.columns import (
@@ -55,7 +56,6 @@ EVENT_COLUMNS = pa.schema(
 #: The columns whose statistics the table's Delta log holds.
 PRUNED_BY = (INCARNATION, LSN, TABLE, COMMITTED_AT, BATCH, TXID)
 
-_POSITION = (INCARNATION, LSN, SEQ)
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 16 << 20
 _SEGMENT_BYTES = 32 << 20
@@ -210,7 +210,7 @@ def merge_sorted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _position(events: pa.RecordBatch, row: int) -> tuple[int, int, int]:
-    incarnation, lsn, seq = (events.column(name)[row].as_py() for name in _POSITION)
+    incarnation, lsn, seq = (events.column(name)[row].as_py() for name in Position.COLUMNS)
     return incarnation, lsn, seq
 
 
@@ -221,7 +221,7 @@ def _count_rows_before(events: pa.RecordBatch, position: tuple[int, int, int]) -
 
 
 def _numbers(events: pa.RecordBatch) -> Sequence[np.ndarray]:
-    return [events.column(name).to_numpy(zero_copy_only=False) for name in _POSITION]
+    return [events.column(name).to_numpy(zero_copy_only=False) for name in Position.COLUMNS]
 
 
 class _Bounds:

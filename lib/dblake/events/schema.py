@@ -21,8 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dblake.core.position import Position
+
 ORIGIN, LOG, DUMP = "origin", "log", "dump"
-POSITION = ("incarnation", "lsn", "seq")
 
 _IMAGE = MapType(StringType(), StringType(), valueContainsNull=True)
 
@@ -68,7 +69,7 @@ WINDOWS = StructType(
         StructField("status", StringType()),
         StructField("reason", StringType()),
         StructField("closed_at", TimestampType()),
-        StructField("began", StructType([StructField(name, LongType()) for name in POSITION])),
+        StructField("began", StructType([StructField(name, LongType()) for name in Position.COLUMNS])),
         StructField("batch", LongType()),
     ]
 )

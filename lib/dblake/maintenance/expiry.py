@@ -11,7 +11,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dblake.events.schema import POSITION
+from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application, record_batch
 from dblake.landing.columns import BATCH
@@ -29,4 +29,4 @@ def expire_events(spark: SparkSession, paths: Paths, upto: int, committed_before
     # Recorded before the delete: from now on the events of these batches are incomplete and not countable.
     record_batch(paths.events, Application.consolidation(paths.source), row[BATCH])
     superseded = superseded_positions(events, committed_before, upto)
-    return delete_matching(spark, paths.events, superseded, POSITION, is_old)
+    return delete_matching(spark, paths.events, superseded, Position.COLUMNS, is_old)

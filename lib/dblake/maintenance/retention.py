@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from dblake.core.position import Position
 from dblake.decode.columns import CREATE, DELETE, KEY, OP, PARTIAL, READ, UPDATE
-from dblake.events.schema import POSITION
 from dblake.landing.columns import BATCH, COMMITTED_AT, TABLE
 from dblake.spark.sql_literals import instant
 
@@ -31,13 +31,13 @@ def superseded_positions(events: DataFrame, committed_before: datetime, upto_bat
     Requires: incarnation, lsn, seq, table, op, key, partial, committed_at, batch. Returns: incarnation, lsn, seq.
     """
     is_whole = F.col(OP).isin(CREATE, READ, UPDATE, DELETE) & ~F.coalesce(PARTIAL, F.lit(False))
-    at = F.struct(*POSITION)
+    at = F.struct(*Position.COLUMNS)
     # Spark cannot partition by a map.
     key = F.array_sort(F.map_entries(KEY))
     by_key = W.partitionBy(TABLE, key)
     return (
         events.where(old_events_sql(committed_before, upto_batch)).where(F.col(KEY).isNotNull())
-        .select(*POSITION, at.alias("at"), F.max(F.when(is_whole, at)).over(by_key).alias("newest"))
+        .select(*Position.COLUMNS, at.alias("at"), F.max(F.when(is_whole, at)).over(by_key).alias("newest"))
         .where(F.col("at") < F.col("newest"))
-        .select(*POSITION)
+        .select(*Position.COLUMNS)
     )

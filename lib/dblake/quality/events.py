@@ -15,9 +15,10 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.decode.columns import CREATE, DELETE, FILL, READ, TRUNCATE, UPDATE
-from dblake.events.schema import DUMP, LOG, ORIGIN, POSITION
+from dblake.events.schema import DUMP, LOG, ORIGIN
 from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of, expect_unique
 
 _IMAGE_OPS = (CREATE, UPDATE, READ, FILL)
@@ -27,8 +28,9 @@ ORDER_EXPECTATIONS: tuple[Expectation, ...] = (
 )
 
 EVENT_EXPECTATIONS: tuple[Expectation, ...] = (
-    *(expect_not_null(name, f"every event has its {name}") for name in (*POSITION, "batch", "table", "op", ORIGIN)),
-    expect_unique(POSITION, "no two events share a position"),
+    *(expect_not_null(name, f"every event has its {name}")
+      for name in (*Position.COLUMNS, "batch", "table", "op", ORIGIN)),
+    expect_unique(Position.COLUMNS, "no two events share a position"),
     expect_one_of("op", [*_IMAGE_OPS, DELETE, TRUNCATE],
                   "an event is a create, update, delete, read, fill or truncate"),
     expect_one_of(ORIGIN, [LOG, DUMP], "an event comes from the log or from a dump"),
@@ -73,7 +75,7 @@ def summarize_order(events: DataFrame) -> DataFrame:
     Requires: batch, incarnation, lsn, seq, origin. The first batch has no predecessor, so the caller adds the batch
     before the first one to check.
     """
-    position, transaction = F.struct(*POSITION), F.struct(*POSITION[:2])
+    position, transaction = F.struct(*Position.COLUMNS), F.struct(*Position.COLUMNS[:2])
     is_log = F.col(ORIGIN) == LOG
     batches = events.groupBy("batch").agg(
         F.min(F.when(is_log, position)).alias("first_log"), F.max(F.when(is_log, position)).alias("last_log"),
@@ -113,6 +115,6 @@ def evaluate_events(events: DataFrame, facts: DataFrame) -> DataFrame:
         "null_in_not_null": is_known & has_null & has_wrong_null,
     }
     return events.join(F.broadcast(facts), has_schema, "left").select(
-        *POSITION, "batch", "table", "op", ORIGIN,
+        *Position.COLUMNS, "batch", "table", "op", ORIGIN,
         *(F.coalesce(condition, F.lit(False)).alias(name) for name, condition in violations.items()),
     )

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from dblake.events.schema import POSITION
+from dblake.core.position import Position
 from dblake.landing.columns import (
     BATCH,
     CHUNK,
@@ -55,7 +55,7 @@ def summarize_batches(landing: DataFrame, newest: int) -> DataFrame:
     unknown_kind, lease_fell and position_fell.
     """
     is_in_log_order = F.col(KIND).isin(*_IN_LOG_ORDER)
-    position = F.when(is_in_log_order, F.struct(*POSITION))
+    position = F.when(is_in_log_order, F.struct(*Position.COLUMNS))
     batches = landing.groupBy(BATCH).agg(
         F.count_distinct(LANDED_AT).alias("commits"), F.count_distinct(LEASE_EPOCH).alias("leases"),
         F.min(LEASE_EPOCH).alias("first_lease"), F.max(LEASE_EPOCH).alias("last_lease"),

@@ -155,7 +155,7 @@ class Selection:
         batch = rows.agg(F.max(_BATCH)).first()
         if batch is None or batch[0] is None:
             return None
-        position = F.max(F.struct("incarnation", "lsn", "seq"))
+        position = F.max(F.struct(*Position.COLUMNS))
         row = rows.where(F.col(_BATCH) == batch[0]).agg(position).first()
         return Position(*row[0]) if row else None
 

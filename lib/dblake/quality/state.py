@@ -20,7 +20,7 @@ from dblake.spark.sql_literals import identifier, literal, position, state_at
 from dblake.state.shape import OWN
 
 _KEY = "_key"
-_POSITION = ("_incarnation", "_lsn", "_seq")
+_POSITION = Position.STATE_COLUMNS
 _DELETED = "_deleted"
 _PLAIN_NAME = re.compile(r"[^\W_][\w ]*")
 

@@ -23,11 +23,9 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.tables import list_files, open_table
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
-from dblake.read.points import END_OF_TRANSACTION
 from dblake.state.fold import POSITION
 
 _NUMBERS = ("batch", "incarnation", "lsn")
-_MOST = 2**62
 #: Delta's statistics have milliseconds.
 _ROUNDING = timedelta(milliseconds=1)
 
@@ -42,7 +40,7 @@ class Wanted:
     until: Position | None = None
     after: Position | None = None
     after_batch: int = 0
-    until_batch: int = _MOST
+    until_batch: int = Position.MAX
     table: str | None = None
     committed_by: datetime | None = None
 
@@ -74,9 +72,9 @@ class Wanted:
         if self.table is not None and not low.get("table", self.table) <= self.table <= high.get("table", self.table):
             return False
         first = Position(max(low.get("incarnation", 1), 1), low.get("lsn", 0))
-        last = Position(high.get("incarnation", _MOST), high.get("lsn", _MOST), END_OF_TRANSACTION)
+        last = Position(high.get("incarnation", Position.MAX), high.get("lsn", Position.MAX), Position.MAX)
         return (
-            low.get("batch", 0) <= self.until_batch and high.get("batch", _MOST) > self.after_batch
+            low.get("batch", 0) <= self.until_batch and high.get("batch", Position.MAX) > self.after_batch
             and (self.until is None or first <= self.until) and (self.after is None or last > self.after)
         )
 
@@ -98,7 +96,7 @@ class _Listing:
     def __init__(self, actions: pa.Table) -> None:
         self._actions = actions
         self._low = {name: self._numbers(f"min.{name}", -1) for name in _NUMBERS}
-        self._high = {name: self._numbers(f"max.{name}", _MOST) for name in _NUMBERS}
+        self._high = {name: self._numbers(f"max.{name}", Position.MAX) for name in _NUMBERS}
 
     def _numbers(self, name: str, missing: int) -> np.ndarray:
         if name not in self._actions.column_names:
@@ -121,7 +119,7 @@ class _Listing:
             seqs = np.zeros(len(mask), np.int64)
             mask &= ~is_older(position_parts(wanted.until), [low["incarnation"], low["lsn"], seqs])
         if wanted.after is not None:
-            seqs = np.full(len(mask), END_OF_TRANSACTION, np.int64)
+            seqs = np.full(len(mask), Position.MAX, np.int64)
             mask &= is_older(position_parts(wanted.after), [high["incarnation"], high["lsn"], seqs])
         if wanted.table is not None:
             mask &= self._where("min.table", pc.less_equal, wanted.table)
@@ -133,7 +131,7 @@ class _Listing:
         chosen = self._actions.select(["path", "size_bytes", "num_records"]).take(pa.array(rows)).to_pydict()
         bounds = (part[rows].tolist() for part in (low["incarnation"], low["lsn"], high["incarnation"], high["lsn"]))
         return [
-            _File(path, size, records or 0, Position(max(i, 1), max(lsn, 0)), Position(j, end, END_OF_TRANSACTION))
+            _File(path, size, records or 0, Position(max(i, 1), max(lsn, 0)), Position(j, end, Position.MAX))
             for path, size, records, i, lsn, j, end in zip(*chosen.values(), *bounds, strict=True)
         ]
 
@@ -226,7 +224,7 @@ class EventLog:
         place = self.newest(Wanted())
         if place is not None and place.is_open:
             # Transactions before the newest one have ended.
-            return self.newest(Wanted(until=before_transaction(place.position)))
+            return self.newest(Wanted(until=place.position.end_of_previous_transaction))
         return place
 
     def _read_file(self, file: _File, wanted: Wanted, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -236,13 +234,6 @@ class EventLog:
                 if wanted.may_hold(*group_bounds(parquet.metadata.row_group(group), (*_NUMBERS, "table"))):
                     rows = wanted.filter(parquet.read_row_group(group, names, use_threads=False))
                     yield as_plain_columns(rows, columns)
-
-
-def before_transaction(position: Position) -> Position:
-    """Return the end of all transactions before that of a position."""
-    if position.lsn == 0:
-        return Position(max(position.incarnation - 1, 1), _MOST if position.incarnation > 1 else 0, END_OF_TRANSACTION)
-    return Position(position.incarnation, position.lsn - 1, END_OF_TRANSACTION)
 
 
 def _overlapping(files: Sequence[_File]) -> Iterator[list[_File]]:

@@ -37,7 +37,6 @@ from dblake.state.values import arrow_type
 
 #: The columns of events that the functions here read.
 FOLDED = (*NEEDED, "table", "schema_id")
-_MOST = 2**62
 
 
 def shape_over(state: StateVersion | None, versions: Sequence[SchemaVersion]) -> Shape:
@@ -131,7 +130,7 @@ def fold_all(
 def _since(events: pa.Table, versions: Sequence[SchemaVersion], since: Position) -> pa.Table:
     schemas = [version.schema for version in versions]
     ids = frozenset(schema.schema_id for schema in schemas)
-    return Selection(0, _MOST, since=since, schema_ids=ids, key=schemas[-1].primary_key).filter(events)
+    return Selection(0, Position.MAX, since=since, schema_ids=ids, key=schemas[-1].primary_key).filter(events)
 
 
 def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -> pa.Table:

@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from dblake.core.errors import UsageError
 from dblake.core.position import Position
 
-END_OF_TRANSACTION = 2**62
-"""A ``seq`` after those of all events."""
 NOW = "now"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point as written: a ``position`` (its ``seq`` is END_OF_TRANSACTION if none was given), a ``time``, or now."""
+    """A point as written: a ``position`` (its ``seq`` is Position.MAX if none was given), a ``time``, or now."""
 
     text: str
     position: Position | None = None
@@ -38,7 +36,7 @@ def parse_point(text: str) -> Point:
         if "/" in text:
             position = Position.parse(text)
             has_seq = text.count("/") == 2
-            return Point(text, position if has_seq else end_of_transaction(position))
+            return Point(text, position if has_seq else position.end_of_transaction)
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
@@ -47,14 +45,9 @@ def parse_point(text: str) -> Point:
     return Point(text, time=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
-def end_of_transaction(position: Position) -> Position:
-    """Return a position after all events of a position's transaction."""
-    return Position(position.incarnation, position.lsn, END_OF_TRANSACTION)
-
-
 def describe(position: Position, time: datetime | None = None) -> str:
     """Return a position as users write it, with its commit time if known."""
     text = f"{position.incarnation}/{position.lsn}"
-    if position.seq < END_OF_TRANSACTION:
+    if position.seq < Position.MAX:
         text = f"{text}/{position.seq}"
     return text if time is None else f"{text} ({time.astimezone(UTC).isoformat().replace('+00:00', 'Z')})"

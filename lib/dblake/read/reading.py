@@ -26,7 +26,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, list_files
 from dblake.read.event_log import EventLog, Wanted
-from dblake.read.points import end_of_transaction, parse_point
+from dblake.read.points import parse_point
 from dblake.read.resolve import Resolved, resolve
 from dblake.read.table_reader import Basis, TableReader, TableReading
 from dblake.read.versions import StateVersions
@@ -160,7 +160,7 @@ def open_reading(
         return _open_live(paths, frontier, known, max_tail_bytes)
     if frontier.position is None:
         return LakeReading(paths, None, {}, is_strict=False)
-    cut = end_of_transaction(frontier.position)
+    cut = frontier.position.end_of_transaction
     basis = Basis(frontier, True, cut, frontier.position, _open_log(paths))
     return LakeReading(paths, basis, _visible(known, cut, frontier.batch), is_strict=False)
 
@@ -191,7 +191,7 @@ def _open_live(
         position = complete.position if complete else None
     if position is None:
         return LakeReading(paths, None, {}, is_strict=False)
-    cut = end_of_transaction(position)
+    cut = position.end_of_transaction
     basis = Basis(frontier, True, cut, position, log, tail)
     return LakeReading(paths, basis, known, is_strict=False)
 

@@ -23,7 +23,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.query import query_rows
 from dblake.lake.tables import find_table, list_files
 from dblake.read.event_log import EventLog, EventPlace, Wanted
-from dblake.read.points import Point, describe, end_of_transaction
+from dblake.read.points import Point, describe
 
 _RETENTION = "maintain.events_days, which removed superseded events before it"
 _FIRST = "the first event"
@@ -68,13 +68,13 @@ def resolve(point: Point, log: EventLog | None, paths: Paths) -> Resolved:
     if point.position is not None:
         return _resolve_position(point, point.position, log, coverage, paths)
     if point.time is None:
-        return Resolved(end_of_transaction(complete.position), complete)
+        return Resolved(complete.position.end_of_transaction, complete)
     if coverage.latest_at is None or point.time > coverage.latest_at:
         coverage.reject(point)
-    place = log.newest(Wanted(until=end_of_transaction(complete.position), committed_by=point.time))
+    place = log.newest(Wanted(until=complete.position.end_of_transaction, committed_by=point.time))
     if place is None or place.position < coverage.earliest:
         coverage.reject(point)
-    cut = end_of_transaction(place.position)
+    cut = place.position.end_of_transaction
     newest = log.newest(Wanted(until=cut))
     assert newest is not None, "the transaction has an event"
     return Resolved(cut, newest)
@@ -87,11 +87,11 @@ def read_coverage(log: EventLog, complete: EventPlace, paths: Paths) -> Coverage
     earliest, limit = oldest, _FIRST
     if log.consolidated:
         earliest, limit = log.newest(Wanted(until_batch=log.consolidated)) or oldest, _RETENTION
-    latest, latest_at = end_of_transaction(complete.position), complete.committed_at
+    latest, latest_at = complete.position.end_of_transaction, complete.committed_at
     newest = log.newest(Wanted())
     if newest is not None and not newest.is_open:
         landed, landed_at = _landed_until(paths, log.batch)
-        latest = max(latest, end_of_transaction(landed)) if landed else latest
+        latest = max(latest, landed.end_of_transaction) if landed else latest
         latest_at = max([time for time in (latest_at, landed_at) if time is not None], default=None)
     return Coverage(earliest.position, earliest.committed_at, limit, latest, latest_at)
 
@@ -113,7 +113,7 @@ def _resolve_position(
 
 def _require_followed(point: Point, position: Position, log: EventLog, reached: Position) -> None:
     """Raise PointOutOfRange unless an earlier incarnation has an event after a position: its log may have been lost."""
-    end = Position(position.incarnation, 2**62, 0)
+    end = Position(position.incarnation, Position.MAX, 0)
     if log.newest(Wanted(after=position, until=end)) is None:
         raise PointOutOfRange(
             f"{point.text} cannot be read: the events of incarnation {position.incarnation} end with "

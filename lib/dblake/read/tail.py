@@ -22,7 +22,7 @@ from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
 from dblake.lake.tables import has_table
-from dblake.read.event_log import EventLog, Wanted, before_transaction
+from dblake.read.event_log import EventLog, Wanted
 from dblake.read.small_files import merged_files
 from dblake.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.reconcile.batch_summary import Survey, survey
@@ -96,7 +96,7 @@ def _decode(
         decoded = pa.Table.from_batches(decode_events(batch.parts, plan), EVENT_COLUMNS)
     events = _ordered(pa.concat_tables([decoded, removals.events]) if removals else decoded)
     if cut is not None:
-        events = Wanted(until=before_transaction(cut)).filter(events)
+        events = Wanted(until=cut.end_of_previous_transaction).filter(events)
     versions = tuple(
         SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in new.schemas
     )
@@ -145,5 +145,5 @@ def _complete(events: pa.Table) -> pa.Table:
         last = of_log.slice(of_log.num_rows - 1).to_pylist()[0]
         if not last["last_in_txn"]:
             at = Position(last["incarnation"], last["lsn"], last["seq"])
-            events = Wanted(until=before_transaction(at)).filter(events)
+            events = Wanted(until=at.end_of_previous_transaction).filter(events)
     return events

@@ -41,11 +41,10 @@ from dblake.landing.columns import (
     TABLE,
     TXID,
 )
-from dblake.reconcile.key_join import CANDIDATES, CHUNK
+from dblake.reconcile.key_join import CANDIDATES, CHUNK, IS_ABSENT
 from dblake.reconcile.windows import Ending
 
-_POSITION = (INCARNATION, LSN, SEQ)
-_AT = pa.struct([(name, pa.int64()) for name in _POSITION])
+_AT = pa.struct([(name, pa.int64()) for name in Position.COLUMNS])
 _DUMP = "dump"
 
 ENDS = pa.schema([
@@ -120,7 +119,7 @@ def removal_events(gone: pa.Table, ends: pa.Table) -> pa.Table:
 
 def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
     """Compare the keys of one table with one dump of it."""
-    at = [known[name].to_numpy() for name in _POSITION]
+    at = [known[name].to_numpy() for name in Position.COLUMNS]
     is_before_end = is_older(at, position_parts(_position(end["end"])))
     is_before = is_older(at, position_parts(_position(end["began"])))
     codes = join_chunks(known[KEY_TEXT]).dictionary_encode().indices.to_numpy()
@@ -147,14 +146,15 @@ def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
         is_row &= pc.is_in(rows[KEY_TEXT], pa.array(end["only"], pa.string())).to_numpy()
     columns = {
         CHUNK: pa.repeat(end[CHUNK_ID], len(newest)), TABLE: pa.repeat(end["w_table"], len(newest)),
-        **{name: rows[name] for name in (KEY_TEXT, KEY, *_POSITION)}, "is_absent": pa.array(~is_present[codes[newest]]),
+        **{name: rows[name] for name in (KEY_TEXT, KEY, *Position.COLUMNS)},
+        IS_ABSENT: pa.array(~is_present[codes[newest]]),
     }
     return pa.table([columns[name] for name in CANDIDATES.names], schema=CANDIDATES).filter(pa.array(is_row))
 
 
 def _is_new(rows: pa.Table, end: Mapping[str, Any], removed: dict[tuple[str, str], Position]) -> Iterator[bool]:
     """Yield for each row whether no earlier dump deleted its key since its newest event; note that this one does."""
-    for row in rows.select([KEY_TEXT, *_POSITION]).to_pylist():
+    for row in rows.select([KEY_TEXT, *Position.COLUMNS]).to_pylist():
         name = end["w_table"], row[KEY_TEXT]
         before = removed.get(name)
         removed[name] = _position(end["end"])

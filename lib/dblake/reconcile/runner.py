@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.errors import DblakeError
+from dblake.core.position import Position
 from dblake.decode.columns import DELETE
-from dblake.events.schema import POSITION
 from dblake.reconcile.batch_summary import Part, divided
 from dblake.reconcile.key_join import Decode
 from dblake.reconcile.plan import Plan
@@ -86,7 +86,7 @@ class Runner:
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield _to_batch(write_dump_events(map(as_event_columns, batches), table, DELETE))
 
-        return _results(events.sortWithinPartitions(*POSITION).mapInArrow(run, _RESULT).collect())
+        return _results(events.sortWithinPartitions(*Position.COLUMNS).mapInArrow(run, _RESULT).collect())
 
     def _numbered(self, tasks: Sequence[object]) -> DataFrame:
         """Return a frame with the number of each task, ``id``, in a partition of its own.

@@ -22,9 +22,10 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dblake.core.position import Position
 from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
-from dblake.events.schema import DUMP, EVENTS, ORIGIN, POSITION
+from dblake.events.schema import DUMP, EVENTS, ORIGIN
 from dblake.lake.files import filesystem
 from dblake.lake.storage import join, on_storage_of
 from dblake.landing.columns import BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE, TXID
@@ -167,7 +168,7 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
     # A later dump deletes a key that an earlier one deleted only if a row of it was created in between.
     removed = F.lag("end").over(W.partitionBy("w_table", KEY_TEXT).orderBy("end"))
     gone = gone.withColumn("removed", removed).where(
-        F.col("removed").isNull() | (F.struct(*POSITION) > F.col("removed"))
+        F.col("removed").isNull() | (F.struct(*Position.COLUMNS) > F.col("removed"))
     )
     order = W.partitionBy(CHUNK).orderBy(KEY_TEXT)
     nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED)}

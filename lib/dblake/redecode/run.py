@@ -28,7 +28,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from dblake.core.errors import UsageError
 from dblake.core.failpoints import failpoint
-from dblake.events.schema import POSITION
+from dblake.core.position import Position
 from dblake.lake.commits import confirmed_commit
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.locks import commit_lock
@@ -59,9 +59,9 @@ _MAX_COMMIT_ATTEMPTS = 8
 #: The tables in the order in which they are swapped, each with the identity of its rows and the column that is ``op``
 #: in the ledger. Events come last: events need their schemas, and a concurrent reconcile detects the swap in events.
 _TABLES = {
-    "schemas": (("schema_id", "table", *POSITION), None),
+    "schemas": (("schema_id", "table", *Position.COLUMNS), None),
     "windows": (("chunk_id", "table", "lease_epoch", "batch"), "status"),
-    "events": (POSITION, "op"),
+    "events": (Position.COLUMNS, "op"),
 }
 
 

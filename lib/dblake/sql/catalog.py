@@ -175,7 +175,7 @@ def newest_events(paths: Paths) -> EventsReading | None:
     """Return the reading of all events that there are."""
     if not has_table(paths.events):
         return None
-    return EventsReading(paths.events, open_table(paths.events).version(), Position(*[2**62] * 3))
+    return EventsReading(paths.events, open_table(paths.events).version(), Position.LAST)
 
 
 def sources(warehouse: str) -> list[str]:

@@ -26,7 +26,6 @@ from dblake.core.errors import ConsumeError, StateNotReady
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
-from dblake.read.points import END_OF_TRANSACTION
 from dblake.read.reading import TableReading, open_reading
 from dblake.read.rows import read_state_rows
 from dblake.sql.event_columns import as_deletes, as_rows
@@ -168,9 +167,7 @@ class EventBatches:
 
     def _rows_before(self, truncate: Event) -> Iterator[pa.Table]:
         at = truncate.position
-        before = Position(at.incarnation, at.lsn, at.seq - 1) if at.seq else (
-            Position(at.incarnation, at.lsn - 1, END_OF_TRANSACTION)
-        )
+        before = Position(at.incarnation, at.lsn, at.seq - 1) if at.seq else at.end_of_previous_transaction
         return read_state_rows(_Reading(self._request.paths, self._table, str(before)).table)
 
 

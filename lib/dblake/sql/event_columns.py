@@ -25,7 +25,6 @@ EVENT_COLUMNS = {
     "_lsn": "BIGINT", "_seq": "BIGINT", "_lossy": "ARRAY<STRING>", "_missing": "ARRAY<STRING>",
 }
 """What a stream has beside the table's columns, with Spark's types."""
-POSITION = ("_incarnation", "_lsn", "_seq")
 _WHOLE, _DELETE, _TRUNCATE = ("c", "r"), "d", "t"
 
 FindRows = Callable[[pa.Array], pa.Table]

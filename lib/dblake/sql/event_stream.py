@@ -21,10 +21,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.spark.sql_literals import identifier
 from dblake.sql.event_batches import EventBatches, StreamRequest
-from dblake.sql.event_columns import EVENT_COLUMNS, POSITION, stream_types
+from dblake.sql.event_columns import EVENT_COLUMNS, stream_types
 
 _POLL_SECONDS = 0.2
 _CHECKPOINT = "checkpoint"
@@ -115,6 +116,6 @@ def event_stream(session: SparkSession, request: StreamRequest) -> DataFrame:
 def auto_cdc(schema: TableSchema) -> dict[str, Any]:
     """Return the arguments of Spark's ``create_auto_cdc_flow`` for a stream, beside ``target`` and ``source``."""
     return {
-        "keys": list(schema.primary_key), "sequence_by": f"struct({', '.join(POSITION)})",
+        "keys": list(schema.primary_key), "sequence_by": f"struct({', '.join(Position.STATE_COLUMNS)})",
         "apply_as_deletes": "_op IN ('d', 't')", "except_column_list": list(EVENT_COLUMNS), "stored_as_scd_type": 1,
     }

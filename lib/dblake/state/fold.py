@@ -37,7 +37,7 @@ from dblake.state.values import arrow_type, read_texts
 NEEDED = (
     "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch",
 )
-POSITION = ("incarnation", "lsn", "seq")
+POSITION = Position.COLUMNS
 UNKNOWN = "_unknown"
 _NAMES = pa.list_(pa.string())
 _SPECIAL = r'["\\\x00-\x1f]'

@@ -52,7 +52,6 @@ SLICE_BYTES = 256 << 20
 """A table whose events in a step have more bytes of images than this is folded by key ranges."""
 WAVE_BYTES = 512 << 20
 """The events of several tables are read at once up to this."""
-_NEWEST = 2**62
 
 logger = logging.getLogger(__name__)
 _report = Interval(REPORT_SECONDS)
@@ -134,7 +133,7 @@ def _advance(
     gone = {t: 0 for t in meant if not has_table(_state_path(paths, t))}
     behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
     events = Events(paths.events)
-    until = _NEWEST if until_batch is None else until_batch
+    until = Position.MAX if until_batch is None else until_batch
     closed = min(closed, until)
     last = until if events.newest_batch is None else min(until, events.newest_batch)
     schemas = read_schemas(paths)

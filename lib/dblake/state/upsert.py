@@ -31,7 +31,7 @@ from dblake.state.files import (
 from dblake.state.fold import UNKNOWN, name_lists, name_masks
 from dblake.state.shape import OWN, Shape
 
-_POSITION = ("_incarnation", "_lsn", "_seq")
+_POSITION = Position.STATE_COLUMNS
 _ABSORBED_BYTES = 256 << 10
 """Files up to this size are rewritten with new rows always."""
 _GROUP_BYTES = 32 << 20

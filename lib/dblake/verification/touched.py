@@ -55,7 +55,7 @@ class Touched:
             f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
         ) if events else _EVENTS.empty_table()
         rows = rows.cast(_EVENTS).combine_chunks()
-        self._at = [rows[name].to_numpy() for name in ("incarnation", "lsn", "seq")]
+        self._at = [rows[name].to_numpy() for name in Position.COLUMNS]
         self._txid = rows["txid"].fill_null(-1).to_numpy()
         self._truncates = pc.equal(rows["op"], TRUNCATE).to_numpy().astype(bool)
         self._keys = key_texts(join_chunks(rows["key"]), primary_key)

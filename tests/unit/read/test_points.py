@@ -13,7 +13,7 @@ from dblake.core.errors import PointOutOfRange, UsageError
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.lake.log import Application, record_batch
-from dblake.read.points import END_OF_TRANSACTION, Point, parse_point
+from dblake.read.points import Point, parse_point
 from dblake.read.reading import open_reading
 from tests.support.transfers import TABLES, TOTAL, Bank, sum_of, when
 
@@ -22,7 +22,7 @@ from tests.support.transfers import TABLES, TOTAL, Bank, sum_of, when
     ("text", "point"),
     [
         ("now", Point("now")),
-        ("1/4711", Point("1/4711", Position(1, 4711, END_OF_TRANSACTION))),
+        ("1/4711", Point("1/4711", Position(1, 4711, Position.MAX))),
         ("2/4711/6", Point("2/4711/6", Position(2, 4711, 6))),
         ("2024-01-31", Point("2024-01-31", time=datetime(2024, 1, 31, tzinfo=UTC))),
         ("2024-01-31T12:00:00.5", Point("2024-01-31T12:00:00.5", time=datetime(2024, 1, 31, 12, 0, 0, 500_000, UTC))),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from dblake.core.position import Position
 from dblake.outputs.sql.tables import ManagedTable
-from dblake.outputs.sql.target import EXPIRED, POSITION, Target, literal
+from dblake.outputs.sql.target import EXPIRED, Target, literal
 
 
 class ExpiredPositions:
@@ -29,7 +29,7 @@ class ExpiredPositions:
             "PRIMARY KEY (output, source))"
         )
         rows = self._target.query(
-            f"SELECT source, {', '.join(POSITION)} FROM {self._target.quote(EXPIRED)} WHERE output = %s",
+            f"SELECT source, {', '.join(Position.COLUMNS)} FROM {self._target.quote(EXPIRED)} WHERE output = %s",
             (self._output,),
         )
         self._done = {source: Position(*position) for source, *position in rows}
@@ -42,12 +42,13 @@ class ExpiredPositions:
         """Forget deleted keys of a source's tables up to a position, in the caller's transaction."""
         for managed in tables:
             self._target.execute(
-                f"DELETE FROM {managed.target.guard} WHERE deleted AND ({', '.join(POSITION)}) <= {literal(upto)}"
+                f"DELETE FROM {managed.target.guard} WHERE deleted"
+                f" AND ({', '.join(Position.COLUMNS)}) <= {literal(upto)}"
             )
         expired = self._target.quote(EXPIRED)
         self._target.execute(f"DELETE FROM {expired} WHERE output = %s AND source = %s", (self._output, source))
         self._target.execute(
-            f"INSERT INTO {expired} (output, source, {', '.join(POSITION)}) VALUES (%s, %s, %s, %s, %s)",
+            f"INSERT INTO {expired} (output, source, {', '.join(Position.COLUMNS)}) VALUES (%s, %s, %s, %s, %s)",
             (self._output, source, upto.incarnation, upto.lsn, upto.seq),
         )
         self._done[source] = upto

@@ -20,9 +20,8 @@ from dblake.core.position import Position
 
 PREFIX = "_dblake_"
 CHECKPOINTS, TABLES, EXPIRED = f"{PREFIX}checkpoints", f"{PREFIX}tables", f"{PREFIX}expired"
-POSITION = ("incarnation", "lsn", "seq")
 #: The columns of a staged set beside the row's own: its position, and how it applies.
-STAGE_COLUMNS = (*POSITION, "deleted", "incomplete", "shape")
+STAGE_COLUMNS = (*Position.COLUMNS, "deleted", "incomplete", "shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class Target(ABC):
         )
         self.delete_join(table.stage, table.guard, f"{guarded} AND {position('b')} > {position('a')}")
         if floor:
-            self.execute(f"DELETE FROM {table.stage} WHERE ({', '.join(POSITION)}) <= {literal(floor)}")
+            self.execute(f"DELETE FROM {table.stage} WHERE ({', '.join(Position.COLUMNS)}) <= {literal(floor)}")
         keys = [self.quote(name) for name in table.key]
         self.delete_join(table.table, table.stage, f"{self._match('a', keys, 'b', table.staged_key)} AND b.deleted")
         for shape, columns in shapes.items():
@@ -198,16 +197,16 @@ class Target(ABC):
             table.table, table.guard,
             f"{self._match('a', keys, 'b', table.guard_key)} AND {position('b')} <= {literal(at)}",
         )
-        self.execute(f"DELETE FROM {table.guard} WHERE ({', '.join(POSITION)}) <= {literal(at)}")
+        self.execute(f"DELETE FROM {table.guard} WHERE ({', '.join(Position.COLUMNS)}) <= {literal(at)}")
 
     def forget_positions(self, table: TargetTable) -> None:
         """Let any event of each key apply, whatever was applied before."""
-        self.execute(f"UPDATE {table.guard} SET {', '.join(f'{name} = 0' for name in POSITION)}")
+        self.execute(f"UPDATE {table.guard} SET {', '.join(f'{name} = 0' for name in Position.COLUMNS)}")
 
     def delete_unseen(self, table: TargetTable, at: Position, seen: int) -> None:
         """Delete the rows that a bootstrap, complete at a position, did not deliver."""
         keys = [self.quote(name) for name in table.key]
-        unseen = f"seen < {seen} AND ({', '.join(POSITION)}) <= {literal(at)}"
+        unseen = f"seen < {seen} AND ({', '.join(Position.COLUMNS)}) <= {literal(at)}"
         outdated = f"b.seen < {seen} AND {position('b')} <= {literal(at)}"
         self.delete_join(table.table, table.guard, f"{self._match('a', keys, 'b', table.guard_key)} AND {outdated}")
         self.execute(
@@ -222,7 +221,7 @@ class Target(ABC):
 
 def position(alias: str) -> str:
     """Return a row's position as a row of SQL, which compares as positions do."""
-    return f"({', '.join(f'{alias}.{name}' for name in POSITION)})"
+    return f"({', '.join(f'{alias}.{name}' for name in Position.COLUMNS)})"
 
 
 def literal(at: Position) -> str:
