@@ -43,7 +43,7 @@ class Position:
 
     @property
     def end_of_previous_transaction(self) -> Position:
-        """A position before all events of this one's transaction, and after those of all transactions before it."""
+        """A position after the events of all earlier transactions, and before the events of this one's."""
         if self.lsn == 0:
             return Position(max(self.incarnation - 1, 1), self.MAX if self.incarnation > 1 else 0, self.MAX)
         return Position(self.incarnation, self.lsn - 1, self.MAX)
