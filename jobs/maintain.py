@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from dblake.capture.dump_queue import first_batch_of_imports
 from dblake.config import Config
 from dblake.lake.layout import Paths
 from dblake.lake.log import holds_little
@@ -24,7 +25,7 @@ from dblake.maintenance.run import maintain as run_maintenance
 from dblake.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
-from pipelines.dump import first_batch_of_imports
+from pipelines.dump import open_store
 
 
 @click.command("maintain")
@@ -37,7 +38,7 @@ def maintain(config: Config, as_json: bool) -> None:
         results = run_maintenance(
             session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
             config.maintain, parallel=config.state.parallel,
-            first_needed=partial(first_batch_of_imports, config),
+            first_needed=partial(first_needed, config),
         )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
@@ -45,6 +46,11 @@ def maintain(config: Config, as_json: bool) -> None:
         print_maintained(results)
     else:
         click.echo(f"nothing to do: {len(results)} tables need no maintenance")
+
+
+def first_needed(config: Config) -> int | None:
+    """Return the oldest landing batch that an unfinished import needs; None without one."""
+    return first_batch_of_imports(open_store(config))
 
 
 def print_maintained(results: Sequence[MaintenanceResult]) -> None:

@@ -23,9 +23,8 @@ from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
-from jobs.maintain import print_maintained
+from jobs.maintain import first_needed, print_maintained
 from jobs.state import print_tables
-from pipelines.dump import first_batch_of_imports
 
 
 @click.command("run")
@@ -53,7 +52,7 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
     paths = Paths(config.warehouse, config.source.name)
     session = session_of("dblake run", config.warehouse, is_short=lambda: mode == "once" and holds_little(paths))
-    cycle = Cycle(config, session, partial(first_batch_of_imports, config))
+    cycle = Cycle(config, session, partial(first_needed, config))
     with show_progress():
         if mode == "continuous":
             with stop_requested() as stop:

@@ -97,11 +97,6 @@ def start_import(
     return Queued(dump_id, (name,)), rows
 
 
-def first_batch_of_imports(config: Config) -> int | None:
-    """Return the oldest landing batch that an unfinished import needs; None without one."""
-    return dump_queue.first_batch_of_imports(open_store(config))
-
-
 def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 

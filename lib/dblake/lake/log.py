@@ -81,6 +81,11 @@ class Application:
         return f"vacuum/{source}"
 
     @staticmethod
+    def windows_ended(source: str) -> str:
+        """Identify, in schemas, the batch before which maintenance found no window of a chunk open."""
+        return f"windows/{source}"
+
+    @staticmethod
     def verification(source: str) -> str:
         """Identify, in the verification ledger, the batch up to which landed chunks are compared."""
         return f"verify/{source}"

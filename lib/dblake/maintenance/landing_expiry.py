@@ -1,14 +1,18 @@
 """Find the batches of landing that are past their retention and that no reader needs, without Spark.
 
 Place: below ``maintenance.run``, which decides that there may be some, and when they are old, and deletes them.
-Guarantee: the newest batch stays, and all from the first batch of an open chunk window on.
+Guarantee: the newest batch stays, and all from the first batch of an open chunk window on. A run reads the watermarks
+of the batches since the first one that was open in the run before.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 
+from dblake.core.errors import TableUnavailable
 from dblake.lake.layout import Paths
+from dblake.lake.log import Application, newest_batch, record_batch
 from dblake.lake.query import instant, query_rows, quoted
 from dblake.landing.columns import BATCH, CHUNK, CHUNK_ID, HIGH, KIND, LANDED_AT, LEASE_EPOCH
 from dblake.landing.control import LowMark
@@ -25,16 +29,20 @@ def last_expired_batch(paths: Paths, reconciled: int, landed_before: datetime, n
     """
     young = _first_batch(paths, f"{BATCH} <= {reconciled} AND {LANDED_AT} >= {instant(landed_before)}")
     kept = [young or reconciled + 1, reconciled, *([] if needed is None else [needed])]
-    return min(*kept, _first_open_batch(paths, reconciled)) - 1
+    application = Application.windows_ended(paths.source)
+    first_open = _first_open_batch(paths, reconciled, max(newest_batch(paths.schemas, application), 1))
+    with suppress(TableUnavailable):  # beside another commit the next run finds it once more
+        record_batch(paths.schemas, application, first_open)
+    return min(*kept, first_open) - 1
 
 
-def _first_open_batch(paths: Paths, reconciled: int) -> int:
-    """Return the batch in which the oldest window that reconcile has not closed began.
+def _first_open_batch(paths: Paths, reconciled: int, since: int) -> int:
+    """Return the batch in which the oldest window that reconcile has not closed began; none is older than ``since``.
 
     Without such a window it is the newest batch that reconcile has read.
     """
     files = LandingFiles(paths.landing, paths.source)
-    watermarks = survey(files.files(1, files.newest_batch), 1, files.newest_batch).watermarks
+    watermarks = survey(files.files(since, files.newest_batch), since, files.newest_batch).watermarks
     unread = [row for row in watermarks if row.kind == HIGH and row.batch > reconciled]
     first_batches = [ending.end.first_batch for ending in parse_endings(unread) if ending.window]
     ended = {row.chunk for row in watermarks if row.kind == HIGH}

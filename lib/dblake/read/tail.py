@@ -2,8 +2,8 @@
 
 Place: beside reconcile, for live readings. Guarantee: the events are those that reconcile will append, up to a position
 that ends a transaction, because both are the same micro-batch. The tail ends after about as many bytes of landing files
-as its caller allows, and before the end of a dump whose table has more bytes of events, because all their keys would be
-read.
+as its caller allows. It also ends before the end of a dump whose table has more bytes of events, because all their keys
+would be read, and before a chunk, such as an imported one, whose window has more bytes of log from before the tail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dblake.reconcile.known_keys import EventFiles, KnownSources, event_sources
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.reconcile.task import decode_events
-from dblake.reconcile.windows import Ending
+from dblake.reconcile.windows import Ending, parse_endings
 from dblake.state.fold import POSITION
 
 
@@ -71,8 +71,30 @@ def read_tail(
         return None
     last = landing.portions(done + 1, newest, max_bytes)[0]
     with merged_files(landing.files(done + 1, last)) as files:
-        tail = _decode(landing, survey(files, done + 1, last), log, schemas, last, max_bytes)
-    return tail if last == newest else replace(tail, is_bounded=True)
+        new = survey(files, done + 1, last)
+        end = _last_readable_batch(landing, new, done, last, max_bytes)
+        if end == done:
+            return Tail(EVENT_COLUMNS.empty_table(), (), is_bounded=True)
+        if end < last:
+            new = survey(files, done + 1, end)
+        tail = _decode(landing, new, log, schemas, end, max_bytes)
+    return tail if end == newest else replace(tail, is_bounded=True)
+
+
+def _last_readable_batch(landing: LandingFiles, new: Survey, done: int, last: int, max_bytes: int) -> int:
+    """Return the batch before the first window whose log in batches up to ``done`` has more bytes; else ``last``.
+
+    The window of an imported chunk begins at the position of its files, perhaps days ago.
+    """
+    sizes = dict[Position, int]()
+    for ending in sorted(parse_endings(new.watermarks, landing.oldest_batch), key=lambda ending: ending.row.batch):
+        window = ending.window
+        if window and window.first_batch <= done:
+            if window.low not in sizes:
+                sizes[window.low] = sum(file.size for file in landing.files_in_windows([window], done))
+            if sizes[window.low] > max_bytes:
+                return ending.row.batch - 1
+    return last
 
 
 def _decode(

@@ -30,7 +30,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.tables import find_table, has_table
 from dblake.landing.table import Landing
 from dblake.spark.session import session_of
-from pipelines.dump import first_batch_of_imports
+from jobs.maintain import first_needed
 from pipelines.status import read_status
 from tests.support.operations.databases import SCHEMA, CapturedDatabase
 from tests.support.rig import HOME, Job, kill
@@ -197,7 +197,7 @@ class LiveSystem:
         if not has_table(self.paths.landing):
             return "nothing has landed"
         session = session_of("operations", self.paths.warehouse, is_short=lambda: True)
-        cycle = Cycle(self.config, session, partial(first_batch_of_imports, self.config))
+        cycle = Cycle(self.config, session, partial(first_needed, self.config))
         try:
             cycle.reconcile(CycleResult())
             cycle.fold(CycleResult())

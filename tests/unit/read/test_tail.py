@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd, DumpStart, Removal
 from dblake.read.reading import open_reading
-from tests.model.dblog import High, Low, reconcile
+from dblake.reconcile.landing_files import LandingFiles
+from dblake.reconcile.reconciler import Reconciler
+from tests.model.dblog import ChunkRow, High, Low, reconcile
 from tests.support.landed import Change, LandedRecord, land, to_model
 from tests.support.schemas import table_schema
 
@@ -57,6 +61,28 @@ def test_tail_beyond_its_bound_ends_earlier(tmp_path: Path) -> None:
     found = {size: open_reading(paths, is_live=True, max_tail_bytes=size) for size in bounds}
     assert [str(found[size].position) for size, at in bounds.items() if at] == [at for at in bounds.values() if at]
     assert [reading.is_bounded for reading in found.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize(("is_allowed", "position"), [(False, "1/40/0"), (True, "1/70/0")])
+def test_tail_ends_before_chunk_with_long_window(tmp_path: Path, *, is_allowed: bool, position: str) -> None:
+    """An imported chunk needs the log since its files were taken, which is not read again for each live reading."""
+    paths = Paths(str(tmp_path), SOURCE)
+    log = [replace(change(n, 10 * n, "c", str(n)), after={"id": str(n), "v": os.urandom(9000).hex()})
+           for n in (1, 2, 3)]
+    land(paths.landing, SOURCE, log, {TABLE.table: TABLE})
+    reconciler = Reconciler(lambda: pytest.fail("this is little work"), paths)
+    reconciler.catch_up()
+    reconciler.reconcile(3)
+    end = ChunkEnd("d", 1, 5, 0, TABLE.schema_id, 1, 1, imported=True)
+    chunk: list[LandedRecord] = [
+        Low(5, 1, TABLE.table, "w", Position(1, 50)),
+        ChunkRow(5, 1, TABLE.table, "w", 0, ("7",), {"id": "7", "v": "x"}),
+        High(5, 1, TABLE.table, "w", Position(1, 60), 60, end),
+    ]
+    land(paths.landing, SOURCE, [change(4, 40, "c", "4"), *chunk, change(6, 70, "c", "6")], {TABLE.table: TABLE})
+    before = sum(file.size for file in LandingFiles(paths.landing, SOURCE).files(1, 3))
+    reading = open_reading(paths, is_live=True, max_tail_bytes=before + 1000 if is_allowed else before - 1000)
+    assert (str(reading.position), reading.is_bounded) == (position, not is_allowed)
 
 
 def test_tail_with_missing_batch_is_a_landing_gap(tmp_path: Path) -> None:
