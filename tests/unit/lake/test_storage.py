@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dblake.config import load_config
@@ -13,6 +14,7 @@ from dblake.core.transient import storage_fault
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.layout import Paths, StagedPaths
 from dblake.lake.storage import Location, Storage, is_local, is_s3, join, storage_of
+from dblake.lake.tables import create_table
 from tests.support.s3 import SECRET_KEY, storage
 
 CONF = """\
@@ -136,3 +138,10 @@ def test_storage_fault_by_clients_words(text: str, kind: type[DblakeError], reas
 def test_own_errors_are_no_storage_faults() -> None:
     assert storage_fault(LandingUnavailable("x: AccessDenied")) is None
     assert storage_fault(ValueError("NoSuchBucket")) is None
+
+
+def test_table_in_impossible_folder_is_denied() -> None:
+    """A retry would fail again, so it is no failure that may pass."""
+    with pytest.raises(StorageDenied, match="the folder /proc/dblake/t cannot be created: no such file") as denied:
+        create_table("/proc/dblake/t", pa.schema([("n", pa.int64())]))
+    assert denied.value.exit_code == 78
