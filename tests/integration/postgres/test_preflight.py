@@ -385,6 +385,31 @@ def test_init_again_adds_new_tables_only(settings: PostgresSettings, database: D
     assert unmet(settings) == []
 
 
+def test_changed_collation_library_suspends_dumps(wal2json_database: Database) -> None:
+    """An update of the operating system may leave the key's index out of order, so that chunks miss rows."""
+    # The other servers are built without ICU.
+    database = wal2json_database
+    database.run(*SHOP)
+    settings = replace(settings_for(database), user=database.server.user, password=database.server.password)
+    assert find_check(settings, "collation_versions") == Check("collation_versions", True)
+    database.run(
+        "CREATE COLLATION own (provider = icu, locale = 'und')",
+        "CREATE TABLE named (name text COLLATE own PRIMARY KEY, other text)",
+        "CREATE TABLE plain (name text PRIMARY KEY)",
+        "UPDATE pg_collation SET collversion = '0.1' WHERE collname = 'own'",
+        "UPDATE pg_database SET datcollversion = '0.2' WHERE datname = current_database()",
+    )
+    check = find_check(settings, "collation_versions")
+    assert (check.ok, check.affects) == (False, "dump")
+    assert "public.named (own (0.1, now " in check.detail
+    assert "public.plain (the database (0.2, now " in check.detail
+    assert set(check.tables) == {"public.named", "public.plain", "public.parts"}
+    for statement in check.fix.splitlines():
+        if "COLLATION VERSION" not in statement:
+            database.run(statement)
+    assert set(find_check(settings, "collation_versions").tables) == {"public.plain", "public.parts"}
+
+
 _STORAGE = "remove the tables from source.tables, or keep their rows in plain logged tables"
 
 

@@ -57,6 +57,19 @@ class WholeSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedCollation:
+    """A collation of a table's primary key whose library has another version than the one recorded."""
+
+    table: int
+    is_default: bool
+    """True for the database's own collation."""
+    schema: str
+    name: str
+    recorded: str
+    actual: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogFacts:
     """All facts. ``names`` are those of all tables, captured or not; ``publication`` is read for pgoutput only.
 
@@ -67,6 +80,7 @@ class CatalogFacts:
     role: Role | None
     is_superuser: bool
     tables: tuple[Table, ...]
+    collations: tuple[ChangedCollation, ...]
     schemas: tuple[WholeSchema, ...]
     names: tuple[tuple[str, str], ...]
     unlogged: tuple[tuple[str, str], ...]

@@ -16,6 +16,7 @@ from dblake.core.names import TableFilter
 from dblake.source.postgres import catalog, ddl_trigger
 from dblake.source.postgres.capture_objects import WATERMARK_TABLE, Publication, Slot, WatermarkTable
 from dblake.source.postgres.catalog_facts import CatalogFacts, Role, Server, WholeSchema
+from dblake.source.postgres.collations import read_changed_collations
 from dblake.source.postgres.driver_errors import is_plugin_refusal
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
@@ -149,6 +150,7 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
         server=server,
         role=Role(*role) if role else None,
         is_superuser=is_superuser,
+        collations=read_changed_collations(cur, server.version, [t.oid for t in captured]),
         schemas=schemas,
         tables=_read_tables(cur, captured, settings.user),
         names=tuple((t.schema_name, t.table_name) for t in everything) + unlogged,

@@ -15,6 +15,7 @@ from dblake.source.checks import CLASH, clashing_columns, free_name, patterns_ch
 from dblake.source.postgres import statements
 from dblake.source.postgres.catalog import LOOSE_KEY
 from dblake.source.postgres.catalog_facts import CatalogFacts
+from dblake.source.postgres.collations import check_collations
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
@@ -31,6 +32,7 @@ def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[
     yield _check_storage(facts.tables)
     yield from _check_privileges(facts.tables, settings)
     yield _check_key_constraints(facts.tables)
+    yield check_collations(facts)
     yield _check_replica_identity(facts)
     yield _check_toasted_identity(facts)
     yield _check_primary_key(facts, settings)
