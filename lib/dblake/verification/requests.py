@@ -85,6 +85,11 @@ class Verification:
         """The tables that are not verified yet."""
         return [state.table for state in self._states.values() if not state.is_finished]
 
+    @property
+    def repeated(self) -> list[str]:
+        """The pending tables that are read again because their last reading could not be compared."""
+        return [state.table for state in self._states.values() if not state.is_finished and state.repeats]
+
     def advance(self) -> bool:
         """Compare what can be compared, and queue what follows from it; return True once all tables are verified.
 
