@@ -20,6 +20,8 @@ from tests.support.mysql import MysqlServer
 from tests.support.reshaped import Reshaped, reshaped
 
 A, B, NEW = "public.a", "public.b", "public.new"
+#: ``preflight --init`` publishes the schema, too.
+UNPUBLISH = f"ALTER PUBLICATION p DROP TABLES IN SCHEMA public, TABLE {B}"
 TABLES = tuple(
     statement for name in (A, B)
     for statement in (f"CREATE TABLE {name} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {name} VALUES (1, 'x')")
@@ -166,7 +168,7 @@ def test_dropped_table_is_removed(world: Reshaped, lake: CaptureLake) -> None:
 
 
 UNFIT = {
-    "not published": ((f"ALTER PUBLICATION p DROP TABLE {B}",), (f"ALTER PUBLICATION p ADD TABLE {B}",)),
+    "not published": ((UNPUBLISH,), (f"ALTER PUBLICATION p ADD TABLE {B}",)),
     "row filter": (
         (f"ALTER PUBLICATION p DROP TABLE {B}", f"ALTER PUBLICATION p ADD TABLE {B} WHERE (id > 5)"),
         (f"ALTER PUBLICATION p DROP TABLE {B}", f"ALTER PUBLICATION p ADD TABLE {B}"),
@@ -222,7 +224,7 @@ def test_complete_table_returns_although_new_ones_are_ignored(postgres_world: Re
     source = world.backend.source("public.*")
     capture(lake, source)
     capture(lake, source)
-    world.run(f"ALTER PUBLICATION p DROP TABLE {B}", f"INSERT INTO {B} VALUES (2, 'z')")
+    world.run(UNPUBLISH, f"INSERT INTO {B} VALUES (2, 'z')")
     capture(lake, source, new_tables="ignore")
     assert lives(lake) == {A: "followed", B: "suspended"}
     world.backend.drop_slot()

@@ -77,7 +77,8 @@ def test_change_between_captures_converges(world: Reshaped, lake: CaptureLake, n
     require_same(world, lake, change.table)
     expected = [(T, "done")] + [(change.table, "done")] * (world.kind in change.redumped)
     # pgoutput shows the new name after the first dump, and not that no row had the former name since: one more dump.
-    is_repeated = world.kind == "postgres" and change.table != T and len(dumps(lake)) > len(expected)
+    is_renamed = change.table != T or name == "swapped"
+    is_repeated = world.kind == "postgres" and is_renamed and len(dumps(lake)) > len(expected)
     assert dumps(lake) == expected + [(change.table, "done")] * is_repeated
     assert read_stale_tables(lake.store) == []
 

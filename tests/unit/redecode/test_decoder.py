@@ -15,6 +15,7 @@ PACKAGE = Path(dblake.__file__).parent
 WITHOUT_EFFECT = {
     "core.errors": "errors end a run",
     "core.failpoints": "inert outside tests",
+    "core.intervals": "when progress is logged",
     "core.progress": "shows how far the work is",
     "lake.batch_times": "notes batches in commits",
     "lake.files": "opens files",
