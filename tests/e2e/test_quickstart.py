@@ -115,9 +115,9 @@ def test_status_shows_stages_at_same_position(conf: Path) -> None:
     assert {(d["table"], d["state"]) for d in document["dumps"]} == {
         ("public.pgbench_accounts", "done"), ("public.pgbench_branches", "done"), ("public.pgbench_tellers", "done"),
     }
-    assert {(v["table"], v["differences"]) for v in document["verifications"]} == {
-        ("public.pgbench_accounts", 0), ("public.pgbench_branches", 0), ("public.pgbench_tellers", 0),
-    }
+    # Small tables may change as a whole whenever they are read: they are compared at rest alone.
+    verified = {v["table"]: v["differences"] for v in document["verifications"]}
+    assert "public.pgbench_accounts" in verified and set(verified.values()) == {0}
 
 
 def test_readers_without_spark_read_all_rows(conf: Path) -> None:

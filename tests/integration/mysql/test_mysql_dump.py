@@ -337,7 +337,7 @@ def test_unreadable_chunk_request_rejected_by_name(
 def test_missing_or_unreadable_table_rejected(filled: MysqlChunkReader, mysql_server: MysqlServer) -> None:
     with pytest.raises(Unsupported, match=r"table public\.none is not in the database"):
         read(filled, table="public.none")
-    mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.t FROM 'cap'@'%'")
+    mysql_server.run("GRANT INSERT ON public.t TO 'cap'@'%'", "REVOKE SELECT ON public.* FROM 'cap'@'%'")
     with pytest.raises(TableUnreadable, match="the user lacks a privilege"):
         read(filled)
 
