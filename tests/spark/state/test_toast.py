@@ -31,10 +31,13 @@ def fold(spark: SparkSession, paths: Paths) -> None:
 
 def missing(spark: SparkSession, paths: Paths) -> list[tuple[int, list[str]]]:
     """Return rows with missing columns: the query of the runbook, which must equal the history view."""
-    relations = [(f"delta.`{paths.state('public', 'docs')}`", "NOT _deleted"), ("docs_history", "_valid_to IS NULL")]
-    found = [[tuple(row) for row in query(spark, paths, MISSING.format(*r)).collect()] for r in relations]
-    assert found[0] == found[1]
-    return found[0]
+    table = MISSING.format(f"delta.`{paths.state('public', 'docs')}`", "NOT _deleted")
+    history = MISSING.format("docs_history", "_valid_to IS NULL")
+    rows, current = ([tuple(row) for row in frame.collect()] for frame in (
+        spark.sql(table), query(spark, paths, history),
+    ))
+    assert rows == current
+    return rows
 
 
 def state(spark: SparkSession, paths: Paths) -> dict[int, tuple[str, str | None, list[str]]]:

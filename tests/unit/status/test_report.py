@@ -197,7 +197,8 @@ def test_metrics_file_has_the_figures_of_status(conf: Path, tmp_path: Path) -> N
 
 
 def test_metrics_in_missing_folder_are_rejected(conf: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(status, ["--conf", str(conf), "--offline", "--prometheus", str(tmp_path / "no/where.prom")])
+    file = str(tmp_path / "no/where.prom")
+    done = CliRunner().invoke(status, ["--conf", str(conf), "--offline", "--prometheus", file])
     assert done.exit_code != 0 and "cannot be written" in str(done.exception)
 
 
