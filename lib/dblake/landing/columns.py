@@ -44,8 +44,6 @@ LOW, CHUNK, HIGH, HEARTBEAT = "low", "chunk", "high", "heartbeat"
 VERIFY_LOW, VERIFY_CHUNK, VERIFY_HIGH = "verify_low", "verify_chunk", "verify_high"
 """Chunks that ``verification`` compares with state. They become no events: reconcile reads none of these kinds. The
 names sort after all others, so that readers find them by the statistics of landing's files."""
-MESSAGE = "message"
-"""Reserved: no log reader writes rows of this kind."""
 
 PGOUTPUT, WAL2JSON, COPY, JSON = "pgoutput", "wal2json", "copy", "json"
 BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"

@@ -22,7 +22,6 @@ from dblake.landing.columns import (
     LANDED_AT,
     LEASE_EPOCH,
     LOW,
-    MESSAGE,
     ROW,
     SCHEMA,
     TRUNCATE,
@@ -32,7 +31,7 @@ from dblake.landing.columns import (
 )
 from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of
 
-_IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, MESSAGE, DDL, VERIFY_LOW, VERIFY_HIGH)
+_IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, DDL, VERIFY_LOW, VERIFY_HIGH)
 """Kinds in the log's order. A schema has the position at which a chunk first showed it; a chunk's rows have none."""
 _DEFINED = (*_IN_LOG_ORDER, SCHEMA, CHUNK, VERIFY_CHUNK)
 
