@@ -1,8 +1,7 @@
 """The GTIDs that the log contains up to a position, as the server's own sets spell them.
 
 Part of the resume token, so that an operator sees it; capture resumes by file and offset. MySQL's sets are
-mysql-replication's
-``GtidSet``; MariaDB keeps the last GTID of each replication domain, as ``gtid_binlog_pos`` does.
+mysql-replication's ``GtidSet``; MariaDB keeps the last GTID of each replication domain, as ``gtid_binlog_pos`` does.
 """
 
 from __future__ import annotations
