@@ -1,4 +1,4 @@
-"""Options of commands that click lacks: flags of which at most one may be given."""
+"""Options of commands that click lacks: flags that exclude each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dblake.core.errors import UsageError
 def exclusive_flags(
     name: str, helps: dict[str, str], *, default: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add a flag per key of ``helps``, of which the command receives the one given, or ``default``, as ``name``."""
+    """Add a flag per key of ``helps``; the command receives the given one, or ``default``, as ``name``."""
 
     def choose(context: click.Context, option: click.Parameter, is_given: bool) -> None:
         if not is_given:

@@ -230,7 +230,7 @@ class EventTable:
             first = last + 1
 
     def expired(self) -> Position | None:
-        """Return the newest position in batches of which events may have been removed; None if there are none."""
+        """Return the newest position in batches that may have lost events to consolidation; None without one."""
         if self._expired[0] != self.consolidated:
             self._expired = self.consolidated, self.position_of_batch(self.consolidated)
         return self._expired[1]

@@ -35,7 +35,7 @@ class FileWriter:
         self._schema = pa.schema([
             pa.field(columns.physical[name], arrow_type(kind)) for name, kind in columns.types.items()
         ], metadata=_WRITER)
-        # A dictionary of values of which hardly two are equal is only thrown away.
+        # Values that hardly repeat gain nothing from a dictionary.
         self._repeated = [
             f"{columns.physical[name]}.list.element" if pa.types.is_list(arrow_type(kind)) else columns.physical[name]
             for name, kind in columns.types.items() if name not in ("_key", "_seq")

@@ -14,7 +14,7 @@ from dblake.verification.ledger import RoundSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WrongRows:
     """The wrong rows of a table, as pairs of kind and key; ``unlisted`` counts by kind those whose key is not known.
 
     ``skipped`` are the wrong keys that the newest reading could not compare.
@@ -38,7 +38,7 @@ class Finding:
         """Return the number of rows of a kind: ``missing``, ``extra`` or ``different``."""
         return sum(each == kind for each, _ in self.wrong) + self.unlisted.get(kind, 0)
 
-    def after(self, reading: RoundSummary) -> Finding:
+    def after(self, reading: RoundSummary) -> WrongRows:
         """Return what is known after one more reading of the table, or of all these keys."""
         if reading.repeat or not reading.is_complete:
             return self
@@ -49,12 +49,12 @@ class Finding:
             kind: count + min(self.unlisted.get(kind, 0), reading.rows_skipped)
             for kind, count in reading.unlisted.items()
         }
-        return Finding(reading.wrong | kept, unlisted, skipped)
+        return WrongRows(reading.wrong | kept, unlisted, skipped)
 
 
-def find_wrong(readings: Iterable[RoundSummary]) -> Finding:
+def find_wrong(readings: Iterable[RoundSummary]) -> WrongRows:
     """Return the wrong rows by all readings of one table, oldest first."""
-    finding = Finding()
+    finding = WrongRows()
     for reading in readings:
         finding = finding.after(reading)
     return finding

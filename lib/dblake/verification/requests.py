@@ -20,7 +20,7 @@ from dblake.capture.progress import ProgressStore
 from dblake.core.errors import CopyDiffers, PrerequisitesNotMet, TableUnavailable
 from dblake.core.names import abbreviated
 from dblake.lake.layout import Paths
-from dblake.verification.findings import Finding, find_wrong
+from dblake.verification.findings import WrongRows, find_wrong
 from dblake.verification.ledger import KINDS, Round, RoundSummary, last_whole, read_rounds
 from dblake.verification.run import comparable_batch, compare_landed
 
@@ -50,7 +50,7 @@ class _TableVerification:
     round: Round
     key_columns: int | None
     repair_dump: str | None = None
-    found: Finding | None = None
+    found: WrongRows | None = None
     repeats: int = 0
     rereads: int = 0
     failure: str | None = None
@@ -160,7 +160,7 @@ class Verification:
                 next_step="verify them again when fewer of their rows change, or with a smaller dump.chunk_size",
             )
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[WrongRows]:
         rounds = read_rounds(self.paths, self.id)
         return [find_wrong(rounds[self.id, table]) for table in self._states]
 
@@ -195,7 +195,7 @@ class Verification:
         else:
             state.is_finished = True
 
-    def _refuse(self, table: str, finding: Finding, whole: RoundSummary) -> str | None:
+    def _refuse(self, table: str, finding: WrongRows, whole: RoundSummary) -> str | None:
         """Return why a repair would delete too much; None if it does not."""
         extra = finding.count_kind("extra")
         rows = whole.rows_compared + whole.rows_skipped - finding.count_kind("missing") + extra
@@ -232,7 +232,7 @@ class Verification:
             priority=0 if keys is None else _KEYS_PRIORITY,
         )
 
-    def _parse(self, state: _TableVerification, found: Finding | None) -> list[Key] | None:
+    def _parse(self, state: _TableVerification, found: WrongRows | None) -> list[Key] | None:
         """Return wrong keys as capture requests them; None if the whole table has to be read instead."""
         if found is None or found.keys is None or state.key_columns is None:
             return None

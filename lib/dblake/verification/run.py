@@ -44,7 +44,7 @@ from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit
 from dblake.verification.compare import absent_keys, align_state, compare_rows, typed_rows
-from dblake.verification.findings import Finding, find_wrong
+from dblake.verification.findings import WrongRows, find_wrong
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
 from dblake.verification.ledger import (
     ChunkResult,
@@ -155,7 +155,7 @@ def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> li
     return [results[chunk.window.chunk_id] for chunk in chunks]
 
 
-def _earlier(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> dict[Round, Finding]:
+def _earlier(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> dict[Round, WrongRows]:
     """Return for each chunk's reading of the table what the readings before it found."""
     found = {}
     for current in {chunk.round for chunk in chunks}:
@@ -176,7 +176,7 @@ class _TableState:
     schemas: dict[str, TableSchema]
     versions: list[SchemaVersion]
     behind: bool
-    earlier: dict[Round, Finding]
+    earlier: dict[Round, WrongRows]
 
     def why_repeat(self, chunk: EndedChunk) -> str | None:
         """Return why a chunk cannot be compared, None if it can."""

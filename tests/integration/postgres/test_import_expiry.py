@@ -29,7 +29,7 @@ EXPIRE_ALL = MaintainConfig().model_copy(update={"landing_days": 0})
 
 
 class Place:
-    """A table of three rows, of which an import has read the first; the others were updated since."""
+    """A table of three rows: an import has read the first, the others were updated since."""
 
     def __init__(self, backend: PostgresBackend, folder: Path, spark: SparkSession) -> None:
         self.backend, self.lake, self.spark = backend, CaptureLake(folder), spark

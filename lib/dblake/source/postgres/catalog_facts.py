@@ -45,7 +45,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class WholeSchema:
-    """A schema of which the patterns take every table, those that are created later included."""
+    """A schema whose tables the patterns take, later ones included."""
 
     oid: int
     name: str
