@@ -5,6 +5,7 @@ Guarantee: whatever a string contains, it cannot end its quotes. Users' own SQL 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,9 +17,13 @@ from dblake.lake.tables import find_table, maps_columns, table_bytes
 
 def query_rows(path: str, statement: str) -> list[dict[str, Any]]:
     """Return the rows of a SELECT over one table, which the statement calls ``t``; none if there is no table."""
+    return query_rows_of_each(path, [statement])[0]
+
+
+def query_rows_of_each(path: str, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Return the rows of each SELECT, as ``query_rows``; the table is opened once."""
     table = find_table(path)
-    rows: list[dict[str, Any]] = query_arrow(table, statement).to_pylist() if table else []
-    return rows
+    return [query_arrow(table, statement).to_pylist() if table else [] for statement in statements]
 
 
 def instant(moment: datetime) -> str:

@@ -38,10 +38,9 @@ from dblake.status.stage_problems import (
 )
 from dblake.status.table_problems import (
     dump_problems,
-    expired_window_problems,
     life_problems,
-    removal_problems,
     stale_table_problems,
+    window_problems,
 )
 from dblake.status.verifications import read_verifications, verification_problems
 
@@ -91,7 +90,7 @@ def build_status(
             *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity),
             *dump_problems(dumps, lives), *stale_table_problems(read_stale_tables(store), dumps, lives),
             *life_problems(lives),
-            *removal_problems(paths), *expired_window_problems(paths), *redecode_problems(paths),
+            *window_problems(paths), *redecode_problems(paths),
             *state_problems(frontier.behind),
             *check_problems(check),
             *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),

@@ -12,7 +12,7 @@ from typing import Any
 from dblake.capture.stale_tables import StaleTable
 from dblake.capture.table_life import KEYLESS, LifeState, TableLife, suspension_next_step
 from dblake.lake.layout import Paths
-from dblake.lake.query import query_rows, quoted
+from dblake.lake.query import query_rows_of_each, quoted
 from dblake.reconcile.windows import LOG_EXPIRED
 from dblake.status.problem import problem
 
@@ -34,33 +34,28 @@ def _is_gone(life: TableLife | None) -> bool:
     return life is None or life.state is LifeState.REMOVED
 
 
-def removal_problems(paths: Paths) -> list[dict[str, Any]]:
-    """Return a problem for each table whose newest whole dump did not return more rows than it may delete."""
-    rows = query_rows(
-        paths.windows,
+def window_problems(paths: Paths) -> list[dict[str, Any]]:
+    """Return the problems that the ledger of windows shows.
+
+    A table has one if its newest whole dump did not return more rows than it may delete, and one if dumped rows were
+    discarded for lack of log and no whole dump is done since.
+    """
+    withheld, discarded = query_rows_of_each(paths.windows, [
         "SELECT \"table\", last_value(reason ORDER BY incarnation, high_lsn) AS reason FROM t "
         "WHERE began IS NOT NULL AND status = 'closed' GROUP BY \"table\" ORDER BY \"table\"",
-    )
+        f"SELECT \"table\" FROM t WHERE \"table\" IS NOT NULL GROUP BY \"table\" "
+        f"HAVING max(batch) FILTER (WHERE reason = {quoted(LOG_EXPIRED)}) > "
+        "coalesce(max(batch) FILTER (WHERE began IS NOT NULL AND status = 'closed'), 0) ORDER BY \"table\"",
+    ])
     return [
         problem("removal_withheld", row["table"], row["reason"],
                 "rebuild the table's indexes at the source and dump it; if the rows are gone there, "
                 f"dump start --table '{row['table']}' --remove")
-        for row in rows if row["reason"]
-    ]
-
-
-def expired_window_problems(paths: Paths) -> list[dict[str, Any]]:
-    """Return a problem for each table whose dumped rows were discarded for lack of log, until a whole dump is done."""
-    rows = query_rows(
-        paths.windows,
-        f"SELECT \"table\" FROM t WHERE \"table\" IS NOT NULL GROUP BY \"table\" "
-        f"HAVING max(batch) FILTER (WHERE reason = {quoted(LOG_EXPIRED)}) > "
-        "coalesce(max(batch) FILTER (WHERE began IS NOT NULL AND status = 'closed'), 0) ORDER BY \"table\"",
-    )
-    return [
+        for row in withheld if row["reason"]
+    ] + [
         problem("rows_discarded", row["table"], f"rows of a dump were discarded: {LOG_EXPIRED}",
                 f"dump start --table '{row['table']}'")
-        for row in rows
+        for row in discarded
     ]
 
 

@@ -18,7 +18,7 @@ from dblake.maintenance.run import Maintenance
 from dblake.reconcile.stream import reconcile_once
 from dblake.reconcile.windows import LOG_EXPIRED
 from dblake.state.run import run_state
-from dblake.status.table_problems import expired_window_problems
+from dblake.status.table_problems import window_problems
 from tests.support.backends import PostgresBackend
 from tests.support.exports import export, queue_import
 from tests.support.lake import CaptureLake
@@ -103,9 +103,9 @@ def test_import_whose_log_expired_is_discarded(place: Place) -> None:
     assert place.state() == {1: "b", 2: "b", 3: "b"}
     rows = query_rows(place.lake.paths.windows, "SELECT DISTINCT status, reason FROM t WHERE batch > 5 ORDER BY 1")
     assert {"status": "discarded", "reason": LOG_EXPIRED} in rows
-    assert [(one["code"], one["table"]) for one in expired_window_problems(place.lake.paths)] == [("rows_discarded", T)]
+    assert [(one["code"], one["table"]) for one in window_problems(place.lake.paths)] == [("rows_discarded", T)]
     place.lake.dump(T)
     place.capture()
     place.reconcile()
-    assert expired_window_problems(place.lake.paths) == []
+    assert window_problems(place.lake.paths) == []
     assert place.state() == {1: "b", 2: "b", 3: "b"}

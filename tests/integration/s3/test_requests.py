@@ -20,7 +20,7 @@ from tests.support.s3_proxy import S3Proxy
 _MAX_COMMIT_REQUESTS = 8
 _MAX_OPEN_REQUESTS = 45
 """With a checkpoint every 10 commits, each of at most 9 commits is read twice."""
-_MAX_IDLE_REQUESTS = 250
+_MAX_IDLE_REQUESTS = 200
 
 
 def test_requests_of_landing_do_not_grow_with_commits(s3: S3Server) -> None:

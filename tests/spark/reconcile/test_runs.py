@@ -34,7 +34,7 @@ from dblake.read.reading import open_reading
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
-from dblake.status.table_problems import removal_problems
+from dblake.status.table_problems import window_problems
 from tests.model.dblog import ChunkRow, High, Low, reconcile
 from tests.support.effort import EFFORT
 from tests.support.histories import interleave_landings, play, random_steps
@@ -208,12 +208,12 @@ def test_dump_that_lacks_many_rows_deletes_none(spark: SparkSession, tmp_path: P
     shutil.rmtree(paths.windows)
     reconcile_once(spark, paths)
     assert ledger(spark, paths)[1] == ("last", "closed", reason)
-    assert [(p["code"], p["table"]) for p in removal_problems(paths)] == [("removal_withheld", T.table)]
+    assert [(p["code"], p["table"]) for p in window_problems(paths)] == [("removal_withheld", T.table)]
     again = DumpStart(1, 60, 0)
     land(paths.landing, "shop", chunk(3, "w", 60, 62, {}, dump_id="w", began=again), {T.table: T})
     reconcile_once(spark, paths)
     assert [(row[0], row[2]) for row in events(spark, paths)[6:]] == [(62, "d")] * 5
-    assert removal_problems(paths) == []
+    assert window_problems(paths) == []
 
 
 @pytest.mark.parametrize(("share", "deleted"), [(0.74, 0), (0.75, 3)])

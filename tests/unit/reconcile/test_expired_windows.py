@@ -15,7 +15,7 @@ from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 from dblake.read.reading import open_reading
 from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.windows import LOG_EXPIRED
-from dblake.status.table_problems import expired_window_problems
+from dblake.status.table_problems import window_problems
 from tests.model.dblog import ChunkRow, High, Low
 from tests.support.landed import Change, LandedRecord, land
 
@@ -68,7 +68,7 @@ def test_window_older_than_landing_is_discarded(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in windows] == [
         ("a", DISCARDED, LOG_EXPIRED, 0), ("b", DISCARDED, LOG_EXPIRED, 0), ("c", CLOSED, None, 1)
     ]
-    assert [(one["code"], one["table"]) for one in expired_window_problems(paths)] == [("rows_discarded", T.table)]
+    assert [(one["code"], one["table"]) for one in window_problems(paths)] == [("rows_discarded", T.table)]
     land(paths.landing, "shop", imported(6, "d", "", 6, DumpStart(1, 600, 0)), {T.table: T})
     reconcile(paths, 6)
-    assert expired_window_problems(paths) == []
+    assert window_problems(paths) == []
