@@ -37,8 +37,8 @@ def _is_gone(life: TableLife | None) -> bool:
 def window_problems(paths: Paths) -> list[dict[str, Any]]:
     """Return the problems that the ledger of windows shows.
 
-    A table has one if its newest whole dump did not return more rows than it may delete, and one if dumped rows were
-    discarded for lack of log and no whole dump is done since.
+    ``removal_withheld``: a table's newest whole dump did not return more rows than it may delete. ``rows_discarded``:
+    dumped rows were discarded for lack of log, and no whole dump is done since.
     """
     withheld, discarded = query_rows_of_each(paths.windows, [
         "SELECT \"table\", last_value(reason ORDER BY incarnation, high_lsn) AS reason FROM t "
