@@ -13,8 +13,8 @@ import duckdb
 import pyarrow as pa
 
 from dblake.changes.differences import Differences, Way
+from dblake.core.position import Position
 from dblake.read.fold import as_columns, row_schema
-from dblake.state.fold import POSITION
 from dblake.state.shape import Shape
 
 _OWN = ("_key", "_incarnation", "_lsn", "_seq", "_lossy")
@@ -72,7 +72,7 @@ def _differs(old: pa.Schema, new: pa.Schema, name: str) -> str:
 
 
 def _lossy_differs() -> str:
-    moved = " OR ".join(f"a._{name} <> b._{name}" for name in POSITION)
+    moved = " OR ".join(f"a._{name} <> b._{name}" for name in Position.COLUMNS)
     return f"(len(a._lossy) + len(b._lossy) > 0 AND ({moved}))"
 
 

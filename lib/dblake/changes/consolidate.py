@@ -19,10 +19,11 @@ from dblake.changes.comparison import compare_ends
 from dblake.changes.differences import Differences, Way
 from dblake.changes.span import Span
 from dblake.core.errors import StateError
+from dblake.core.position import Position
 from dblake.read.fold import FOLDED, fold_over_rows, row_schema
 from dblake.read.reading import TableReading
 from dblake.read.rows import read_state_rows
-from dblake.state.fold import NEEDED, POSITION, fold
+from dblake.state.fold import NEEDED, fold
 from dblake.state.shape import shape_of
 from dblake.state.upsert import first_rows
 
@@ -64,7 +65,7 @@ def _created(span: Span, table: str) -> Differences:
     events = span.log.read_all(span.selection(table), FOLDED)
     shape = shape_of([version.schema for version in span.after.schemas(table)])
     rows = first_rows(fold(events.select(NEEDED), shape, None), shape)
-    position = [rows[f"_{name}"].to_numpy() for name in POSITION]
+    position = [rows[f"_{name}"].to_numpy() for name in Position.COLUMNS]
     rows = rows.take(pa.array(np.lexsort(position[::-1]))).select([column.name for column in shape.current])
     op = pa.chunked_array([["c"] * rows.num_rows], pa.string())
     return Differences(table, (), op, rows.schema.empty_table(), rows, Way.EVENTS)

@@ -38,16 +38,14 @@ from dblake.lake.query import query_rows
 from dblake.lake.tables import DeltaTable, find_table, list_files
 from dblake.landing.columns import BATCH, INCARNATION, LSN, TABLE
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
-from dblake.state.fold import POSITION
 
 PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
 _PORTIONS_AT_MOST = 2
 """A portion that ends with its row groups has at most so many times the bytes, or those of the row groups."""
-_SELECTING = [*POSITION, BATCH, TABLE, "op", "key"]
+_SELECTING = [*Position.COLUMNS, BATCH, TABLE, "op", "key"]
 """The columns that ``Wanted.choose`` reads."""
 _BOUNDED = (BATCH, INCARNATION, LSN, TABLE)
-_UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Wanted:
     def choose(self, rows: pa.Table, first: int, last: int) -> np.ndarray:
         """Return which rows of some batches are wanted."""
         batches = rows[BATCH].to_numpy()
-        at = [rows[name].to_numpy() for name in POSITION]
+        at = [rows[name].to_numpy() for name in Position.COLUMNS]
         wanted = (batches >= first) & (batches <= last) & is_older(position_parts(self.after), at)
         if self.until is not None:
             wanted &= ~is_older(position_parts(self.until), at)
@@ -115,7 +113,7 @@ class OpenTransaction:
     @property
     def before(self) -> Position:
         """A position before its events and after all others."""
-        return Position(self.incarnation, max(self.lsn - 1, 0), _UNBOUNDED)
+        return Position(self.incarnation, max(self.lsn - 1, 0), Position.MAX)
 
 
 class EventTable:
@@ -162,7 +160,7 @@ class EventTable:
     def incarnation(self) -> int:
         """The newest incarnation of any event; 0 without events."""
         known = [file.high[INCARNATION] for file in self._files]
-        return max((number for number in known if number < _UNBOUNDED), default=0)
+        return max((number for number in known if number < Position.MAX), default=0)
 
     @property
     def newest(self) -> Position | None:
@@ -173,7 +171,7 @@ class EventTable:
     def has_after(self, position: Position, batch: int) -> bool:
         """Return True if batches up to ``batch`` have events of transactions after that of a position."""
         after = position.incarnation, position.lsn
-        end = position_parts(Position(*after, _UNBOUNDED))
+        end = position_parts(Position(*after, Position.MAX))
         for file in self._files:
             if file.low[BATCH] > batch or (file.high[INCARNATION], file.high[LSN]) <= after:
                 continue
@@ -199,7 +197,7 @@ class EventTable:
         footer = self._footers.get(file.path)
         for group in range(footer.num_row_groups):
             _, high = group_bounds(footer.row_group(group), (INCARNATION, LSN))
-            yield GroupBound((file.path, group), (high.get(INCARNATION, _UNBOUNDED), high.get(LSN, _UNBOUNDED)))
+            yield GroupBound((file.path, group), (high.get(INCARNATION, Position.MAX), high.get(LSN, Position.MAX)))
 
     def _read_ends(self, name: GroupName) -> pa.Table:
         path, group = name
@@ -262,8 +260,8 @@ class EventTable:
             for group in range(footer.num_row_groups):
                 facts = footer.row_group(group)
                 low, high = group_bounds(facts, (BATCH,))
-                if low.get(BATCH, 0) <= last and high.get(BATCH, _UNBOUNDED) >= first:
-                    end = max(end, min(high.get(BATCH, _UNBOUNDED), self.batch))
+                if low.get(BATCH, 0) <= last and high.get(BATCH, Position.MAX) >= first:
+                    end = max(end, min(high.get(BATCH, Position.MAX), self.batch))
                     read += _group_bytes(facts, EVENT_COLUMNS.names)
         return end if self._estimate(first, end) <= _PORTIONS_AT_MOST * max(read, PORTION_BYTES) else last
 
@@ -302,7 +300,7 @@ class EventTable:
     def _may_be_wanted(self, parquet: pq.ParquetFile, group: int, first: int, last: int, wanted: Wanted | None) -> bool:
         """Return False if a row group has no rows of some batches, or no wanted ones."""
         low, high = group_bounds(parquet.metadata.row_group(group), (BATCH, TABLE))
-        if low.get(BATCH, 0) > last or high.get(BATCH, _UNBOUNDED) < first:
+        if low.get(BATCH, 0) > last or high.get(BATCH, Position.MAX) < first:
             return False
         if wanted is None:
             return True
@@ -334,7 +332,7 @@ def _read_bounds(table: DeltaTable) -> list[_File]:
         return {name: unknown if value is None and name != TABLE else value for name, value in found.items()}
 
     return [
-        _File(path, size, bounds("min", row, 0), bounds("max", row, _UNBOUNDED))
+        _File(path, size, bounds("min", row, 0), bounds("max", row, Position.MAX))
         for row, (path, size) in enumerate(
             zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         )

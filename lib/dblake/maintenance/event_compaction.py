@@ -15,6 +15,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from dblake.core.position import Position
 from dblake.core.positions import is_older
 from dblake.events.files import EVENT_COLUMNS, EventFileWriter
 from dblake.lake.files import group_bounds
@@ -24,7 +25,6 @@ from dblake.landing.columns import INCARNATION, LSN, SEQ
 from dblake.maintenance.compaction import SMALL_FILE_BYTES
 from dblake.read.event_files import as_plain_columns, concat_by_position, open_event_file
 from dblake.spark.conflicts import retry_on_conflict
-from dblake.state.fold import POSITION
 
 _ORDERED_BYTES = 64 << 20
 """Bytes of events that are ordered together; more where the row groups of many files overlap."""
@@ -96,7 +96,7 @@ class _RowGroup:
 def _row_groups(path: str, file: str) -> Iterator[_RowGroup]:
     with open_event_file(path, file) as parquet:
         for number in range(parquet.num_row_groups):
-            low, _ = group_bounds(parquet.metadata.row_group(number), POSITION)
+            low, _ = group_bounds(parquet.metadata.row_group(number), Position.COLUMNS)
             yield _RowGroup((low.get(INCARNATION, 0), low.get(LSN, 0), low.get(SEQ, 0)), file, number)
 
 
@@ -121,5 +121,5 @@ def _ordered_events(path: str, files: Collection[str]) -> Iterator[pa.Table]:
 
 def _count_before(rows: pa.Table, position: tuple[int, int, int]) -> int:
     """Return how many events precede a position."""
-    at = [rows[name].to_numpy() for name in POSITION]
+    at = [rows[name].to_numpy() for name in Position.COLUMNS]
     return int(np.count_nonzero(is_older(at, [np.array(part) for part in position])))

@@ -20,7 +20,6 @@ from dblake.spark.sql_literals import identifier, literal, position, state_at
 from dblake.state.shape import OWN
 
 _KEY = "_key"
-_POSITION = Position.STATE_COLUMNS
 _DELETED = "_deleted"
 _PLAIN_NAME = re.compile(r"[^\W_][\w ]*")
 
@@ -31,8 +30,8 @@ def build_expectations(versions: Sequence[TableSchema], existing: Collection[str
     return [
         *([expect_not_null(_KEY, "every row has a key")] if has_key else []),
         expect_unique([_KEY], "a key has one row, live or deleted") if has_key else
-        expect_unique(_POSITION, "in a table without a key, every row has its own position"),
-        *(expect_not_null(name, "every row has the position of its newest event") for name in _POSITION),
+        expect_unique(Position.STATE_COLUMNS, "in a table without a key, every row has its own position"),
+        *(expect_not_null(name, "every row has the position of its newest event") for name in Position.STATE_COLUMNS),
         expect_not_null(_DELETED, "every row is either live or deleted"),
         expect_no_violation("_newer_than_events", "no row is newer than the newest event"),
         expect_no_violation("_tombstone_has_values", "a deleted key has no values"),
@@ -60,7 +59,7 @@ def evaluate_state(state: DataFrame, versions: Sequence[TableSchema], newest: Po
         f"(array_contains(_missing, {literal(name)}) AND {identifier(name)} IS NOT NULL)" for name in values
     ) or "false"
     return state.alias("s").selectExpr(
-        _KEY, *_POSITION, _DELETED,
+        _KEY, *Position.STATE_COLUMNS, _DELETED,
         f"{is_newer} AS _newer_than_events",
         f"coalesce(_deleted AND ({has_value}), false) AS _tombstone_has_values",
         f"coalesce({has_missing_value}, false) AS _missing_has_value",

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import file_path, filesystem
-from dblake.state.fold import POSITION
 
 _REPEATED = ["table", "op", "schema_id", "origin", "chunk_id"]
 
@@ -40,7 +40,7 @@ def as_plain_columns(events: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def order_by_position(events: pa.Table) -> np.ndarray:
     """Return the row numbers of events in order of position."""
-    incarnation, lsn, seq = (events[name].to_numpy() for name in POSITION)
+    incarnation, lsn, seq = (events[name].to_numpy() for name in Position.COLUMNS)
     return np.lexsort((seq, lsn, incarnation))
 
 

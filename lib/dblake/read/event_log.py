@@ -23,9 +23,9 @@ from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.tables import list_files, open_table
 from dblake.read.event_files import as_plain_columns, open_event_file, order_by_position
-from dblake.state.fold import POSITION
 
 _NUMBERS = ("batch", "incarnation", "lsn")
+_TRANSACTION_COLUMNS = (*Position.COLUMNS, "batch", "committed_at", "origin", "last_in_txn")
 #: Delta's statistics have milliseconds.
 _ROUNDING = timedelta(milliseconds=1)
 
@@ -48,7 +48,7 @@ class Wanted:
         """Return the wanted rows; ``events`` has ``conditions``."""
         batches = events["batch"].to_numpy()
         wanted = (batches > self.after_batch) & (batches <= self.until_batch)
-        at = [events[name].to_numpy() for name in POSITION]
+        at = [events[name].to_numpy() for name in Position.COLUMNS]
         if self.until is not None:
             wanted &= ~is_older(position_parts(self.until), at)
         if self.after is not None:
@@ -63,7 +63,7 @@ class Wanted:
     @property
     def conditions(self) -> set[str]:
         """The columns that ``filter`` reads."""
-        found = {*POSITION, "batch"}
+        found = {*Position.COLUMNS, "batch"}
         found |= {"table"} if self.table is not None else set()
         return found | ({"committed_at"} if self.committed_by is not None else set())
 
@@ -171,7 +171,7 @@ class EventLog:
 
     def read_ordered(self, wanted: Wanted, columns: Sequence[str] = EVENT_COLUMNS.names) -> Iterator[pa.Table]:
         """Yield the wanted events in order of position; files that overlap are read together."""
-        names = [*columns, *(name for name in POSITION if name not in columns)]
+        names = [*columns, *(name for name in Position.COLUMNS if name not in columns)]
         for group in _overlapping(self.files(wanted)):
             parts = [part for file in group for part in self._read_file(file, wanted, names)]
             rows = pa.concat_tables(parts) if parts else None
@@ -201,7 +201,7 @@ class EventLog:
         for file in sorted(self.files(wanted), key=lambda f: f.last, reverse=True):
             if found and file.last < found.position:
                 break
-            for rows in self._read_file(file, wanted, (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
+            for rows in self._read_file(file, wanted, _TRANSACTION_COLUMNS):
                 if rows.num_rows:
                     place = _newest_of(rows)
                     found = place if found is None or place.position > found.position else found
@@ -213,7 +213,7 @@ class EventLog:
         for file in sorted(self.files(Wanted()), key=lambda f: f.first):
             if found and file.first > found.position:
                 break
-            for rows in self._read_file(file, Wanted(), (*POSITION, "batch", "committed_at", "origin", "last_in_txn")):
+            for rows in self._read_file(file, Wanted(), _TRANSACTION_COLUMNS):
                 if rows.num_rows:
                     place = _newest_of(rows, first=True)
                     found = place if found is None or place.position < found.position else found

@@ -33,7 +33,6 @@ from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.reconcile.task import decode_events
 from dblake.reconcile.windows import Ending, parse_endings
-from dblake.state.fold import POSITION
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Tail:
         """The newest event's position."""
         if not self.events.num_rows:
             return None
-        return Position(*(self.events[name][-1].as_py() for name in POSITION))
+        return Position(*(self.events[name][-1].as_py() for name in Position.COLUMNS))
 
 
 def read_tail(
@@ -156,7 +155,7 @@ def _high(ending: Ending) -> Position:
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
-    incarnation, lsn, seq = (rows[name].to_numpy() for name in POSITION)
+    incarnation, lsn, seq = (rows[name].to_numpy() for name in Position.COLUMNS)
     return rows.take(pa.array(np.lexsort((seq, lsn, incarnation))))
 
 

@@ -19,7 +19,7 @@ from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.tables import list_files, open_table
-from dblake.state.fold import NEEDED, POSITION
+from dblake.state.fold import NEEDED
 
 _REPEATED = ["table", "op", "schema_id", "origin"]
 _PAYLOAD = ("key", "after")
@@ -59,7 +59,7 @@ class Selection:
         if self.table is not None:
             wanted &= flags(pc.equal(events["table"], self.table))
         if self.since is not None:
-            wanted &= ~is_older([events[name].to_numpy() for name in POSITION], position_parts(self.since))
+            wanted &= ~is_older([events[name].to_numpy() for name in Position.COLUMNS], position_parts(self.since))
         if self.schema_ids is not None and wanted.any():
             fits = flags(pc.is_in(events["schema_id"].cast(pa.string()), pa.array(sorted(self.schema_ids))))
             # A row of an earlier key is another row, also if its key has all these columns: the end of a dump deletes
@@ -142,7 +142,7 @@ class Events:
 
 def read_span(root: str, span: Span, wanted: Selection, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the wanted events of a span of the events table at ``root``, one row group at a time."""
-    conditions = {"batch", "table", *(POSITION if wanted.since else ())}
+    conditions = {"batch", "table", *(Position.COLUMNS if wanted.since else ())}
     if wanted.schema_ids is not None:
         conditions |= {"schema_id", "key", "op"}
     system, base = filesystem(root)
@@ -200,7 +200,7 @@ def split_tables(events: pa.Table) -> dict[str, pa.Table]:
 def newest_truncate(events: pa.Table) -> Position | None:
     """Return the newest truncate among the events of one table."""
     rows = np.flatnonzero(flags(pc.equal(events["op"], "t")))
-    at = [events[name].to_numpy() for name in POSITION]
+    at = [events[name].to_numpy() for name in Position.COLUMNS]
     return max((Position(*(int(part[row]) for part in at)) for row in rows), default=None)
 
 

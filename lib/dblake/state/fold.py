@@ -37,7 +37,6 @@ from dblake.state.values import arrow_type, read_texts
 NEEDED = (
     "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch",
 )
-POSITION = Position.COLUMNS
 UNKNOWN = "_unknown"
 _NAMES = pa.list_(pa.string())
 _SPECIAL = r'["\\\x00-\x1f]'
@@ -160,7 +159,7 @@ class _Rows:
         self.keys = _chunk(events, "key")
         self._after = _Images(_chunk(events, "after"))
         self._in_key = _Images(self.keys)
-        self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in POSITION]
+        self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in Position.COLUMNS]
         ops = _chunk(events, "op")
         self.voided = self._void(truncated_at)
         self.deleted = _mask(pc.equal(ops, "d")) | self.voided

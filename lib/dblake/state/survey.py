@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from dblake.core.position import Position
 from dblake.state.events import Events, Selection, encoded, flags
-from dblake.state.fold import POSITION
 
-_SURVEYED = (*POSITION, "table", "op", "batch", "last_in_txn", "origin")
+_SURVEYED = (*Position.COLUMNS, "table", "op", "batch", "last_in_txn", "origin")
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Survey:
         tables, batches = codes[names.indices.to_numpy()], np.maximum(events["batch"].to_numpy(), after)
         is_truncate = flags(pc.equal(events["op"], "t"))
         self._count(batches, tables, is_truncate, bytes_per_row)
-        at = [events[name].to_numpy() for name in POSITION]
+        at = [events[name].to_numpy() for name in Position.COLUMNS]
         known = list(self._codes)
         for row in np.flatnonzero(is_truncate):
             pair = int(events["batch"][int(row)].as_py()), known[tables[row]]

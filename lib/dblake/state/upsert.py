@@ -31,7 +31,6 @@ from dblake.state.files import (
 from dblake.state.fold import UNKNOWN, name_lists, name_masks
 from dblake.state.shape import OWN, Shape
 
-_POSITION = Position.STATE_COLUMNS
 _ABSORBED_BYTES = 256 << 10
 """Files up to this size are rewritten with new rows always."""
 _GROUP_BYTES = 32 << 20
@@ -110,7 +109,7 @@ class _Task:
         writer = FileWriter(self.root, self.columns)
         for file in files:
             with FileReader(self.root, self.columns, file) as reader:
-                heads = [reader.read(group, ("_key", *_POSITION)) for group in range(reader.groups)]
+                heads = [reader.read(group, ("_key", *Position.STATE_COLUMNS)) for group in range(reader.groups)]
                 if not heads:
                     continue
                 # For the whole file at once: the look-up table over the folded keys is built for each call.
@@ -170,10 +169,10 @@ def updated(rows: pa.Table, change: Change, match: np.ndarray) -> pa.Table:
 
 def _decided(rows: pa.Table, change: Change, match: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which rows take their folded row, and which a truncate deletes."""
-    at = [rows[name].to_numpy() for name in _POSITION]
+    at = [rows[name].to_numpy() for name in Position.STATE_COLUMNS]
     newer = match >= 0
     if newer.any():
-        folded = [change.rows[name].to_numpy()[match] for name in _POSITION]
+        folded = [change.rows[name].to_numpy()[match] for name in Position.STATE_COLUMNS]
         newer = newer & is_older(at, folded)
     buried = np.zeros(rows.num_rows, bool)
     if change.truncated_at is not None:
@@ -203,7 +202,7 @@ def _buried(columns: dict[str, pa.Array], change: Change, buried: np.ndarray) ->
     """Return the columns of rows that a truncate deletes: tombstones at its position."""
     limit, mask = change.truncated_at, pa.array(buried)
     assert limit is not None, "only a truncate buries"
-    at = dict(zip(_POSITION, (limit.incarnation, limit.lsn, limit.seq), strict=True))
+    at = dict(zip(Position.STATE_COLUMNS, (limit.incarnation, limit.lsn, limit.seq), strict=True))
     changed = {name: pc.if_else(mask, pa.scalar(value, pa.int64()), columns[name]) for name, value in at.items()}
     changed["_deleted"] = pc.if_else(mask, True, columns["_deleted"])
     for name, column in columns.items():

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
+from dblake.core.position import Position
 from dblake.decode.columns import PARTIAL
-from dblake.state.fold import NEEDED, POSITION, fold, name_masks
+from dblake.state.fold import NEEDED, fold, name_masks
 from dblake.state.shape import Shape
 from dblake.verification.arrays import differs
 from dblake.verification.ledger import Differences
@@ -27,7 +28,7 @@ JOINED_BYTES = 1 << 30
 def typed_rows(decoded: pa.Table, shape: Shape) -> pa.Table:
     """Return a chunk's DECODED rows as state would hold them: ``_key``, ``_lossy`` and the shape's columns."""
     events = decoded
-    for name in (*POSITION, "batch"):
+    for name in (*Position.COLUMNS, "batch"):
         # A chunk's row has no position of its own; the fold needs one.
         place = events.schema.get_field_index(name)
         events = events.set_column(place, name, pa.array(np.arange(events.num_rows, dtype=np.int64)))

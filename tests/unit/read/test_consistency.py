@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dblake.core.names import split_qualified
+from dblake.core.position import Position
 from dblake.lake.frontier import read_frontier
 from dblake.lake.log import Application
 from dblake.read.points import NOW
@@ -30,7 +31,7 @@ def sum_of_newest_versions(bank: Bank) -> int:
 def merge_first_table_only(bank: Bank) -> None:
     """Do what a state run does that dies after its first table."""
     events, done = Events(bank.paths.events), read_frontier(bank.paths).batch
-    for chunk in events.read(Selection(done, 2**62)):
+    for chunk in events.read(Selection(done, Position.MAX)):
         rows = split_tables(chunk).get(TABLES[0])
         if rows is not None:
             batch = max(rows["batch"].to_pylist())

@@ -33,8 +33,6 @@ from dblake.source.mysql.runs import Framed
 
 SEQ_BITS = 20
 """A rows event's seq is its number in the transaction, shifted by this many bits, which decoding fills."""
-_END_SEQ = 1 << 62
-"""Greater than any row's seq."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class PieceBuilder:
         if self._skip_to is None:
             return
         if lsn < self._skip_to.lsn:
-            self._skip_seq = _END_SEQ
+            self._skip_seq = Position.MAX
         elif lsn == self._skip_to.lsn:
             self._skip_seq, self._is_partly_emitted = self._skip_to.seq, True
         else:
@@ -282,7 +280,7 @@ class PieceBuilder:
             stop = self._first_row
             kept = [m for m in self._watermarks if m.position.lsn == self._lsn]
         if landed is None and self._prepared and self._last_lsn:
-            landed = Position(self._incarnation, self._last_lsn, _END_SEQ)
+            landed = Position(self._incarnation, self._last_lsn, Position.MAX)
         if self._skip_to is not None:
             landed = self._skip_to if landed is None else max(landed, self._skip_to)
         rows = self._rows.take(stop, self._lasts)

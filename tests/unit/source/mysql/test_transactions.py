@@ -110,7 +110,7 @@ def test_xa_rows_held_and_token_kept_before_prepare() -> None:
     cut = follower.take(file.events)
     assert [row["lsn"] for row in cut.rows.to_pylist()] == [lsn(NAME, file.starts[6])] * 2  # its schema, too
     assert follower.pieces.oldest_prepared == f"{NAME}:4@1600000000"
-    assert cut.landed == Position(1, lsn(NAME, file.starts[6]), 1 << 62)
+    assert cut.landed == Position(1, lsn(NAME, file.starts[6]), Position.MAX)
     begun = file.at
     more = len(file.events)
     file.gtid(3).query(f"XA COMMIT {XA_NAME}")
@@ -119,7 +119,7 @@ def test_xa_rows_held_and_token_kept_before_prepare() -> None:
     assert cut.landed is None
     assert follower.pieces.oldest_prepared is None
 
-    again = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), 1 << 62))
+    again = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), Position.MAX))
     cut = again.take(file.events)
     assert [row["lsn"] for row in cut.rows.to_pylist() if row["kind"] == "row"] == [lsn(NAME, begun)]
 
