@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from dblake.core.op import Op
 
 HOME = Path(__file__).parents[2]
 TREES = {
@@ -18,6 +23,9 @@ def nodes() -> Iterator[tuple[str, ast.AST]]:
     for name, tree in TREES.items():
         for node in ast.walk(tree):
             yield name, node
+
+OPS = {op.value for op in Op}
+SQL_OP = re.compile(r"op\b\s*(?:=|<>|!=|NOT IN|IN)\s*\(?'[crudtf]'|'[crudtf]'\s*(?:AS\s+_?op\b|END\s+AS\s+_?op\b)")
 
 
 def is_bound(node: ast.AST) -> bool:
@@ -34,3 +42,42 @@ def is_bound(node: ast.AST) -> bool:
 
 def test_bound_of_positions_is_written_once() -> None:
     assert [name for name, node in nodes() if is_bound(node)] == ["lib/dblake/core/position.py"]
+
+
+def names_op(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id="op" | "ops" | "OP") | ast.Attribute(attr="op") | ast.Constant(value="op" | "_op"):
+            return True
+    return False
+
+
+def has_bare_op(node: ast.AST) -> bool:
+    """Return whether a comparison or a call names ``op`` beside a literal operation, or SQL text does."""
+    match node:
+        case ast.Compare() | ast.Call():
+            below = list(ast.walk(node))
+            return any(map(names_op, below)) and any(isinstance(n, ast.Constant) and n.value in OPS for n in below)
+        case ast.Constant(value=str(text)):
+            return SQL_OP.search(text) is not None
+    return False
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bare"),
+    [
+        ('event.op == "t"', True),
+        ('op in ("c", "r")', True),
+        ('pc.equal(rows["op"], "d")', True),
+        ("sql = f\"SELECT {x} WHERE op IN ('c', 'r')\"", True),
+        ("sql = \"SELECT 'd' AS op\"", True),
+        ("event.op == Op.TRUNCATE", False),
+        ("sql = f\"WHERE op = '{Op.TRUNCATE}'\"", False),
+        ('text == "t"', False),
+    ],
+)
+def test_bare_op_is_recognized(text: str, is_bare: bool) -> None:
+    assert any(map(has_bare_op, ast.walk(ast.parse(text)))) is is_bare
+
+
+def test_operations_are_members_of_op() -> None:
+    assert [f"{name}:{node.lineno}" for name, node in nodes() if isinstance(node, ast.expr) and has_bare_op(node)] == []

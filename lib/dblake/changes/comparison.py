@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from dblake.changes.differences import Differences, Way
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.read.fold import as_columns, row_schema
 from dblake.state.shape import Shape
@@ -38,7 +39,8 @@ def compare_ends(
         columns += [f'a."{_quoted(name)}" AS a{n}' for n, name in enumerate(new_names)]
         differs = " OR ".join([_lossy_differs(), *(_differs(old, new, name) for name in new_names)])
         differing = connection.sql(
-            f"SELECT CASE WHEN b._key IS NULL THEN 'c' WHEN a._key IS NULL THEN 'd' ELSE 'u' END AS op, "
+            f"SELECT CASE WHEN b._key IS NULL THEN '{Op.CREATE}' WHEN a._key IS NULL THEN '{Op.DELETE}' "
+            f"ELSE '{Op.UPDATE}' END AS op, "
             f"coalesce(a._key, b._key) AS k, {', '.join(columns)} FROM b FULL OUTER JOIN a ON b._key = a._key "
             f"WHERE b._key IS NULL OR a._key IS NULL OR {differs} ORDER BY k"
         ).to_arrow_table()

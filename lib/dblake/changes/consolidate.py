@@ -19,6 +19,7 @@ from dblake.changes.comparison import compare_ends
 from dblake.changes.differences import Differences, Way
 from dblake.changes.span import Span
 from dblake.core.errors import StateError
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.read.fold import FOLDED, fold_over_rows, row_schema
 from dblake.read.reading import TableReading
@@ -67,5 +68,5 @@ def _created(span: Span, table: str) -> Differences:
     rows = first_rows(fold(events.select(NEEDED), shape, None), shape)
     position = [rows[f"_{name}"].to_numpy() for name in Position.COLUMNS]
     rows = rows.take(pa.array(np.lexsort(position[::-1]))).select([column.name for column in shape.current])
-    op = pa.chunked_array([["c"] * rows.num_rows], pa.string())
+    op = pa.chunked_array([[Op.CREATE] * rows.num_rows], pa.string())
     return Differences(table, (), op, rows.schema.empty_table(), rows, Way.EVENTS)

@@ -20,6 +20,7 @@ from dblake.consume.filters import Selection
 from dblake.consume.model import STATE, Event
 from dblake.consume.render import render_texts
 from dblake.consume.schemas import Schemas
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.outputs.native import NativeFormat
@@ -61,7 +62,8 @@ def _events(span: Span, differences: Differences) -> Iterator[Event]:
         if not olds:
             olds = [None] * len(ops)
         for op, old, new in zip(ops, olds, news, strict=True):
-            yield _event(span, differences, op, None if op == "c" else old, None if op == "d" else new, later)
+            before_row, after_row = None if op == Op.CREATE else old, None if op == Op.DELETE else new
+            yield _event(span, differences, op, before_row, after_row, later)
 
 
 def _event(

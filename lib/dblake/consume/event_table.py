@@ -28,6 +28,7 @@ from dblake.consume.newest_transaction import (
     NewestTransaction,
     NewestTransactions,
 )
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.events.files import EVENT_COLUMNS
@@ -96,7 +97,7 @@ class Wanted:
         if self.selection.partition is not None and wanted.any():
             # Keys of other rows may have another type.
             own = rows.select(["op", "key"]).filter(pa.array(wanted))
-            is_truncate = pc.equal(own["op"].cast(pa.string()), "t").to_numpy()
+            is_truncate = pc.equal(own["op"].cast(pa.string()), Op.TRUNCATE).to_numpy()
             wanted[wanted] = self.selection.partition.select_keys(_one_chunk(own["key"])) | is_truncate
         chosen_rows: np.ndarray = wanted
         return chosen_rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dblake.consume.model import Event, Image
 from dblake.core.errors import ConsumeError
+from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.spark.types import TEXT, holds, spark_type
 
@@ -25,7 +26,7 @@ def resolve(event: Event, reader: TableSchema) -> Event:
     names = frozenset(reader.names)
     added = {column.name for column in reader.columns} - set(event.schema.names)
     # A partial image lacks columns because they were not sent; only a whole one means that they do not exist.
-    missing = dict.fromkeys(added if event.op in ("c", "r") else (), None)
+    missing = dict.fromkeys(added if event.op in (Op.CREATE, Op.READ) else (), None)
 
     def project(image: Image | None) -> Image | None:
         return None if image is None else {n: v for n, v in image.items() if n in names} | missing

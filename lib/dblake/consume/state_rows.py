@@ -25,6 +25,7 @@ from dblake.consume.model import STATE, Event
 from dblake.consume.partition import Partition
 from dblake.consume.render import render_texts
 from dblake.core.names import split_qualified
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.frontier import Frontier
@@ -154,8 +155,8 @@ class StateRows:
                 else:
                     self._restore(after, name, lossy_texts.get(parts, {}) if parts else {})
             events.append(Event(
-                source, schema.table, "r", Position(incarnation, lsn, seq), key, None, after, None, None, False, STATE,
-                schema.schema_id, schema, undecoded,
+                source, schema.table, Op.READ, Position(incarnation, lsn, seq), key, None, after, None, None, False,
+                STATE, schema.schema_id, schema, undecoded,
             ))
         return events
 
@@ -205,12 +206,12 @@ def _fold_row(
     texts: _Texts, wanted: Mapping[tuple[str, ...], set[str]], key: Mapping[str, str | None] | None, op: str,
     after: Mapping[str, Any] | None,
 ) -> None:
-    if op == "t":
+    if op == Op.TRUNCATE:
         for known in texts.values():
             known.clear()
         return
     parts = tuple(value or "" for value in (key or {}).values())
     if parts in texts:
-        if op == "d":
+        if op == Op.DELETE:
             texts[parts].clear()
         texts[parts].update({name: text for name, text in (after or {}).items() if name in wanted[parts]})

@@ -14,20 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.decode import binlog_rows, copy_text, mysql_rows, pgoutput, wal2json
-from dblake.decode.columns import (
-    AFTER,
-    BEFORE,
-    DECODED,
-    DECODER_INPUT,
-    IMAGE,
-    KEY,
-    OP,
-    PARTIAL,
-    TRUNCATE,
-    UNDECODED,
-)
+from dblake.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL, UNDECODED
 from dblake.decode.payloads import Changes, Decoder, Payloads, decode_error
 from dblake.landing import columns as landing
 from dblake.landing.columns import FORMAT, KIND, LAST_IN_TXN, SCHEMA_ID, SEQ
@@ -109,7 +99,7 @@ def _decode_run(run: _Run, schemas: Mapping[str, TableSchema], keys_alone: bool)
 def _truncate_changes(count: int) -> Changes:
     none = pa.nulls(count, IMAGE)
     return Changes(
-        op=pa.repeat(TRUNCATE, count), key=none, before=none, after=none, partial=pa.repeat(False, count),
+        op=pa.repeat(Op.TRUNCATE, count), key=none, before=none, after=none, partial=pa.repeat(False, count),
         undecoded=pa.nulls(count, DECODED.field(UNDECODED).type),
     )
 

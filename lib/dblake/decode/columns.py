@@ -31,7 +31,6 @@ from dblake.landing.columns import (
 )
 
 OP, KEY, BEFORE, AFTER, PARTIAL, UNDECODED = "op", "key", "before", "after", "partial", "undecoded"
-CREATE, UPDATE, DELETE, READ, FILL, TRUNCATE = "c", "u", "d", "r", "f", "t"
 
 IMAGE = pa.map_(pa.string(), pa.string())
 

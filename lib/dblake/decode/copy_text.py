@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblake.decode.columns import IMAGE, READ
+from dblake.core.op import Op
+from dblake.decode.columns import IMAGE
 from dblake.decode.escapes import find_escapes, remove_spans
 from dblake.decode.grid import Grid, spans, take, undecoded_names, with_nulls
 from dblake.decode.payloads import Bytes, Changes, Index, Mask, Payloads
@@ -43,7 +44,7 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     rows = len(payloads)
     return [
         Changes(
-            op=pa.repeat(READ, rows), key=grid.key(keys), before=pa.nulls(rows, IMAGE), after=grid.image(),
+            op=pa.repeat(Op.READ, rows), key=grid.key(keys), before=pa.nulls(rows, IMAGE), after=grid.image(),
             partial=pa.repeat(False, rows), undecoded=undecoded_names(names, grid.undecoded, rows),
         )
     ]

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.decode import mysql_numbers as numbers
-from dblake.decode.columns import IMAGE, READ
+from dblake.decode.columns import IMAGE
 from dblake.decode.grid import undecoded_names, with_nulls
 from dblake.decode.mysql_cells import PAD_BYTES, Cells
 from dblake.decode.mysql_columns import Text, grid_of
@@ -65,7 +66,7 @@ def _decode_block(payloads: Payloads, data: Bytes, readers: Mapping[int, _Reader
         next_step=f"dump {schema.table} again with its current schema",
     )
     return Changes(
-        op=pa.repeat(READ, len(row)), key=grid.key(keys), before=pa.nulls(len(row), IMAGE), after=grid.image(),
+        op=pa.repeat(Op.READ, len(row)), key=grid.key(keys), before=pa.nulls(len(row), IMAGE), after=grid.image(),
         partial=pa.repeat(False, len(row)), undecoded=undecoded_names(names, grid.undecoded, len(row)), row=row,
     )
 

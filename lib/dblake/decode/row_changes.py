@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dblake.decode.columns import CREATE, DELETE, IMAGE, UPDATE
+from dblake.core.op import Op
+from dblake.decode.columns import IMAGE
 from dblake.decode.grid import Grid, take, undecoded_names
 from dblake.decode.payloads import Changes, Index, Mask, Payloads
 
@@ -71,7 +72,7 @@ def _creates_and_updates(new: Images, old: Grid, old_of: Index, keys: Sequence[i
             undecoded = undecoded_before if undecoded is None else undecoded | undecoded_before
     step = moved.astype(np.int64)
     return Changes(
-        op=take(pa.array([UPDATE, CREATE]), new.alone | moved),
+        op=take(pa.array([Op.UPDATE, Op.CREATE]), new.alone | moved),
         key=new.grid.key(keys), before=before, after=new.grid.image(),
         partial=pa.array(~new.grid.present.all(axis=1)),
         undecoded=undecoded_names(new.grid.names, undecoded, len(new.row)),
@@ -84,7 +85,7 @@ def _deletes(old: Images, which: Index, keys: Sequence[int]) -> Changes:
     undecoded = None if old.grid.undecoded is None else old.grid.undecoded[which]
     closing = old.alone[which]
     return Changes(
-        op=pa.repeat(DELETE, len(which)),
+        op=pa.repeat(Op.DELETE, len(which)),
         key=old.grid.key(keys).take(pa.array(which)), before=old.grid.image().take(pa.array(which)),
         after=pa.nulls(len(which), IMAGE), partial=pa.repeat(False, len(which)),
         undecoded=undecoded_names(old.grid.names, undecoded, len(which)),

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.decode.columns import CREATE, DELETE, KEY, OP, PARTIAL, READ, UPDATE
+from dblake.decode.columns import KEY, OP, PARTIAL
 from dblake.landing.columns import BATCH, COMMITTED_AT, TABLE
 from dblake.spark.sql_literals import instant
 
@@ -30,7 +31,7 @@ def superseded_positions(events: DataFrame, committed_before: datetime, upto_bat
 
     Requires: incarnation, lsn, seq, table, op, key, partial, committed_at, batch. Returns: incarnation, lsn, seq.
     """
-    is_whole = F.col(OP).isin(CREATE, READ, UPDATE, DELETE) & ~F.coalesce(PARTIAL, F.lit(False))
+    is_whole = F.col(OP).isin(Op.CREATE, Op.READ, Op.UPDATE, Op.DELETE) & ~F.coalesce(PARTIAL, F.lit(False))
     at = F.struct(*Position.COLUMNS)
     # Spark cannot partition by a map.
     key = F.array_sort(F.map_entries(KEY))

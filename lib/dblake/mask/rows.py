@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.errors import ReconcileError, Unsupported
+from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.decode.batch import decode
-from dblake.decode.columns import AFTER, BEFORE, CREATE, DECODED, DECODER_INPUT, DELETE, OP, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, OP, UNDECODED
 from dblake.landing.columns import (
     CAPTURED,
     CHUNK,
@@ -143,10 +144,10 @@ def _to_bytes(text: str, is_undecoded: bool) -> bytes:
 
 def _message(op: str, old: _Row | None, new: _Row | None, names: Sequence[str]) -> bytes:
     """Return a pgoutput Insert, Update or Delete message (PostgreSQL, "Logical Replication Message Formats")."""
-    if op == DELETE:
+    if op == Op.DELETE:
         return _DELETE + _tuple(b"O", old or {}, names)
     written = _tuple(b"N", new or {}, names)
-    if op == CREATE:
+    if op == Op.CREATE:
         return _INSERT + written
     return _UPDATE + (b"" if old is None else _tuple(b"O", old, names)) + written
 

@@ -15,13 +15,13 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.decode.columns import CREATE, DELETE, FILL, READ, TRUNCATE, UPDATE
 from dblake.events.schema import DUMP, LOG, ORIGIN
 from dblake.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of, expect_unique
 
-_IMAGE_OPS = (CREATE, UPDATE, READ, FILL)
+_IMAGE_OPS = (Op.CREATE, Op.UPDATE, Op.READ, Op.FILL)
 
 ORDER_EXPECTATIONS: tuple[Expectation, ...] = (
     expect_no_violation("position_fell", "every event of a batch comes after all events of the batches before"),
@@ -31,7 +31,7 @@ EVENT_EXPECTATIONS: tuple[Expectation, ...] = (
     *(expect_not_null(name, f"every event has its {name}")
       for name in (*Position.COLUMNS, "batch", "table", "op", ORIGIN)),
     expect_unique(Position.COLUMNS, "no two events share a position"),
-    expect_one_of("op", [*_IMAGE_OPS, DELETE, TRUNCATE],
+    expect_one_of("op", [*_IMAGE_OPS, Op.DELETE, Op.TRUNCATE],
                   "an event is a create, update, delete, read, fill or truncate"),
     expect_one_of(ORIGIN, [LOG, DUMP], "an event comes from the log or from a dump"),
     expect_no_violation("lacks_key", "a row event has every column of the row's key"),
@@ -99,7 +99,7 @@ def evaluate_events(events: DataFrame, facts: DataFrame) -> DataFrame:
     columns_lost, null_in_not_null.
     """
     has_schema = (F.col("schema_id") == F.col("f_schema")) & (F.col("table") == F.col("f_table"))
-    is_row, after = F.col("op") != TRUNCATE, F.col("after")
+    is_row, after = F.col("op") != Op.TRUNCATE, F.col("after")
     is_known = F.col("f_schema").isNotNull()
     size = F.size(after)
     # A cheap test first: hardly any image has a NULL in a NOT NULL column.

@@ -13,7 +13,8 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.decode.columns import DELETE, OP, TRUNCATE
+from dblake.core.op import Op
+from dblake.decode.columns import OP
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.landing.columns import CHUNK_ID
 from dblake.reconcile.key_join import CHUNK, COUNTS, IS_ABSENT, PARTIAL, TOUCHED, TRUNCATED, KeySource
@@ -45,7 +46,7 @@ class ArrowKeyJoin:
         """Count events, partial images and truncates by window."""
         flagged = pa.table({
             CHUNK_ID: in_window[CHUNK_ID], PARTIAL: pc.is_valid(in_window[CARRIED]),
-            TRUNCATED: pc.equal(in_window[OP], TRUNCATE),
+            TRUNCATED: pc.equal(in_window[OP], Op.TRUNCATE),
         })
         counted = flagged.group_by(CHUNK_ID).aggregate([([], "count_all"), (PARTIAL, "sum"), (TRUNCATED, "max")])
         return counted.select([CHUNK_ID, "count_all", f"{PARTIAL}_sum", f"{TRUNCATED}_max"]).rename_columns(
@@ -56,7 +57,7 @@ class ArrowKeyJoin:
         """Join the keys; the events that ``touched`` counts are those of ``in_window``."""
         names = [CHUNK_ID, KEY_TEXT]
         events = in_window.filter(pc.is_valid(in_window[KEY_TEXT]))
-        whole = pc.or_(pc.equal(events[OP], DELETE), pc.is_null(events[CARRIED]))
+        whole = pc.or_(pc.equal(events[OP], Op.DELETE), pc.is_null(events[CARRIED]))
         by_key = events.select(names).append_column(WHOLE, whole).group_by(names).aggregate([(WHOLE, "max")])
         evicted = chunk_keys.join(by_key.rename_columns([*names, WHOLE]), names, join_type="inner").combine_chunks()
         if not pc.sum(touched[PARTIAL]).as_py():

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.decode.columns import DECODED, DECODER_INPUT, DELETE, KEY, OP, READ, TRUNCATE
+from dblake.decode.columns import DECODED, DECODER_INPUT, KEY, OP
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, carried_columns, key_text, key_text_of
 from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
 from dblake.reconcile.batch_summary import Part
@@ -82,7 +83,7 @@ def returned_keys(parts: Iterable[Part], plan: Plan, windows: Collection[int]) -
         is_event = pc.and_(is_event, pc.invert(pc.is_in(keys, plan.evicted(number).keys)))
         columns = {
             TABLE: pa.repeat(plan.windows[number].window.table, len(keys)), KEY: decoded.column(KEY), KEY_TEXT: keys,
-            OP: pc.if_else(is_event, pa.scalar(READ), pa.scalar(None, pa.string())),
+            OP: pc.if_else(is_event, pa.scalar(Op.READ), pa.scalar(None, pa.string())),
             TXID: pa.nulls(len(keys), pa.int64()),
             INCARNATION: pa.repeat(high.incarnation, len(keys)), LSN: pa.repeat(high.lsn, len(keys)),
             SEQ: decoded.column(SEQ),
@@ -129,7 +130,7 @@ def event_truncates(
     """Yield TRUNCATES rows: the truncates of some tables that state has not folded in."""
     unseen = {table: EventBounds(bounds.folded) for table, bounds in tables.items()}
     for rows in _bounded_events(parts, unseen, limits, [name for name in EVENT_KEY_COLUMNS if name != KEY]):
-        truncates = rows.filter(pc.equal(rows.column(OP), TRUNCATE))
+        truncates = rows.filter(pc.equal(rows.column(OP), Op.TRUNCATE))
         yield truncates.select(TRUNCATES.names).cast(TRUNCATES)
 
 
@@ -148,7 +149,7 @@ def state_keys(parts: Iterable[Part], tables: Mapping[str, KeyedTable]) -> Itera
             deleted = rows.column("_deleted")
             columns = {
                 TABLE: pa.repeat(table, count), KEY: pa.MapArray.from_arrays(ends, names, items), KEY_TEXT: texts,
-                OP: pc.if_else(deleted, pa.scalar(DELETE), pa.scalar(READ)), TXID: pa.nulls(count, pa.int64()),
+                OP: pc.if_else(deleted, pa.scalar(Op.DELETE), pa.scalar(Op.READ)), TXID: pa.nulls(count, pa.int64()),
                 INCARNATION: rows.column("_incarnation"), LSN: rows.column("_lsn"), SEQ: rows.column("_seq"),
             }
             yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dblake.decode.columns import DELETE, FILL, READ
+from dblake.core.op import Op
 from dblake.landing.control import CLOSED, DISCARDED
 from dblake.reconcile.batch_summary import Survey
 from dblake.reconcile.windows import Ending, WatermarkRow
@@ -29,8 +29,8 @@ Written = Mapping[tuple[str, int], tuple[int, int, int]]
 def count_written(events: DataFrame) -> DataFrame:
     """Return ``chunk_id, batch, rows, fills, removed`` of dump events; requires ``chunk_id, batch, op``."""
     return events.groupBy("chunk_id", "batch").agg(
-        F.count_if(F.col("op") == READ).alias("rows"), F.count_if(F.col("op") == FILL).alias("fills"),
-        F.count_if(F.col("op") == DELETE).alias("removed"),
+        F.count_if(F.col("op") == Op.READ).alias("rows"), F.count_if(F.col("op") == Op.FILL).alias("fills"),
+        F.count_if(F.col("op") == Op.DELETE).alias("removed"),
     )
 
 

@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.core.visibility import are_visible
 from dblake.core.window import Snapshot
-from dblake.decode.columns import DELETE, KEY, OP
+from dblake.decode.columns import KEY, OP
 from dblake.decode.row_keys import KEY_TEXT, key_text_of
 from dblake.events.files import EVENT_COLUMNS, ORIGIN
 from dblake.landing.columns import (
@@ -134,7 +135,7 @@ def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
     newest[codes[order]] = order
     newest = newest[newest >= 0]
     rows, parts = known.take(pa.array(newest)), [part[newest] for part in at]
-    is_row = pc.not_equal(rows[OP], DELETE).to_numpy()
+    is_row = pc.not_equal(rows[OP], Op.DELETE).to_numpy()
     if end["truncated"]:
         is_row &= is_older(position_parts(_position(end["truncated"])), parts)
     if end["snapshot"]:
@@ -165,7 +166,7 @@ def _deletes(rows: pa.Table, end: Mapping[str, Any]) -> pa.Table:
     """Return delete events of one dump for keys in order."""
     count = rows.num_rows
     same = {
-        INCARNATION: end["end"][INCARNATION], LSN: end["end"][LSN], TABLE: end["w_table"], OP: DELETE,
+        INCARNATION: end["end"][INCARNATION], LSN: end["end"][LSN], TABLE: end["w_table"], OP: Op.DELETE,
         SCHEMA_ID: end[SCHEMA_ID], TXID: end[TXID], COMMITTED_AT: end[COMMITTED_AT], LAST_IN_TXN: False,
         ORIGIN: _DUMP, CHUNK_ID: end[CHUNK_ID], BATCH: end[BATCH], "partial": False,
     }

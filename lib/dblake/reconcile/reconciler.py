@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 from dblake.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
 from dblake.core.failpoints import failpoint
 from dblake.core.intervals import REPORT_SECONDS, Interval
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.decode.columns import DELETE, FILL, READ
 from dblake.events.files import PRUNED_BY, EventFile
 from dblake.events.schema import DUMP, EVENTS, WINDOWS
 from dblake.lake.batch_times import note_batches
@@ -279,6 +279,6 @@ def _by_chunk(counts: ChunkCounts) -> Written:
     """Rows, fills and removed keys by chunk id and batch."""
     chunks = {(chunk, batch) for chunk, batch, _ in counts}
     return {
-        (chunk, batch): (counts[chunk, batch, READ], counts[chunk, batch, FILL], counts[chunk, batch, DELETE])
+        (chunk, batch): (counts[chunk, batch, Op.READ], counts[chunk, batch, Op.FILL], counts[chunk, batch, Op.DELETE])
         for chunk, batch in chunks
     }

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.errors import DblakeError
+from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.decode.columns import DELETE
 from dblake.reconcile.batch_summary import Part, divided
 from dblake.reconcile.key_join import Decode
 from dblake.reconcile.plan import Plan
@@ -81,10 +81,10 @@ class Runner:
     def write_removals(self, events: DataFrame | pa.Table, table: str) -> list[TaskResult]:
         """Write deletes that a key join found, in order of position."""
         if isinstance(events, pa.Table):
-            return [write_dump_events(events.to_batches(), table, DELETE)] if events.num_rows else []
+            return [write_dump_events(events.to_batches(), table, Op.DELETE)] if events.num_rows else []
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, DELETE))
+            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, Op.DELETE))
 
         return _results(events.sortWithinPartitions(*Position.COLUMNS).mapInArrow(run, _RESULT).collect())
 

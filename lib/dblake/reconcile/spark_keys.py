@@ -22,8 +22,9 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.decode.columns import AFTER, BEFORE, DELETE, KEY, OP, PARTIAL, TRUNCATE, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, KEY, OP, PARTIAL, UNDECODED
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.events.schema import DUMP, EVENTS, ORIGIN
 from dblake.lake.files import filesystem
@@ -86,7 +87,7 @@ class SparkKeyJoin:
         """Count events, partial images and truncates by window; keep the rows for the join."""
         counted = self._persist(in_window).groupBy(CHUNK_ID).agg(
             F.count("*").alias(key_join.EVENTS), F.count(CARRIED).alias(key_join.PARTIAL),
-            F.bool_or(F.col(OP) == TRUNCATE).alias(TRUNCATED),
+            F.bool_or(F.col(OP) == Op.TRUNCATE).alias(TRUNCATED),
         )
         return counted.toArrow().cast(TOUCHED)
 
@@ -154,7 +155,7 @@ def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame, *, few: bool, part
     if not partial:
         touched = chunk_keys.join(_broadcast_if_few(events.select(_KEYS), few), _KEYS, "left_semi")
         return touched.withColumns({WHOLE: F.lit(True), CARRIED: F.lit(None).cast("array<string>")})
-    whole = (F.col(OP) == DELETE) | F.col(CARRIED).isNull()
+    whole = (F.col(OP) == Op.DELETE) | F.col(CARRIED).isNull()
     by_key = events.groupBy(_KEYS).agg(
         F.max(whole).alias(WHOLE), F.array_distinct(F.flatten(F.collect_list(CARRIED))).alias(CARRIED)
     )
@@ -173,7 +174,7 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
     order = W.partitionBy(CHUNK).orderBy(KEY_TEXT)
     nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED)}
     return gone.withColumn(SEQ, ((F.row_number().over(order) - 1) * 2).cast("bigint")).select(
-        F.col("w_table").alias(TABLE), KEY, F.lit(DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
+        F.col("w_table").alias(TABLE), KEY, F.lit(Op.DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
         F.col(f"end.{LSN}").alias(LSN), SEQ, "schema_id", TXID, COMMITTED_AT, BATCH, F.col(CHUNK).alias(CHUNK_ID),
         F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL), F.lit(DUMP).alias(ORIGIN),
         *(value.alias(name) for name, value in nulls.items()),

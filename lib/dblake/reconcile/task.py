@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblake.core.failpoints import failpoint
+from dblake.core.op import Op
 from dblake.decode.batch import decode
-from dblake.decode.columns import AFTER, BEFORE, DECODER_INPUT, FILL, IMAGE, KEY, OP, PARTIAL, READ
+from dblake.decode.columns import AFTER, BEFORE, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL
 from dblake.decode.row_keys import key_text
 from dblake.events.files import EVENT_COLUMNS, ORIGIN, EventFile, sort_by_position, write_event_file
 from dblake.events.schema import DUMP, LOG
@@ -219,9 +220,9 @@ def _surviving(rows: pa.RecordBatch, plan: Plan, number: int, written: ChunkCoun
         trimmed = _trimmed(rows.filter(is_fill), pc.filter(keys, is_fill).to_pylist(), fills)
         rows = rows.filter(pc.invert(is_fill))
         if trimmed.num_rows:
-            yield _dump_events(trimmed, closing, FILL, written)
+            yield _dump_events(trimmed, closing, Op.FILL, written)
     if rows.num_rows:
-        yield _dump_events(rows, closing, READ, written)
+        yield _dump_events(rows, closing, Op.READ, written)
 
 
 def _trimmed(rows: pa.RecordBatch, keys: list[str], fills: Mapping[str, frozenset[str]]) -> pa.RecordBatch:
@@ -249,7 +250,7 @@ def _dump_events(rows: pa.RecordBatch, closing: ClosingWindow, op: str, written:
     same = {
         INCARNATION: closing.high.incarnation, LSN: closing.high.lsn, TABLE: window.table, OP: op,
         SCHEMA_ID: window.schema_id, TXID: closing.txid, COMMITTED_AT: closing.committed_at, LAST_IN_TXN: False,
-        ORIGIN: DUMP, CHUNK_ID: window.chunk_id, BATCH: closing.batch, PARTIAL: op == FILL, BEFORE: None,
+        ORIGIN: DUMP, CHUNK_ID: window.chunk_id, BATCH: closing.batch, PARTIAL: op == Op.FILL, BEFORE: None,
     }
     columns = [
         rows.column(f.name) if f.name not in same else _repeated(same[f.name], f.type, count)

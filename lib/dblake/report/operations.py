@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
@@ -21,7 +22,7 @@ from dblake.lake.tables import find_table
 from dblake.report.period import Period, choose_period
 from dblake.report.scan import first_time, last_time, open_connection, rows_since
 
-KINDS = {"inserts": "c", "updates": "u", "deletes": "d"}
+KINDS = {"inserts": Op.CREATE, "updates": Op.UPDATE, "deletes": Op.DELETE}
 _SCHEMA = pa.schema([EVENT_COLUMNS.field(n) for n in ("table", "op", "committed_at", "origin", "batch")])
 _AHEAD = timedelta(hours=12)
 """The most that a source's clock may be ahead of ours."""
@@ -75,9 +76,10 @@ def _aggregate(connection: duckdb.DuckDBPyConnection, rows: str, period: Period,
     bucket = period.sql("committed_at", period.origin)
     connection.execute(
         f'CREATE TEMP TABLE counted AS SELECT "table", {bucket} AS bucket, {counts}, '
-        "count(*) FILTER (op = 't') AS truncates, "
+        f"count(*) FILTER (op = '{Op.TRUNCATE}') AS truncates, "
         f"max(committed_at) FILTER (batch <= {consolidated}) AS consolidated_at FROM {rows} "
-        "WHERE origin = 'log' AND op IN ('c', 'u', 'd', 't') AND committed_at >= $1 AND committed_at < $2 "
+        f"WHERE origin = 'log' AND op IN ('{Op.CREATE}', '{Op.UPDATE}', '{Op.DELETE}', '{Op.TRUNCATE}') "
+        "AND committed_at >= $1 AND committed_at < $2 "
         'GROUP BY "table", bucket',
         [period.origin, period.end],
     )

@@ -6,6 +6,7 @@ time and position from and until which it was valid. A row that a dump read agai
 
 from __future__ import annotations
 
+from dblake.core.op import Op
 from dblake.spark.types import TEXT
 from dblake.sql.duckdb_types import read_sql
 from dblake.sql.history import require_history_names
@@ -50,25 +51,27 @@ def _versions_sql(shape: Shape, events: str) -> str:
     parts = [f"key[{text(name)}]" for name in shape.primary_key]
     key = parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
     ends = (
-        f"SELECT _key, key, _at, 'd' AS op, NULL AS after, false AS partial, NULL AS undecoded, committed_at, origin "
+        f"SELECT _key, key, _at, '{Op.DELETE}' AS op, NULL AS after, false AS partial, NULL AS undecoded, "
+        "committed_at, origin "
         f"FROM (SELECT _key, any_value(key) AS key FROM row_events GROUP BY _key) CROSS JOIN "
-        f"(SELECT {_AT} AS _at, committed_at, origin FROM all_events WHERE op = 't')"
+        f"(SELECT {_AT} AS _at, committed_at, origin FROM all_events WHERE op = '{Op.TRUNCATE}')"
     )
     again = " AND ".join([
-        "origin = 'dump'", "_op <> 'd'", "lag(_op) OVER in_order <> 'd'",
+        "origin = 'dump'", f"_op <> '{Op.DELETE}'", f"lag(_op) OVER in_order <> '{Op.DELETE}'",
         *(f"c{i} IS NOT DISTINCT FROM lag(c{i}) OVER in_order" for i in range(len(shape.columns))),
     ])
     return (
         f"WITH all_events AS (SELECT * FROM {events}), row_events AS (SELECT {key} AS _key, key, {_AT} AS _at, op, "
-        "CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at, origin FROM all_events "
-        f"WHERE op <> 't'), folded AS (SELECT _key, _at, op AS _op, origin, committed_at, {cells} "
+        f"CASE WHEN op <> '{Op.DELETE}' THEN after END AS after, partial, undecoded, committed_at, origin "
+        f"FROM all_events WHERE op <> '{Op.TRUNCATE}'), "
+        f"folded AS (SELECT _key, _at, op AS _op, origin, committed_at, {cells} "
         f"FROM (FROM row_events UNION ALL {ends}) WINDOW so_far AS "
         "(PARTITION BY _key ORDER BY _at ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)), "
         f"changed AS (SELECT * FROM (SELECT *, coalesce({again}, false) AS _again FROM folded "
         "WINDOW in_order AS (PARTITION BY _key ORDER BY _at)) WHERE NOT _again) "
         "SELECT * FROM (SELECT *, committed_at AS _valid_from, lead(committed_at) OVER following AS _valid_to, "
         "lead(_at) OVER following AS _to FROM changed WINDOW following AS (PARTITION BY _key ORDER BY _at)) "
-        "WHERE _op <> 'd'"
+        f"WHERE _op <> '{Op.DELETE}'"
     )
 
 
@@ -77,13 +80,14 @@ def _inserts_sql(shape: Shape, events: str) -> str:
     cells = "".join(f", {_cell(shape, c.name)} AS c{i}" for i, c in enumerate(shape.columns))
     return (
         f"SELECT {_AT} AS _at, op AS _op, committed_at AS _valid_from, CAST(NULL AS TIMESTAMPTZ) AS _valid_to, "
-        f"{_NO_POSITION} AS _to{cells} FROM {events} WHERE op = 'c'"
+        f"{_NO_POSITION} AS _to{cells} FROM {events} WHERE op = '{Op.CREATE}'"
     )
 
 
 def _carried(column: str) -> str:
     """Return SQL that is true for events that decide what the column holds."""
-    return f"(op IN ('c', 'r', 'd') OR coalesce(map_contains(after, {text(column)}), false))"
+    carries = f"coalesce(map_contains(after, {text(column)}), false)"
+    return f"(op IN ('{Op.CREATE}', '{Op.READ}', '{Op.DELETE}') OR {carries})"
 
 
 def _cell(shape: Shape, column: str) -> str:
@@ -92,7 +96,7 @@ def _cell(shape: Shape, column: str) -> str:
     in_key = column in shape.primary_key
     missing = (
         "false" if in_key else
-        f"(op = 'd' OR coalesce(partial, false)) AND NOT coalesce(map_contains(after, {name}), false)"
+        f"(op = '{Op.DELETE}' OR coalesce(partial, false)) AND NOT coalesce(map_contains(after, {name}), false)"
     )
     return (
         f"struct_pack(v := {'key' if in_key else 'after'}[{name}], "

@@ -23,6 +23,7 @@ from dblake.consume.partition import Partition
 from dblake.consume.start import BOOTSTRAP, begin_at
 from dblake.consume.subscription import Subscription, SubscriptionSettings
 from dblake.core.errors import ConsumeError, StateNotReady
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
@@ -158,7 +159,7 @@ class EventBatches:
         reading = _Reading(self._request.paths, self._table, f"{until.incarnation}/{until.lsn}")
         tables = []
         events = (event for transaction in transactions for event in transaction.events)
-        for is_truncate, group in groupby(events, lambda event: event.op == "t"):
+        for is_truncate, group in groupby(events, lambda event: event.op == Op.TRUNCATE):
             if is_truncate:
                 tables += [as_deletes(rows, event, schema) for event in group for rows in self._rows_before(event)]
             else:

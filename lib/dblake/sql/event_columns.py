@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.consume.model import STATE, Event
+from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.spark.types import spark_type
 from dblake.state.fold import key_texts
@@ -25,7 +26,6 @@ EVENT_COLUMNS = {
     "_lsn": "BIGINT", "_seq": "BIGINT", "_lossy": "ARRAY<STRING>", "_missing": "ARRAY<STRING>",
 }
 """What a stream has beside the table's columns, with Spark's types."""
-_WHOLE, _DELETE, _TRUNCATE = ("c", "r"), "d", "t"
 
 FindRows = Callable[[pa.Array], pa.Table]
 """Returns the rows of some ``_key`` values as a state table has them."""
@@ -41,7 +41,7 @@ def as_rows(events: Sequence[Event], schema: TableSchema, find_rows: FindRows) -
 
     A delete has its key and what ``before`` holds. Columns that an update did not carry are those of ``find_rows``.
     """
-    images = [{**(e.before or {}), **(e.key or {})} if e.op == _DELETE else e.after or {} for e in events]
+    images = [{**(e.before or {}), **(e.key or {})} if e.op == Op.DELETE else e.after or {} for e in events]
     facts = _facts(events)
     facts["_lossy"], facts["_missing"] = [[] for _ in events], [[] for _ in events]
     incomplete = _incomplete_rows(events, images, schema)
@@ -52,7 +52,7 @@ def as_rows(events: Sequence[Event], schema: TableSchema, find_rows: FindRows) -
         texts = pa.array([image.get(name) for image in images], pa.string())
         values = read_texts(kind, texts)
         _note(facts["_lossy"], name, pc.and_(pc.is_valid(texts), pc.is_null(values)))
-        absent = np.array([name not in image and e.op != _DELETE for image, e in zip(images, events, strict=True)])
+        absent = np.array([name not in image and e.op != Op.DELETE for image, e in zip(images, events, strict=True)])
         if absent.any():
             if existing is not None:
                 values, absent = existing.fill(name, values, absent)
@@ -87,7 +87,7 @@ def _incomplete_rows(events: Sequence[Event], images: Sequence[Any], schema: Tab
     names = frozenset(schema.names)
     return np.array([
         n for n, (event, image) in enumerate(zip(events, images, strict=True))
-        if event.op != _DELETE and event.origin != STATE and event.key is not None and not names <= image.keys()
+        if event.op != Op.DELETE and event.origin != STATE and event.key is not None and not names <= image.keys()
     ], np.int64)
 
 

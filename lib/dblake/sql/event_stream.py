@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.spark.sql_literals import identifier
@@ -117,5 +118,6 @@ def auto_cdc(schema: TableSchema) -> dict[str, Any]:
     """Return the arguments of Spark's ``create_auto_cdc_flow`` for a stream, beside ``target`` and ``source``."""
     return {
         "keys": list(schema.primary_key), "sequence_by": f"struct({', '.join(Position.STATE_COLUMNS)})",
-        "apply_as_deletes": "_op IN ('d', 't')", "except_column_list": list(EVENT_COLUMNS), "stored_as_scd_type": 1,
+        "apply_as_deletes": f"_op IN ('{Op.DELETE}', '{Op.TRUNCATE}')",
+        "except_column_list": list(EVENT_COLUMNS), "stored_as_scd_type": 1,
     }

@@ -8,6 +8,7 @@ state. The same view for DuckDB is left to ``duckdb_history``, the other views t
 from __future__ import annotations
 
 from dblake.core.errors import StateError
+from dblake.core.op import Op
 from dblake.spark.sql_literals import EVENT_AT
 from dblake.sql.live import current_columns
 from dblake.state.fold_sql import carried, cell, keyed_sql, missing_sql, typed_sql
@@ -53,12 +54,13 @@ def _versions_sql(shape: Shape, events: str) -> str:
     )
     rows = keyed_sql(shape, events, None)
     ends = (
-        f"SELECT _key, key, _at, 'd' AS op, NULL AS after, false AS partial, NULL AS undecoded, committed_at, origin "
+        f"SELECT _key, key, _at, '{Op.DELETE}' AS op, NULL AS after, false AS partial, NULL AS undecoded, "
+        "committed_at, origin "
         f"FROM (SELECT _key, any_value(key) AS key FROM ({rows}) GROUP BY _key) CROSS JOIN "
-        f"(SELECT {EVENT_AT} AS _at, committed_at, origin FROM {events} WHERE op = 't')"
+        f"(SELECT {EVENT_AT} AS _at, committed_at, origin FROM {events} WHERE op = '{Op.TRUNCATE}')"
     )
     again = " AND ".join([
-        "origin = 'dump'", "_op <> 'd'", "lag(_op) OVER in_order <> 'd'",
+        "origin = 'dump'", f"_op <> '{Op.DELETE}'", f"lag(_op) OVER in_order <> '{Op.DELETE}'",
         *(f"c{i} <=> lag(c{i}) OVER in_order" for i in range(len(shape.columns))),
     ])
     return (
@@ -69,7 +71,7 @@ def _versions_sql(shape: Shape, events: str) -> str:
         f"(PARTITION BY _key ORDER BY _at ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)) "
         f"WINDOW in_order AS (PARTITION BY _key ORDER BY _at)) WHERE NOT _again) "
         f"WINDOW following AS (PARTITION BY _key ORDER BY _at)"
-    ).join(("SELECT * FROM (", ") WHERE _op <> 'd'"))
+    ).join(("SELECT * FROM (", f") WHERE _op <> '{Op.DELETE}'"))
 
 
 def _inserts_sql(shape: Shape, events: str) -> str:
@@ -79,5 +81,5 @@ def _inserts_sql(shape: Shape, events: str) -> str:
         f"SELECT CAST(NULL AS STRING) AS _key, {EVENT_AT} AS _at, false AS _deleted, op AS _op, "
         f"committed_at AS _valid_from, CAST(NULL AS TIMESTAMP) AS _valid_to, "
         f"CAST(NULL AS STRUCT<incarnation: BIGINT, lsn: BIGINT, seq: BIGINT>) AS _to, {cells} "
-        f"FROM {events} WHERE op = 'c'"
+        f"FROM {events} WHERE op = '{Op.CREATE}'"
     )

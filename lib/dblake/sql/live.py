@@ -8,6 +8,7 @@ are left to ``history``.
 
 from __future__ import annotations
 
+from dblake.core.op import Op
 from dblake.spark.sql_literals import EVENT_AT, identifier, literal, state_at
 from dblake.state.fold_sql import fold_sql
 from dblake.state.shape import OWN, Shape
@@ -38,7 +39,7 @@ def live_sql(shape: Shape, state: str, newer: str) -> str:
             f"{plain_sql(shape, state)} UNION ALL "
             f"SELECT {current_columns(shape)} FROM ({fold_sql(shape, newer, truncated_at=None)})"
         )
-    truncated_at = f"(SELECT max({EVENT_AT}) FROM {newer} WHERE op = 't')"
+    truncated_at = f"(SELECT max({EVENT_AT}) FROM {newer} WHERE op = '{Op.TRUNCATE}')"
     state_is_newer = f"coalesce({state_at('s')} >= {state_at('f')}, false)"
     merged = [
         f"IF({state_is_newer} OR array_contains(f._unknown, {literal(c.name)}), s.{n}, f.{n}) AS {n}"

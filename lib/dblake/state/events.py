@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.lake.files import file_path, filesystem
@@ -68,7 +69,7 @@ class Selection:
                 fits &= _key_sizes(events["key"]) == len(self.key)
             for name in self.key:
                 fits &= flags(pc.is_valid(pc.map_lookup(events["key"], name, "first")))
-            wanted &= fits | flags(pc.equal(events["op"], "t"))
+            wanted &= fits | flags(pc.equal(events["op"], Op.TRUNCATE))
         return events if wanted.all() else events.filter(pa.array(wanted))
 
 
@@ -199,7 +200,7 @@ def split_tables(events: pa.Table) -> dict[str, pa.Table]:
 
 def newest_truncate(events: pa.Table) -> Position | None:
     """Return the newest truncate among the events of one table."""
-    rows = np.flatnonzero(flags(pc.equal(events["op"], "t")))
+    rows = np.flatnonzero(flags(pc.equal(events["op"], Op.TRUNCATE)))
     at = [events[name].to_numpy() for name in Position.COLUMNS]
     return max((Position(*(int(part[row]) for part in at)) for row in rows), default=None)
 

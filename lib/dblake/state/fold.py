@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.spark.types import TEXT
@@ -53,11 +54,11 @@ def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Ta
     """
     events = events.combine_chunks()
     if not shape.primary_key:
-        rows = _Rows(events.filter(pc.equal(events["op"], "c")), shape, None)
+        rows = _Rows(events.filter(pc.equal(events["op"], Op.CREATE)), shape, None)
         count = len(rows)
         every = np.arange(count)
         return _folded(shape, rows, every, [every] * len(shape.columns), pa.nulls(count, pa.string()), None)
-    rows = _Rows(events.filter(pc.not_equal(events["op"], "t")), shape, truncated_at)
+    rows = _Rows(events.filter(pc.not_equal(events["op"], Op.TRUNCATE)), shape, truncated_at)
     keys = key_texts(rows.keys, shape.primary_key).dictionary_encode(null_encoding="encode")
     codes, groups = keys.indices.to_numpy(), len(keys.dictionary)
     order = rows.order()
@@ -162,8 +163,8 @@ class _Rows:
         self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in Position.COLUMNS]
         ops = _chunk(events, "op")
         self.voided = self._void(truncated_at)
-        self.deleted = _mask(pc.equal(ops, "d")) | self.voided
-        self._begins = _mask(pc.is_in(ops, value_set=pa.array(["c", "r"]))) | self.deleted
+        self.deleted = _mask(pc.equal(ops, Op.DELETE)) | self.voided
+        self._begins = _mask(pc.is_in(ops, value_set=pa.array([Op.CREATE, Op.READ]))) | self.deleted
         self._partial = _mask(_chunk(events, "partial"))
         self._undecoded = _chunk(events, "undecoded")
         self._key_columns = set(shape.primary_key)

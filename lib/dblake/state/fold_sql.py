@@ -7,6 +7,7 @@ tables are made by; tests compare the two. ``fold_sql`` returns what ``fold`` re
 
 from __future__ import annotations
 
+from dblake.core.op import Op
 from dblake.events.keys import key_sql
 from dblake.spark.sql_literals import EVENT_AT, identifier, literal, texts
 from dblake.spark.types import TEXT, read_sql
@@ -25,13 +26,13 @@ def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
     """Return SQL for row events with ``_key`` and ``_at``; one before the truncate becomes a delete at the truncate."""
     rows = (
         f"SELECT {key_sql(texts(shape.primary_key))} AS _key, key, {EVENT_AT} AS _at, op, "
-        f"CASE WHEN op <> 'd' THEN after END AS after, partial, undecoded, committed_at, "
-        f"origin FROM {events} WHERE op <> 't'"
+        f"CASE WHEN op <> '{Op.DELETE}' THEN after END AS after, partial, undecoded, committed_at, "
+        f"origin FROM {events} WHERE op <> '{Op.TRUNCATE}'"
     )
     if truncated_at is None:
         return rows
     return (
-        f"SELECT _key, key, IF(_at < _t, _t, _at) AS _at, IF(_at < _t, 'd', op) AS op, "
+        f"SELECT _key, key, IF(_at < _t, _t, _at) AS _at, IF(_at < _t, '{Op.DELETE}', op) AS op, "
         f"IF(_at < _t, NULL, after) AS after, partial, IF(_at < _t, NULL, undecoded) AS undecoded "
         f"FROM (SELECT *, {truncated_at} AS _t FROM ({rows}))"
     )
@@ -39,7 +40,7 @@ def keyed_sql(shape: Shape, events: str, truncated_at: str | None) -> str:
 
 def carried(column: str) -> str:
     """Return SQL that is true for events that decide what the column holds."""
-    return f"(op IN ('c', 'r', 'd') OR map_contains_key(after, {literal(column)}))"
+    return f"(op IN ('{Op.CREATE}', '{Op.READ}', '{Op.DELETE}') OR map_contains_key(after, {literal(column)}))"
 
 
 def cell(shape: Shape, column: str) -> str:
@@ -52,7 +53,7 @@ def cell(shape: Shape, column: str) -> str:
     in_key = column in shape.primary_key
     missing = (
         "false" if in_key else
-        f"(op = 'd' OR coalesce(partial, false)) AND NOT coalesce(map_contains_key(after, {name}), false)"
+        f"(op = '{Op.DELETE}' OR coalesce(partial, false)) AND NOT coalesce(map_contains_key(after, {name}), false)"
     )
     return (
         f"named_struct('v', {'key' if in_key else 'after'}[{name}], "
@@ -104,7 +105,7 @@ def _resolved(shape: Shape, rows: str) -> str:
         for i, c in enumerate(shape.columns)
     ]
     return (
-        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = 'd' AS _deleted, {', '.join(cells)} "
+        f"SELECT _key, max(_at) AS _at, max_by(op, _at) = '{Op.DELETE}' AS _deleted, {', '.join(cells)} "
         f"FROM ({rows}) GROUP BY _key"
     )
 
@@ -114,5 +115,5 @@ def _appended(shape: Shape, events: str) -> str:
     cells = [f"{cell(shape, c.name)} AS c{i}" for i, c in enumerate(shape.columns)]
     return (
         f"SELECT CAST(NULL AS STRING) AS _key, {EVENT_AT} AS _at, false AS _deleted, {', '.join(cells)} "
-        f"FROM {events} WHERE op = 'c'"
+        f"FROM {events} WHERE op = '{Op.CREATE}'"
     )

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.state.events import Events, Selection, Span, read_span
 from dblake.state.fold import NEEDED, fold, key_texts
@@ -62,7 +63,7 @@ class _Split:
 
     def __call__(self, span: Span) -> Iterator[tuple[int, pa.Table]]:
         for events in read_span(self.root, span, self.wanted, NEEDED):
-            rows = events.filter(pc.not_equal(events["op"], "t")).combine_chunks()
+            rows = events.filter(pc.not_equal(events["op"], Op.TRUNCATE)).combine_chunks()
             if not rows.num_rows:
                 continue
             buckets = self._buckets(rows)
@@ -92,7 +93,7 @@ def _bounds(
     keys = []
     for span in chosen:
         for found in events.read_span(span, wanted, ("op", "key")):
-            rows = found.filter(pc.not_equal(found["op"], "t"))
+            rows = found.filter(pc.not_equal(found["op"], Op.TRUNCATE))
             step = max(rows.num_rows // _SAMPLED_ROWS, 1)
             keys.append(_comparable(rows.take(pa.array(np.arange(0, rows.num_rows, step))).combine_chunks(), shape))
     ordered = pa.concat_arrays(keys).drop_null() if keys else pa.array([], pa.string())

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.state.events import Events, Selection, encoded, flags
 
@@ -74,7 +75,7 @@ class Survey:
         names = encoded(events["table"])
         codes = np.array([self._codes.setdefault(name, len(self._codes)) for name in names.dictionary.to_pylist()])
         tables, batches = codes[names.indices.to_numpy()], np.maximum(events["batch"].to_numpy(), after)
-        is_truncate = flags(pc.equal(events["op"], "t"))
+        is_truncate = flags(pc.equal(events["op"], Op.TRUNCATE))
         self._count(batches, tables, is_truncate, bytes_per_row)
         at = [events[name].to_numpy() for name in Position.COLUMNS]
         known = list(self._codes)

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.core.visibility import are_visible
 from dblake.core.window import Snapshot
-from dblake.decode.columns import IMAGE, TRUNCATE
+from dblake.decode.columns import IMAGE
 from dblake.lake.layout import Paths
 from dblake.lake.query import query_arrow, quoted
 from dblake.lake.schemas import SchemaVersion
@@ -57,7 +58,7 @@ class Touched:
         rows = rows.cast(_EVENTS).combine_chunks()
         self._at = [rows[name].to_numpy() for name in Position.COLUMNS]
         self._txid = rows["txid"].fill_null(-1).to_numpy()
-        self._truncates = pc.equal(rows["op"], TRUNCATE).to_numpy().astype(bool)
+        self._truncates = pc.equal(rows["op"], Op.TRUNCATE).to_numpy().astype(bool)
         self._keys = key_texts(join_chunks(rows["key"]), primary_key)
 
     def keys(self, read: Read) -> pa.Array:

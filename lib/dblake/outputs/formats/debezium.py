@@ -21,6 +21,7 @@ from typing import Any, Literal
 from dblake.consume.model import STATE, Control, Event, Image
 from dblake.core.errors import EventRejected
 from dblake.core.names import split_qualified
+from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.outputs.formats.debezium_types import Json, connect_type, read_value
 
@@ -77,13 +78,13 @@ class DebeziumFormat:
     def encode(self, event: Event) -> bytes:
         """Return the change event's value."""
         now = time.time_ns()
-        before = event.key if event.before is None and event.op == "d" else event.before
+        before = event.key if event.before is None and event.op == Op.DELETE else event.before
         payload = {
             "before": self._complete_row(before, event),
-            "after": self._complete_row(event.after, event, is_partial=event.op in ("u", "c", "f")),
+            "after": self._complete_row(event.after, event, is_partial=event.op in (Op.UPDATE, Op.CREATE, Op.FILL)),
             "source": self._source(event),
             "transaction": None,
-            "op": "u" if event.op == "f" else event.op,
+            "op": str(Op.UPDATE if event.op == Op.FILL else event.op),
             "ts_ms": now // 1_000_000, "ts_us": now // 1_000, "ts_ns": now,
         }
         if not self._schemas:

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from dblake.consume.model import Control, Event, Transaction
 from dblake.core.errors import ConfigError, DblakeError
 from dblake.core.failpoints import failpoint
+from dblake.core.op import Op
 from dblake.core.tls import Tls
 from dblake.outputs.kafka.errors import kafka_failure
 from dblake.outputs.protocol import OutputContext
@@ -131,13 +132,13 @@ class KafkaOutput:
         if value is None:
             return
         topic = self._topic_of(event.source, event.table)
-        if event.op == "t":
+        if event.op == Op.TRUNCATE:
             for number in range(self._partition_count(topic)):
                 self._produce(topic, None, value, event, number)
             return
         key = self._format.encode_key(event)
         self._produce(topic, key, value, event)
-        if event.op == "d" and self._has_tombstones and key is not None:
+        if event.op == Op.DELETE and self._has_tombstones and key is not None:
             self._produce(topic, key, None, event)
 
     def _produce_control(self, control: Control) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dblake.consume.model import Event
+from dblake.core.op import Op
 from dblake.core.position import Position
 
 Key = tuple[str | None, ...]
@@ -46,28 +47,28 @@ class TableChanges:
 
     def add(self, event: Event) -> None:
         """Fold one more event, a later one than all before it."""
-        if event.op == "t":
+        if event.op == Op.TRUNCATE:
             self.truncated = event.position
             self.rows.clear()
             return
         key = tuple((event.key or {}).get(name) for name in event.schema.primary_key)
         row = self.rows.get(key)
-        if event.op == "d":
+        if event.op == Op.DELETE:
             self.rows[key] = RowChange(event, {**(event.key or {})}, begins=True, deleted=True)
             return
         after = event.after or {}
         is_whole = len(after) >= len(event.schema.columns) or all(name in after for name in event.schema.names)
-        if event.op in ("c", "r"):
+        if event.op in (Op.CREATE, Op.READ):
             self.rows[key] = RowChange(event, {**(event.key or {}), **after}, begins=True, incomplete=not is_whole)
         elif row is None or row.deleted:
             self.rows[key] = RowChange(
                 event, {**(event.key or {}), **after}, begins=row is not None,
-                incomplete=not is_whole and event.op != "f",
+                incomplete=not is_whole and event.op != Op.FILL,
             )
         else:
             row.event = event
             row.values.update(after)
-            row.incomplete = row.incomplete and not is_whole and event.op != "f"
+            row.incomplete = row.incomplete and not is_whole and event.op != Op.FILL
 
 
 def fold_events(events: Iterable[Event]) -> dict[str, TableChanges]:

@@ -17,6 +17,7 @@ from typing import Any
 from dblake.consume.model import Control, ControlKind, Event, Transaction
 from dblake.core.errors import ConsumeError, EventRejected, OutputUnavailable
 from dblake.core.failpoints import failpoint
+from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.tls import Tls
@@ -291,7 +292,7 @@ def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list
 
 
 def _check_event(output: str, event: Event) -> None:
-    if event.undecoded and event.op != "d":
+    if event.undecoded and event.op != Op.DELETE:
         raise EventRejected(
             f"output {output}: table {event.table}, column {event.undecoded[0]}: the row at {event.position} has bytes "
             "that are not valid text",
