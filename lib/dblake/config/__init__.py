@@ -10,11 +10,11 @@ from dblake.config.airflow import AirflowConfig
 from dblake.config.capture import CaptureConfig, DumpConfig
 from dblake.config.load import Scheduled, load_airflow, load_config
 from dblake.config.models import Config
-from dblake.config.outputs import CustomOutput, OutputConfig
+from dblake.config.outputs import CustomOutputConfig, OutputConfig
 from dblake.config.references import PasswordReference
 from dblake.config.stages import MaintainConfig
 
 __all__ = [
-    "AirflowConfig", "CaptureConfig", "Config", "CustomOutput", "DumpConfig", "MaintainConfig", "OutputConfig",
+    "AirflowConfig", "CaptureConfig", "Config", "CustomOutputConfig", "DumpConfig", "MaintainConfig", "OutputConfig",
     "PasswordReference", "Scheduled", "load_airflow", "load_config",
 ]

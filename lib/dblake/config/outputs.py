@@ -171,7 +171,7 @@ def without_secrets(value: Any) -> Any:
     return {key: entry for key, entry in value.items() if not isinstance(entry, PasswordReference)}
 
 
-class JsonlOutput(OutputConfig):
+class JsonlOutputConfig(OutputConfig):
     """Files to which an output appends JSON lines."""
 
     type: Literal["jsonl"] = Field(description="jsonl")
@@ -185,7 +185,7 @@ class JsonlOutput(OutputConfig):
         return ConfigFile.of(info.context).beside(path)
 
 
-class NetworkOutput(OutputConfig):
+class NetworkOutputConfig(OutputConfig):
     """The keys of every output that connects to a server."""
 
     tls: Tls = Field(
@@ -199,7 +199,7 @@ class NetworkOutput(OutputConfig):
         return None if path is None else ConfigFile.of(info.context).beside(path)
 
 
-class KafkaOutput(NetworkOutput):
+class KafkaOutputConfig(NetworkOutputConfig):
     """Topics of a Kafka cluster."""
 
     type: Literal["kafka"] = Field(description="kafka")
@@ -216,7 +216,7 @@ class KafkaOutput(NetworkOutput):
     )
 
 
-class SqlOutput(NetworkOutput):
+class SqlOutputConfig(NetworkOutputConfig):
     """Tables of another database."""
 
     type: Literal["sql"] = Field(description="sql")
@@ -239,7 +239,7 @@ class SqlOutput(NetworkOutput):
         return None if reference is None else parse_reference(PasswordReference, reference, "outputs", info)
 
 
-class HttpOutput(NetworkOutput):
+class HttpOutputConfig(NetworkOutputConfig):
     """Requests to a web service."""
 
     type: Literal["http"] = Field(description="http")
@@ -251,12 +251,12 @@ class HttpOutput(NetworkOutput):
     )
 
     @model_validator(mode="after")
-    def _require_stated_protocol(self) -> HttpOutput:
+    def _require_stated_protocol(self) -> HttpOutputConfig:
         require_stated_protocol(self.url, self.tls)
         return self
 
 
-class CustomOutput(OutputConfig):
+class CustomOutputConfig(OutputConfig):
     """An output that a class of the user's own implements."""
 
     class_: str = Field(alias="class", description="package.module:Class, a class that implements `Output`.")
@@ -289,13 +289,15 @@ def _select_type(settings: Any) -> str | None:
 
 #: The settings of one output, by its ``type``.
 AnyOutput = Annotated[
-    Annotated[JsonlOutput, Tag("jsonl")] | Annotated[KafkaOutput, Tag("kafka")] | Annotated[SqlOutput, Tag("sql")]
-    | Annotated[HttpOutput, Tag("http")] | Annotated[CustomOutput, Tag("class")],
+    Annotated[JsonlOutputConfig, Tag("jsonl")] | Annotated[KafkaOutputConfig, Tag("kafka")]
+    | Annotated[SqlOutputConfig, Tag("sql")] | Annotated[HttpOutputConfig, Tag("http")]
+    | Annotated[CustomOutputConfig, Tag("class")],
     Discriminator(
         _select_type, custom_error_type="output_type",
         custom_error_message="type must be jsonl, kafka, sql or http; or class, package.module:Class",
     ),
 ]
 OUTPUT_TYPES: dict[str, type[OutputConfig]] = {
-    "jsonl": JsonlOutput, "kafka": KafkaOutput, "sql": SqlOutput, "http": HttpOutput, "class": CustomOutput,
+    "jsonl": JsonlOutputConfig, "kafka": KafkaOutputConfig, "sql": SqlOutputConfig, "http": HttpOutputConfig,
+    "class": CustomOutputConfig,
 }
