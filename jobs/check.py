@@ -25,7 +25,7 @@ from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from dblake.quality.report import Report
-    from dblake.quality.results import Outcome
+    from dblake.quality.results import ExpectationResult
 
 _PIPE_WIDTH_CHARACTERS = 200
 NOTHING_NEW = "no new data since the last successful check"
@@ -65,7 +65,7 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     report.require_success()
 
 
-def _to_json(outcome: Outcome) -> dict[str, object]:
+def _to_json(outcome: ExpectationResult) -> dict[str, object]:
     return outcome.as_columns() | {"kwargs": json.loads(outcome.kwargs)}
 
 
@@ -84,7 +84,7 @@ def print_report(report: Report) -> None:
         click.echo(f"pages: {report.pages}")
 
 
-def _failure_table(failures: Sequence[Outcome]) -> Table:
+def _failure_table(failures: Sequence[ExpectationResult]) -> Table:
     table = Table("suite", "table", "expectation", "column", "failed rows", "of", "rule")
     for outcome in failures:
         # Text, because names may look like markup.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dblake.core.errors import ChecksFailed, ConfigError, DblakeError
-from dblake.quality.results import Outcome, select_failed
+from dblake.quality.results import ExpectationResult, select_failed
 from dblake.quality.user_suite import USER_SUITE_PREFIX
 
 _MAX_LISTED_OUTCOMES = 5
@@ -20,7 +20,7 @@ _MAX_LISTED_OUTCOMES = 5
 class Report:
     """The outcomes of a run; ``pages`` is the first HTML page, None if no pages were built."""
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[ExpectationResult]
     pages: str | None
 
     def require_success(self) -> None:

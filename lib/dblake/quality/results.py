@@ -37,7 +37,7 @@ RESULTS = StructType([
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExpectationResult:
     """The result of one expectation; its fields are RESULTS' columns, ``description`` under that table's own name."""
 
     suite: str
@@ -72,6 +72,6 @@ class Outcome:
         return (run_id, checked_at, *(columns[name] for name in RESULTS.names[2:]))
 
 
-def select_failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def select_failed(outcomes: Sequence[ExpectationResult]) -> list[ExpectationResult]:
     """Return the outcomes with wrong rows, without the expectations that could not be evaluated."""
     return [outcome for outcome in outcomes if not outcome.success and outcome.fault is None]

@@ -23,7 +23,7 @@ from dblake.lake.locks import commit_lock
 from dblake.lake.storage import join
 from dblake.quality.pending import read_passed_bounds
 from dblake.quality.report import Report
-from dblake.quality.results import RESULTS, Outcome
+from dblake.quality.results import RESULTS, ExpectationResult
 from dblake.quality.selection import Selection
 from dblake.quality.suite import Suite
 from dblake.quality.user_suite import UserSuite
@@ -46,7 +46,7 @@ def run_check(
     selection = Selection(spark, paths, user_suites, passed, tables)
     run_id, started = uuid.uuid4().hex, datetime.now(UTC)
     validation = Validation(run_id, started)
-    outcomes: list[Outcome] = []
+    outcomes: list[ExpectationResult] = []
     suites = list(selection.suites())
     with stage("check", "suite", len(suites)) as progress:
         for suite in suites:
@@ -63,7 +63,7 @@ def run_check(
     return Report(outcomes, join(paths.check_pages, "index.html"))
 
 
-def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[Outcome]:
+def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[ExpectationResult]:
     """Read a suite's rows and evaluate it: an unreadable table raises Spark's own error, and fails no expectation."""
     facts = None if suite.has_values else _collect_small(suite.rows)
     if facts is not None:

@@ -29,7 +29,7 @@ from great_expectations.expectations.expectation_configuration import Expectatio
 from pyspark.sql import DataFrame
 
 from dblake.core.names import folder
-from dblake.quality.results import Outcome
+from dblake.quality.results import ExpectationResult
 from dblake.quality.suite import Expectation, Suite
 
 _COUNTS_ONLY = {"result_format": "BASIC", "partial_unexpected_count": 0}
@@ -56,7 +56,7 @@ class Validation:
         self._pandas = self._context.data_sources.add_pandas("pandas")
         self._run = RunIdentifier(run_name=run_id, run_time=started)
 
-    def evaluate(self, suite: Suite, rows: DataFrame | pd.DataFrame) -> list[Outcome]:
+    def evaluate(self, suite: Suite, rows: DataFrame | pd.DataFrame) -> list[ExpectationResult]:
         """Evaluate a suite over its rows, in Spark or pandas; return one outcome per expectation, in the suite's order.
 
         In Spark an expectation is a job or two; in pandas it takes milliseconds.
@@ -151,14 +151,14 @@ def _error_condition(info: Mapping[str, Any] | None) -> str | None:
     return condition[1] if condition else "the evaluation failed"
 
 
-def _to_outcome(suite: Suite, expectation: Expectation, result: ExpectationValidationResult) -> Outcome:
+def _to_outcome(suite: Suite, expectation: Expectation, result: ExpectationValidationResult) -> ExpectationResult:
     counts, kind = result.result, expectation.type
     evaluated, unexpected = counts.get("element_count"), counts.get("unexpected_count")
     if kind.startswith(_ROW_COUNT_PREFIX):
         evaluated = counts.get("observed_value")
     if kind == _UNEXPECTED_ROWS:
         unexpected = counts.get("observed_value")
-    return Outcome(
+    return ExpectationResult(
         suite=suite.name, table=suite.table, expectation=kind, column=expectation.column,
         description=expectation.description, success=bool(result.success), evaluated=evaluated, unexpected=unexpected,
         fault=result.exception_info["exception_message"],

@@ -63,7 +63,7 @@ NO_EVENTS = pa.table({})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SliceResult:
     """What became of a slice: the table's version after it, or why the table could not take it."""
 
     table: str
@@ -74,7 +74,7 @@ class Outcome:
     """True if a dump of the table can repair it."""
 
     @classmethod
-    def of_error(cls, table: str, error: StateError) -> Outcome:
+    def of_error(cls, table: str, error: StateError) -> SliceResult:
         """Return the outcome of a table that cannot take its events."""
         return cls(table, 0, error.what, error.next_step, isinstance(error, IncompatibleSchemaChange))
 
@@ -84,7 +84,7 @@ class Outcome:
             raise (IncompatibleSchemaChange if self.is_broken else StateError)(self.error, next_step=self.next_step)
 
 
-def merge_slice(part: Slice) -> Outcome:
+def merge_slice(part: Slice) -> SliceResult:
     """Fold a slice and merge it into its table."""
 
     def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
@@ -102,14 +102,14 @@ def merge_slice(part: Slice) -> Outcome:
 
 def merge_events(
     part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
-) -> Outcome:
+) -> SliceResult:
     """Merge what ``parts`` folds into the slice's table; a table that cannot take it is an outcome, not an error."""
     try:
         version = _merge(part, parts, truncated, run_all)
         failpoint("state.table")
-        return Outcome(part.table, version)
+        return SliceResult(part.table, version)
     except StateError as error:
-        return Outcome.of_error(part.table, error)
+        return SliceResult.of_error(part.table, error)
 
 
 @retry_on_conflict

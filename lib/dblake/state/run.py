@@ -37,7 +37,7 @@ from dblake.redecode.changed_tables import read_changed_tables
 from dblake.spark.session import Session, as_session
 from dblake.state.events import Events, Selection, split_tables
 from dblake.state.key_ranges import fold_ranges
-from dblake.state.merge import NO_EVENTS, Outcome, Slice, merge_events, merge_slice
+from dblake.state.merge import NO_EVENTS, Slice, SliceResult, merge_events, merge_slice
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.restate import Restated, restate, settle
 from dblake.state.runner import Runner, choose_runner
@@ -213,7 +213,7 @@ class _StepRun:
                         len(tried), sum(r.events for r in results))
         return frontier
 
-    def _merge_wave(self, tables: Sequence[str]) -> Iterator[Outcome]:
+    def _merge_wave(self, tables: Sequence[str]) -> Iterator[SliceResult]:
         """Merge tables whose events together fit in memory, or one table of which they do not."""
         slices, failed = self._slices(tables)
         yield from failed
@@ -231,7 +231,7 @@ class _StepRun:
             merge_slice, [replace(part, events=found.pop(part.table)) for part in slices if part.table in found]
         )
 
-    def _slices(self, tables: Sequence[str]) -> tuple[list[Slice], list[Outcome]]:
+    def _slices(self, tables: Sequence[str]) -> tuple[list[Slice], list[SliceResult]]:
         """Return the slices of tables, without events; and what became of those that cannot be folded."""
         slices, failed = [], []
         for table in tables:
@@ -243,7 +243,7 @@ class _StepRun:
                         prepare_odd_names(self.session, part.path, shape)
                 slices.append(part)
             except StateError as error:
-                failed.append(Outcome.of_error(table, error))
+                failed.append(SliceResult.of_error(table, error))
         return slices, failed
 
     def _slice(self, table: str) -> Slice:
@@ -263,7 +263,7 @@ class _StepRun:
     def _done(self, table: str) -> int:
         return self.behind.get(table, self.before.batch)
 
-    def _merge_large(self, part: Slice) -> Outcome:
+    def _merge_large(self, part: Slice) -> SliceResult:
         """Merge a table of which a step has too many events for one task."""
 
         def truncated(after: int) -> Position | None:
@@ -276,7 +276,7 @@ class _StepRun:
 
         return merge_events(part, parts, truncated, self.runner.run_all)
 
-    def _result(self, outcome: Outcome) -> TableResult:
+    def _result(self, outcome: SliceResult) -> TableResult:
         table = outcome.table
         try:
             outcome.raise_error()

@@ -18,7 +18,7 @@ from dblake.core.errors import ChecksFailed, ConfigError, ExitCode, UsageError
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.maintenance.run import maintain
-from dblake.quality.results import Outcome
+from dblake.quality.results import ExpectationResult
 from dblake.quality.run import run_check
 from dblake.sql.query import query
 from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
@@ -203,7 +203,7 @@ def drop_two_images(rows: Rows) -> None:
 
 
 def failures(outcomes: Any) -> list[tuple[str | None, int | None]]:
-    return [(o.column, o.unexpected) for o in outcomes if isinstance(o, Outcome) and not o.success]
+    return [(o.column, o.unexpected) for o in outcomes if isinstance(o, ExpectationResult) and not o.success]
 
 
 @pytest.mark.slow

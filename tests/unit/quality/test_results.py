@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dblake.quality.results import RESULTS, Outcome
+from dblake.quality.results import RESULTS, ExpectationResult
 
-OUTCOME = Outcome(
+OUTCOME = ExpectationResult(
     suite="landing", table="landing", expectation="expect_column_values_to_be_in_set", column="commits",
     description="a batch is one commit", success=False, evaluated=9, unexpected=1, fault=None, kwargs="{}",
     since=0, upto=9,
