@@ -25,7 +25,7 @@ from dblake.lake.tables import has_table
 from dblake.read.event_log import EventLog, Wanted
 from dblake.read.small_files import merged_files
 from dblake.reconcile.arrow_keys import ArrowKeyJoin
-from dblake.reconcile.batch_summary import Survey, survey
+from dblake.reconcile.batch_summary import LandingSurvey, survey
 from dblake.reconcile.earlier_rows import Beginnings
 from dblake.reconcile.keys import EventBounds
 from dblake.reconcile.known_keys import EventFiles, KnownSources, event_sources
@@ -80,7 +80,7 @@ def read_tail(
     return tail if end == newest else replace(tail, is_bounded=True)
 
 
-def _last_readable_batch(landing: LandingFiles, new: Survey, done: int, last: int, max_bytes: int) -> int:
+def _last_readable_batch(landing: LandingFiles, new: LandingSurvey, done: int, last: int, max_bytes: int) -> int:
     """Return the batch before the first window whose log in batches up to ``done`` has more bytes; else ``last``.
 
     The window of an imported chunk begins at the position of its files, perhaps days ago.
@@ -97,7 +97,7 @@ def _last_readable_batch(landing: LandingFiles, new: Survey, done: int, last: in
 
 
 def _decode(
-    landing: LandingFiles, new: Survey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
+    landing: LandingFiles, new: LandingSurvey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
     max_bytes: int,
 ) -> Tail:
     """Decode the batches after those of ``log`` up to ``last``."""

@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Survey:
+class LandingSurvey:
     """``epochs`` has the lease epoch of each batch present, ``incarnations`` its incarnation.
 
     ``chunk_rows`` counts the rows of each chunk that landed, ``log_rows`` those that become log events.
@@ -84,9 +84,9 @@ class Survey:
     chunk_parts: list[Part] = field(default_factory=list)
 
 
-def survey(files: Iterable[LandingFile], first: int, last: int) -> Survey:
+def survey(files: Iterable[LandingFile], first: int, last: int) -> LandingSurvey:
     """Survey the batches from ``first`` to ``last`` in these files."""
-    summary = Survey()
+    summary = LandingSurvey()
     for file in files:
         with _opened(file.path) as parquet:
             with_events, with_chunks = list[int](), list[int]()
@@ -201,7 +201,7 @@ def _of_kind(rows: pa.Table, *kinds: str) -> pa.Table:
     return rows.filter(pc.is_in(rows[KIND], pa.array(kinds, pa.string())))
 
 
-def _count(summary: Survey, rows: pa.Table) -> tuple[int, int]:
+def _count(summary: LandingSurvey, rows: pa.Table) -> tuple[int, int]:
     """Count the rows of batches and chunks; return how many log and chunk rows there are."""
     # A batch has one of each.
     for row in rows.group_by(BATCH).aggregate([(LEASE_EPOCH, "max"), (INCARNATION, "max")]).to_pylist():
@@ -222,7 +222,7 @@ def _chunk_counts(rows: pa.Table) -> Counter[ChunkName]:
 
 
 def _add_control_rows(
-    summary: Survey, parquet: pq.ParquetFile, group: int, rows: pa.Table, first: int, last: int
+    summary: LandingSurvey, parquet: pq.ParquetFile, group: int, rows: pa.Table, first: int, last: int
 ) -> None:
     """Read the watermarks, schemas and truncates of a row group; payloads only if it holds watermarks or schemas."""
     kinds = set(pc.unique(rows[KIND]).to_pylist())

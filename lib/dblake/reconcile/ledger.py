@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from dblake.core.op import Op
 from dblake.landing.control import CLOSED, DISCARDED
-from dblake.reconcile.batch_summary import Survey
+from dblake.reconcile.batch_summary import LandingSurvey
 from dblake.reconcile.windows import Ending, WatermarkRow
 
 ORPHANED = "orphaned"
@@ -34,7 +34,7 @@ def count_written(events: DataFrame) -> DataFrame:
     )
 
 
-def gap_rows(preceding: int | None, survey: Survey) -> list[dict[str, Any]]:
+def gap_rows(preceding: int | None, survey: LandingSurvey) -> list[dict[str, Any]]:
     """Return a WINDOWS row for each batch that begins an incarnation; ``preceding`` is that of the batch before."""
     rows = []
     for batch, incarnation in sorted(survey.incarnations.items()):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE
-from dblake.reconcile.batch_summary import Part, Survey, chunk_parts, file_parts, joined
+from dblake.reconcile.batch_summary import LandingSurvey, Part, chunk_parts, file_parts, joined
 from dblake.reconcile.earlier_rows import beginnings, tables_before_in_landing, tables_with_unreturned_keys
 from dblake.reconcile.key_join import CHUNK, TRUNCATED, KeyJoin, KeySource
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, KNOWN, chunk_keys, in_window_keys, log_keys, returned_keys
@@ -40,7 +40,7 @@ ChooseJoin = Callable[[Iterable[Part]], KeyJoin[Any]]
 class NewBatches:
     """Landing batches ``first`` to ``last``, with their survey; ``schemas`` are those known by then, by id."""
 
-    summary: Survey
+    summary: LandingSurvey
     first: int
     last: int
     schemas: Mapping[str, TableSchema]

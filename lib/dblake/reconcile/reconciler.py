@@ -31,7 +31,7 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import Application, commit_files
 from dblake.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
-from dblake.reconcile.batch_summary import Survey, survey
+from dblake.reconcile.batch_summary import LandingSurvey, survey
 from dblake.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.reconcile.landing_files import LandingFiles
 from dblake.reconcile.landing_identity import require_same_landing
@@ -163,10 +163,10 @@ class Reconciler:
     def _newest_run(self) -> int:
         return self._events.opened().reached(Application.redecode(self._paths.source))
 
-    def _survey(self, first: int, last: int) -> Survey:
+    def _survey(self, first: int, last: int) -> LandingSurvey:
         return survey(self.landing.files(first, last), first, last)
 
-    def _append_schemas(self, summary: Survey, done: int, last: int) -> None:
+    def _append_schemas(self, summary: LandingSurvey, done: int, last: int) -> None:
         self._known_schemas |= {row.schema.schema_id: row.schema for row in summary.schemas}
         # Schemas are ahead of events if a run died between the two.
         new = max(done, self._schemas.done())
@@ -207,7 +207,7 @@ class Reconciler:
                 raise
 
     def _append_ledger(
-        self, summary: Survey, written: Written, withheld: Mapping[str, str], done: int, last: int
+        self, summary: LandingSurvey, written: Written, withheld: Mapping[str, str], done: int, last: int
     ) -> None:
         ended = parse_endings(summary.watermarks, self.landing.oldest_batch)
         for table in sorted({ending.row.table for ending in ended if ending.end.reason == LOG_EXPIRED}):
@@ -233,7 +233,7 @@ class Reconciler:
             found |= json.loads(commit.get(_WITHHELD, "{}"))
         return found
 
-    def _orphans(self, summary: Survey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
+    def _orphans(self, summary: LandingSurvey, ended: Iterable[Ending], done: int) -> dict[WatermarkRow, int]:
         """Return low watermarks whose lease epoch ended in these batches without a high one, each with that batch."""
         if not summary.epochs:
             return {}

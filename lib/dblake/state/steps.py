@@ -13,7 +13,7 @@ import numpy as np
 
 from dblake.core.position import Position
 from dblake.state.events import Events, Selection
-from dblake.state.survey import StepCounts, Survey, survey
+from dblake.state.survey import EventSurvey, StepCounts, survey
 
 _SPAN_STEPS = 4
 """Batches of so many steps are surveyed at once."""
@@ -74,7 +74,7 @@ def plan_spans(
         done, behind, span = plan[-1].batch, {}, _SPAN_STEPS * batches_per_step
 
 
-def plan_steps(found: Survey, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
+def plan_steps(found: EventSurvey, done: int, batches_per_step: int) -> tuple[list[Step], bool]:
     """Return the steps after batch ``done``, and whether they take all events: an open transaction waits."""
     ends = [{"batch": batch, "open": end.open} for batch, end in sorted(found.ends.items())]
     # Without a cut there may still be tables that were left behind: what they lack lies before the frontier.

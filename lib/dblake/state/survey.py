@@ -40,7 +40,7 @@ class StepCounts:
 
 
 @dataclass
-class Survey:
+class EventSurvey:
     """What there is to fold. ``ends`` has the batches with events, ``truncates`` the newest one by batch and table."""
 
     ends: dict[int, BatchEnd] = field(default_factory=dict)
@@ -105,9 +105,9 @@ class Survey:
                     end.last_log, end.open = place, not last[row]
 
 
-def survey(events: Events, wanted: Selection) -> Survey:
+def survey(events: Events, wanted: Selection) -> EventSurvey:
     """Count the wanted events by batch and table."""
-    found = Survey()
+    found = EventSurvey()
     for span in events.spans(wanted):
         for rows in events.read_span(span, wanted, _SURVEYED):
             if rows.num_rows:

@@ -14,7 +14,7 @@ from dblake.lake.layout import Paths
 from dblake.landing.control import ChunkEnd
 from dblake.maintenance import landing_expiry
 from dblake.maintenance.landing_expiry import last_expired_batch
-from dblake.reconcile.batch_summary import Survey, survey
+from dblake.reconcile.batch_summary import LandingSurvey, survey
 from dblake.reconcile.landing_files import LandingFile
 from dblake.reconcile.reconciler import Reconciler
 from tests.model.dblog import High, Low
@@ -41,7 +41,7 @@ def test_expiry_reads_batches_since_last_run(tmp_path: Path, monkeypatch: pytest
     """A window that stays open holds all after its beginning, and is found in each run."""
     paths, surveyed = Paths(str(tmp_path), "shop"), list[int]()
 
-    def note(files: Sequence[LandingFile], first: int, last: int) -> Survey:
+    def note(files: Sequence[LandingFile], first: int, last: int) -> LandingSurvey:
         surveyed.append(first)
         return survey(files, first, last)
 
