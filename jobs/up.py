@@ -14,7 +14,7 @@ import threading
 import click
 
 from dblake.config import Config
-from dblake.core.supervised_process import Part
+from dblake.core.supervised_process import ProcessSpec
 from dblake.core.supervisor import supervise
 from dblake.installation import application_home, import_paths
 from jobs.cli.frame import configuration_file, is_verbose, job_options, run_job, stop_requested
@@ -35,7 +35,7 @@ def up(config: Config) -> int:  # noqa: ARG001 - loaded here, so that a fault in
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_paths())}
     common = ["--conf", str(configuration_file()), *(["--verbose"] if is_verbose() else [])]
     parts = [
-        Part(job, [sys.executable, str(application_home() / "jobs" / f"{job}.py"), *common, *options], environment)
+        ProcessSpec(job, [sys.executable, str(application_home() / "jobs" / f"{job}.py"), *common, *options], environment)
         for job, options in _PARTS.items()
     ]
     lock = threading.Lock()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Part:
+class ProcessSpec:
     """A process to keep running: its name, and the command with its environment."""
 
     name: str

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dblake.core.errors import ExitCode
-from dblake.core.supervised_process import Part
+from dblake.core.supervised_process import ProcessSpec
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 8.0
@@ -24,7 +24,7 @@ _STOP_SECONDS = 8.0
 logger = logging.getLogger(__name__)
 
 
-def supervise(parts: Sequence[Part], stop: threading.Event, write_line: Callable[[str], None]) -> int:
+def supervise(parts: Sequence[ProcessSpec], stop: threading.Event, write_line: Callable[[str], None]) -> int:
     """Keep all parts running until ``stop`` is set, then stop them; return 0, or the exit code that ended them all.
 
     ``write_line`` is called by several threads, with lines without a line end.
@@ -57,7 +57,7 @@ def is_restarted(code: int) -> bool:
     return code in (ExitCode.DONE, ExitCode.TRY_AGAIN) or code < 0 or code > 128
 
 
-def _stop(parts: Sequence[Part]) -> None:
+def _stop(parts: Sequence[ProcessSpec]) -> None:
     for part in parts:
         part.terminate()
     deadline = time.monotonic() + _STOP_SECONDS

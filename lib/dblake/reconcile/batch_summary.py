@@ -55,7 +55,7 @@ class SchemaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowGroups:
     """Some row groups of a file: what a task reads. ``size`` is in bytes, uncompressed."""
 
     path: str
@@ -80,8 +80,8 @@ class LandingSurvey:
     chunk_rows: Counter[ChunkName] = field(default_factory=Counter)
     log_rows: int = 0
     truncates: dict[str, list[Position]] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-    chunk_parts: list[Part] = field(default_factory=list)
+    parts: list[RowGroups] = field(default_factory=list)
+    chunk_parts: list[RowGroups] = field(default_factory=list)
 
 
 def survey(files: Iterable[LandingFile], first: int, last: int) -> LandingSurvey:
@@ -103,7 +103,7 @@ def survey(files: Iterable[LandingFile], first: int, last: int) -> LandingSurvey
 
 def chunk_parts(
     files: Iterable[LandingFile], first: int, last: int, chunk_ids: Sequence[str]
-) -> tuple[Counter[ChunkName], list[Part]]:
+) -> tuple[Counter[ChunkName], list[RowGroups]]:
     """Count the rows of some chunks in the batches from ``first`` to ``last``; return also where they are."""
     names, counts, parts = pa.array(chunk_ids, pa.string()), Counter[ChunkName](), []
     for file in files:
@@ -119,7 +119,7 @@ def chunk_parts(
     return counts, parts
 
 
-def file_parts(paths: Iterable[str]) -> list[Part]:
+def file_parts(paths: Iterable[str]) -> list[RowGroups]:
     """Return all row groups of some files."""
     parts = []
     for path in paths:
@@ -128,9 +128,9 @@ def file_parts(paths: Iterable[str]) -> list[Part]:
     return parts
 
 
-def joined(*parts: Iterable[Part]) -> list[Part]:
+def joined(*parts: Iterable[RowGroups]) -> list[RowGroups]:
     """Join lists of parts so that no row group is read twice; files keep the order in which they come first."""
-    by_path: dict[str, Part] = {}
+    by_path: dict[str, RowGroups] = {}
     for part in (part for some in parts for part in some):
         previous = by_path.get(part.path)
         if previous is None:
@@ -141,28 +141,28 @@ def joined(*parts: Iterable[Part]) -> list[Part]:
                 before + added * len(new) // len(part.groups)
                 for before, added in ((previous.size, part.size), (previous.rows, part.rows))
             )
-            by_path[part.path] = Part(part.path, groups, size, rows)
+            by_path[part.path] = RowGroups(part.path, groups, size, rows)
     return list(by_path.values())
 
 
-def divided(parts: Iterable[Part], count: int) -> list[list[Part]]:
+def divided(parts: Iterable[RowGroups], count: int) -> list[list[RowGroups]]:
     """Divide parts, in their order, among at most ``count`` tasks of about the same size.
 
     A file of several row groups may be divided, one row group is not.
     """
     single = [
-        Part(part.path, (group,), part.size // len(part.groups), part.rows // len(part.groups))
+        RowGroups(part.path, (group,), part.size // len(part.groups), part.rows // len(part.groups))
         for part in parts for group in part.groups
     ]
     total, offset = sum(part.size for part in single), 0
-    tasks: list[list[Part]] = [[] for _ in range(count)]
+    tasks: list[list[RowGroups]] = [[] for _ in range(count)]
     for part in single:
         task = tasks[min(count - 1, count * (2 * offset + part.size) // max(2 * total, 1))]
         offset += part.size
         if task and task[-1].path == part.path:
             previous = task.pop()
             task.append(
-                Part(part.path, previous.groups + part.groups, previous.size + part.size, previous.rows + part.rows)
+                RowGroups(part.path, previous.groups + part.groups, previous.size + part.size, previous.rows + part.rows)
             )
         else:
             task.append(part)
@@ -245,8 +245,8 @@ def _add_control_rows(
             summary.watermarks.append(WatermarkRow(**row))
 
 
-def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> Part:
+def _part(path: str, parquet: pq.ParquetFile, groups: Iterable[int]) -> RowGroups:
     numbers = tuple(groups)
     read = [parquet.metadata.row_group(number) for number in numbers]
-    return Part(path, numbers, sum(group.total_byte_size for group in read), sum(group.num_rows for group in read))
+    return RowGroups(path, numbers, sum(group.total_byte_size for group in read), sum(group.num_rows for group in read))
 

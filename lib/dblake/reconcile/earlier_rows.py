@@ -21,7 +21,7 @@ from dblake.decode.columns import DECODER_INPUT, KEY
 from dblake.decode.row_keys import KEY_TEXT, key_text
 from dblake.lake.files import filesystem, group_bounds
 from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, KIND, LSN, TABLE
-from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.batch_summary import RowGroups
 from dblake.reconcile.keys import chunk_keys
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import decode_log, landed_rows, log_rows, slices
@@ -43,7 +43,7 @@ def beginnings(ended: Iterable[Ending]) -> Beginnings:
     return began
 
 
-def tables_before_in_landing(parts: Iterable[Part], plan: Plan, began: Beginnings) -> set[str]:
+def tables_before_in_landing(parts: Iterable[RowGroups], plan: Plan, began: Beginnings) -> set[str]:
     """Return the tables of which the micro-batch has earlier log rows, or chunk rows of windows that closed earlier."""
     high = {(closing.window.table, closing.high) for closing in plan.windows}
     found = {table for table, at in high if table in began and at <= began[table]}
@@ -52,7 +52,7 @@ def tables_before_in_landing(parts: Iterable[Part], plan: Plan, began: Beginning
     return found
 
 
-def tables_before_in_events(parts: Iterable[Part], began: Beginnings) -> set[str]:
+def tables_before_in_events(parts: Iterable[RowGroups], began: Beginnings) -> set[str]:
     """Return the tables of which files of events have earlier rows."""
     return set[str]().union(*(_tables_before(rows, began) for rows in landed_rows(parts, _PLACE)))
 
@@ -71,7 +71,7 @@ def has_row_before(files: Sequence[str], began: Position) -> bool:
 
 
 def tables_with_unreturned_keys(
-    log: Iterable[Part], chunks: Iterable[Part], plan: Plan, ended: Sequence[Ending], tables: Collection[str]
+    log: Iterable[RowGroups], chunks: Iterable[RowGroups], plan: Plan, ended: Sequence[Ending], tables: Collection[str]
 ) -> set[str]:
     """Return those of ``tables`` of which a log row is earlier whose key no chunk of the micro-batch returned.
 

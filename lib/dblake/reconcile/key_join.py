@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from dblake.decode.columns import DECODED
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE
-from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.batch_summary import RowGroups
 from dblake.reconcile.plan import Plan
 
 EVENTS, PARTIAL, TRUNCATED = "events", "partial", "truncated"
@@ -43,7 +43,7 @@ CANDIDATES = pa.schema([
 #: How many candidates a dump has, and how many of them are absent.
 COUNTS = pa.schema([(CHUNK, pa.string()), ("candidates", pa.int64()), ("absent", pa.int64())])
 
-Decode = Callable[[Iterable[Part]], Iterator[pa.RecordBatch]]
+Decode = Callable[[Iterable[RowGroups]], Iterator[pa.RecordBatch]]
 Keys = TypeVar("Keys")
 
 
@@ -51,7 +51,7 @@ Keys = TypeVar("Keys")
 class KeySource:
     """Files with keys, and how they become rows of a schema."""
 
-    parts: Sequence[Part]
+    parts: Sequence[RowGroups]
     columns: pa.Schema
     decode: Decode
 

@@ -20,7 +20,7 @@ from dblake.core.position import Position
 from dblake.decode.columns import DECODED, DECODER_INPUT, KEY, OP
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, carried_columns, key_text, key_text_of
 from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
-from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.batch_summary import RowGroups
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import chunk_rows, decode_chunk, decode_log, landed_rows, log_rows, slices
 from dblake.reconcile.window_index import WindowIndex
@@ -49,7 +49,7 @@ KeyedTable = tuple[str, tuple[str, ...]]
 """A table's qualified name and its primary key."""
 
 
-def in_window_keys(parts: Iterable[Part], plan: Plan) -> Iterator[pa.RecordBatch]:
+def in_window_keys(parts: Iterable[RowGroups], plan: Plan) -> Iterator[pa.RecordBatch]:
     """Yield IN_WINDOW rows: log rows of any batch up to the last, once for each closing window that holds them.
 
     Only rows that a window holds are decoded. A row's events share its window: a watermark is alone in its transaction.
@@ -65,14 +65,14 @@ def in_window_keys(parts: Iterable[Part], plan: Plan) -> Iterator[pa.RecordBatch
             )
 
 
-def chunk_keys(parts: Iterable[Part], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
+def chunk_keys(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
     """Yield CHUNK_KEYS rows: the keys that the chunks of some windows returned."""
     for number, decoded in _decoded_chunks(parts, plan, windows):
         keys = key_text(decoded.column(KEY))
         yield pa.RecordBatch.from_arrays([pa.repeat(str(number), len(keys)), keys], schema=CHUNK_KEYS)
 
 
-def returned_keys(parts: Iterable[Part], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
+def returned_keys(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the keys that the chunks of some windows returned, at the windows' high watermarks.
 
     ``op`` is null where the plan evicts the row: it was returned, but is no event.
@@ -91,7 +91,7 @@ def returned_keys(parts: Iterable[Part], plan: Plan, windows: Collection[int]) -
         yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
 
 
-def log_keys(parts: Iterable[Part], plan: Plan, tables: Collection[str]) -> Iterator[pa.RecordBatch]:
+def log_keys(parts: Iterable[RowGroups], plan: Plan, tables: Collection[str]) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the new log events of some tables."""
     wanted = pa.array(list(tables), pa.string())
     for landed in landed_rows(parts, DECODER_INPUT.names):
@@ -116,7 +116,7 @@ class EventBounds:
 
 
 def event_keys(
-    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
+    parts: Iterable[RowGroups], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the events of some tables, of files whose batches end before ``limits``, by path."""
     for rows in _bounded_events(parts, tables, limits):
@@ -125,7 +125,7 @@ def event_keys(
 
 
 def event_truncates(
-    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
+    parts: Iterable[RowGroups], tables: Mapping[str, EventBounds], limits: Mapping[str, int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield TRUNCATES rows: the truncates of some tables that state has not folded in."""
     unseen = {table: EventBounds(bounds.folded) for table, bounds in tables.items()}
@@ -134,7 +134,7 @@ def event_truncates(
         yield truncates.select(TRUNCATES.names).cast(TRUNCATES)
 
 
-def state_keys(parts: Iterable[Part], tables: Mapping[str, KeyedTable]) -> Iterator[pa.RecordBatch]:
+def state_keys(parts: Iterable[RowGroups], tables: Mapping[str, KeyedTable]) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the keys in files of state tables, by the file's path, at their newest events."""
     for part in parts:
         table, primary_key = tables[part.path]
@@ -156,7 +156,7 @@ def state_keys(parts: Iterable[Part], tables: Mapping[str, KeyedTable]) -> Itera
 
 
 def _bounded_events(
-    parts: Iterable[Part], tables: Mapping[str, EventBounds], limits: Mapping[str, int],
+    parts: Iterable[RowGroups], tables: Mapping[str, EventBounds], limits: Mapping[str, int],
     columns: Sequence[str] = EVENT_KEY_COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events that count, as far as ``columns`` go."""
@@ -195,7 +195,7 @@ def _may_be_unseen(rows: pa.RecordBatch, bounds: Sequence[EventBounds | None], c
 
 
 def _decoded_chunks(
-    parts: Iterable[Part], plan: Plan, windows: Collection[int]
+    parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     for landed in landed_rows(parts):
         for number, rows in chunk_rows(landed, plan):

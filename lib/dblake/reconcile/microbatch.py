@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE
-from dblake.reconcile.batch_summary import LandingSurvey, Part, chunk_parts, file_parts, joined
+from dblake.reconcile.batch_summary import LandingSurvey, RowGroups, chunk_parts, file_parts, joined
 from dblake.reconcile.earlier_rows import beginnings, tables_before_in_landing, tables_with_unreturned_keys
 from dblake.reconcile.key_join import CHUNK, TRUNCATED, KeyJoin, KeySource
 from dblake.reconcile.keys import CHUNK_KEYS, IN_WINDOW, KNOWN, chunk_keys, in_window_keys, log_keys, returned_keys
@@ -32,7 +32,7 @@ from dblake.reconcile.phantoms import dump_ends
 from dblake.reconcile.plan import Plan, closing_windows
 from dblake.reconcile.windows import ChunkName, Ending, parse_endings, require_row_counts
 
-ChooseJoin = Callable[[Iterable[Part]], KeyJoin[Any]]
+ChooseJoin = Callable[[Iterable[RowGroups]], KeyJoin[Any]]
 """Returns the join for the keys of some files."""
 
 
@@ -80,7 +80,7 @@ class MicroBatch:
         return [ending for ending in endings if ending.window]
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RowGroups]:
         """What has the payloads of all events: log rows of the new batches, chunk rows from any batch."""
         return joined(self._chunks, self._new.summary.parts)
 
@@ -132,12 +132,12 @@ class MicroBatch:
         return Removals(join.removals(candidates, ends, withheld), withheld)
 
     @cached_property
-    def _chunks(self) -> list[Part]:
+    def _chunks(self) -> list[RowGroups]:
         """Landing's chunk rows of the windows that close. Raises if a window has other rows than it read."""
         new = self._new
         counts: Counter[ChunkName] = Counter(new.summary.chunk_rows)
         earlier = [ending for ending in self.closing if ending.end.first_batch < new.first]
-        parts: list[Part] = []
+        parts: list[RowGroups] = []
         if earlier:
             first = min(ending.end.first_batch for ending in earlier)
             files = new.landing.files(first, new.first - 1)

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dblake.core.errors import DblakeError
 from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.reconcile.batch_summary import Part, divided
+from dblake.reconcile.batch_summary import RowGroups, divided
 from dblake.reconcile.key_join import Decode
 from dblake.reconcile.plan import Plan
 from dblake.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
@@ -49,7 +49,7 @@ class Runner:
         """The session."""
         return self._session()
 
-    def write(self, parts: Sequence[Part], plan: Plan, table: str) -> list[TaskResult]:
+    def write(self, parts: Sequence[RowGroups], plan: Plan, table: str) -> list[TaskResult]:
         """Run ``write_events`` over all parts. Raises what a task raised; its files then stay invisible."""
         if self._is_small(parts):
             return [write_events(parts, plan, table)] if parts else []
@@ -65,7 +65,7 @@ class Runner:
         finally:
             shared.destroy()
 
-    def frame(self, parts: Sequence[Part], columns: pa.Schema, decode: Decode) -> DataFrame | None:
+    def frame(self, parts: Sequence[RowGroups], columns: pa.Schema, decode: Decode) -> DataFrame | None:
         """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
         if self._is_small(parts):
             rows = pa.Table.from_batches(decode(parts), columns)
@@ -96,22 +96,22 @@ class Runner:
         Runner._has_workers = True
         return self.spark.range(len(tasks), numPartitions=len(tasks))
 
-    def _is_small(self, parts: Sequence[Part]) -> bool:
+    def _is_small(self, parts: Sequence[RowGroups]) -> bool:
         is_cold = not is_running() or (is_local(self._session) and not self._has_workers)
         return _size(parts) <= (_SMALL_BYTES_COLD if is_cold else _SMALL_BYTES)
 
-    def _tasks(self, parts: Sequence[Part]) -> list[list[Part]]:
+    def _tasks(self, parts: Sequence[RowGroups]) -> list[list[RowGroups]]:
         """As many tasks as the cores have turns for, so that all cores finish together."""
         cores = self.spark.sparkContext.defaultParallelism
         turns = max(-(-_size(parts) // (_TASK_BYTES * cores)), 1)
         return divided(parts, turns * cores)
 
 
-def _size(parts: Iterable[Part]) -> int:
+def _size(parts: Iterable[RowGroups]) -> int:
     return sum(part.size for part in parts)
 
 
-def _attempt(parts: Sequence[Part], plan: Plan, table: str) -> TaskResult | DblakeError:
+def _attempt(parts: Sequence[RowGroups], plan: Plan, table: str) -> TaskResult | DblakeError:
     """Run one task on an executor; an error of ours is a result, so that it reaches the driver as it is."""
     try:
         return write_events(parts, plan, table)

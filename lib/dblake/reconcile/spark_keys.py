@@ -32,7 +32,7 @@ from dblake.lake.storage import join, on_storage_of
 from dblake.landing.columns import BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE, TXID
 from dblake.reconcile import key_join
 from dblake.reconcile.arrow_keys import ArrowKeyJoin
-from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.batch_summary import RowGroups
 from dblake.reconcile.key_join import CANDIDATES, CHUNK, COUNTS, IS_ABSENT, TOUCHED, TRUNCATED, KeyJoin, KeySource
 from dblake.reconcile.keys import KNOWN
 from dblake.reconcile.phantoms import compare_keys
@@ -49,7 +49,7 @@ _KEYS = [CHUNK_ID, KEY_TEXT]
 _WRITTEN = pa.schema([("window", pa.int64()), ("path", pa.string())])
 
 
-def choose_join(runner: Runner, scratch: str, parts: Iterable[Part]) -> KeyJoin[Any]:
+def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> KeyJoin[Any]:
     """Return the join for the keys in these files: in this process up to a bound, else by Spark.
 
     ``scratch`` is a folder of the lake for files that tasks write for each other.

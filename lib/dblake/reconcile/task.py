@@ -43,7 +43,7 @@ from dblake.landing.columns import (
     TRUNCATE,
     TXID,
 )
-from dblake.reconcile.batch_summary import Part
+from dblake.reconcile.batch_summary import RowGroups
 from dblake.reconcile.plan import ClosingWindow, Plan
 
 COLUMNS = [LEASE_EPOCH, *DECODER_INPUT.names]
@@ -68,13 +68,13 @@ class TaskResult:
     written: ChunkCounts = field(default_factory=Counter)
 
 
-def write_events(parts: Iterable[Part], plan: Plan, table: str) -> TaskResult:
+def write_events(parts: Iterable[RowGroups], plan: Plan, table: str) -> TaskResult:
     """Write the events of some landing files into the events table's folder; none is visible until committed."""
     written: ChunkCounts = Counter()
     return TaskResult(_write(_events(landed_rows(parts), plan, written), table), written)
 
 
-def decode_events(parts: Iterable[Part], plan: Plan) -> Iterator[pa.RecordBatch]:
+def decode_events(parts: Iterable[RowGroups], plan: Plan) -> Iterator[pa.RecordBatch]:
     """Yield the events of some landing files, each batch sorted by position, without writing them."""
     return _events(landed_rows(parts), plan, Counter())
 
@@ -121,7 +121,7 @@ def _as_image(column: pa.MapArray) -> pa.MapArray:
     return pa.array(column.to_pylist(), IMAGE)
 
 
-def landed_rows(parts: Iterable[Part], columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+def landed_rows(parts: Iterable[RowGroups], columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
     """Read row groups of landing, so many rows at a time that a batch stays small."""
     for part in parts:
         system, inside = filesystem(part.path)

@@ -15,7 +15,7 @@ import pytest
 
 import dblake.core.supervisor
 from dblake.core.labeled_lines import label_line
-from dblake.core.supervised_process import Part
+from dblake.core.supervised_process import ProcessSpec
 from dblake.core.supervisor import is_restarted, supervise
 
 _RUNS = "import time; print('up', flush=True); time.sleep(60)"
@@ -41,12 +41,12 @@ class Lines:
         return found
 
 
-def part(name: str, code: str) -> Part:
-    return Part(name, [sys.executable, "-c", code])
+def part(name: str, code: str) -> ProcessSpec:
+    return ProcessSpec(name, [sys.executable, "-c", code])
 
 
 @contextmanager
-def supervised(*parts: Part) -> Iterator[tuple[Lines, Callable[[], int]]]:
+def supervised(*parts: ProcessSpec) -> Iterator[tuple[Lines, Callable[[], int]]]:
     """Supervise parts within the block; yield their lines, and a function that stops them and returns the result."""
     stop, lines, results = threading.Event(), Lines(), list[int]()
     thread = threading.Thread(target=lambda: results.append(supervise(parts, stop, lines)))

@@ -8,37 +8,37 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblake.reconcile.batch_summary import Part, divided, joined, survey
+from dblake.reconcile.batch_summary import RowGroups, divided, joined, survey
 from dblake.reconcile.landing_files import LandingFiles
 from tests.support.histories import play, random_steps
 from tests.support.landed import Change, land
 
 _PARTS = st.lists(
-    st.builds(lambda name, count, size: Part(name, tuple(range(count)), size * count),
+    st.builds(lambda name, count, size: RowGroups(name, tuple(range(count)), size * count),
               st.sampled_from("abcdefgh"), st.integers(1, 5), st.integers(1, 99)),
     unique_by=lambda part: part.path,
 )
 
 
-def groups(parts: list[Part]) -> list[tuple[str, int]]:
+def groups(parts: list[RowGroups]) -> list[tuple[str, int]]:
     return [(part.path, group) for part in parts for group in part.groups]
 
 
 @given(_PARTS, st.integers(1, 9))
-def test_divided_parts_are_each_in_one_task_in_order(parts: list[Part], count: int) -> None:
+def test_divided_parts_are_each_in_one_task_in_order(parts: list[RowGroups], count: int) -> None:
     tasks = divided(parts, count)
     assert len(tasks) <= count and all(tasks)
     assert [group for task in tasks for group in groups(task)] == groups(parts)
 
 
 def test_divided_parts_of_one_size_fill_all_tasks() -> None:
-    tasks = divided([Part("a", (0, 1, 2, 3), 400), Part("b", (0, 1), 200)], 3)
+    tasks = divided([RowGroups("a", (0, 1, 2, 3), 400), RowGroups("b", (0, 1), 200)], 3)
     assert [[part.groups for part in task] for task in tasks] == [[(0, 1)], [(2, 3)], [(0, 1)]]
 
 
 def test_joined_parts_hold_no_row_group_twice() -> None:
-    assert joined([Part("a", (0, 2), 20)], [Part("a", (1, 2), 20), Part("b", (0,), 5)]) == [
-        Part("a", (0, 1, 2), 30), Part("b", (0,), 5),
+    assert joined([RowGroups("a", (0, 2), 20)], [RowGroups("a", (1, 2), 20), RowGroups("b", (0,), 5)]) == [
+        RowGroups("a", (0, 1, 2), 30), RowGroups("b", (0,), 5),
     ]
 
 
