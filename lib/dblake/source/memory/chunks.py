@@ -14,7 +14,7 @@ from dblake.core.schema import TableSchema
 from dblake.core.source import HEARTBEAT_ROW, ChunkRead, ChunkRequest
 from dblake.core.source.heartbeats import chain_heartbeat
 from dblake.landing.columns import COPY
-from dblake.source.memory.database import MemoryDatabase, TableView
+from dblake.source.memory.database import MemoryDatabase, SnapshotTable
 from dblake.source.memory.encode import copy_line
 from dblake.source.memory.tables import Key, Row
 
@@ -77,7 +77,7 @@ class MemoryChunkReader:
         )
 
     def _supply(
-        self, view: TableView, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
+        self, view: SnapshotTable, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]
     ) -> ChunkRead:
         assert request.rows is not None
         rows, last = request.rows(view.schema, self.format, deliver)
@@ -87,7 +87,7 @@ class MemoryChunkReader:
             schema_changed=current is None or current.schema != view.schema,
         )
 
-    def _require_dumpable(self, table: str) -> TableView:
+    def _require_dumpable(self, table: str) -> SnapshotTable:
         view = self._database.see(table)
         if view is None:
             raise Unsupported(f"table {table} does not exist", next_step="correct its name")
@@ -98,7 +98,7 @@ class MemoryChunkReader:
             )
         return view
 
-    def _select(self, view: TableView, request: ChunkRequest) -> list[tuple[Key, Row]]:
+    def _select(self, view: SnapshotTable, request: ChunkRequest) -> list[tuple[Key, Row]]:
         if request.keys is not None:
             return [(key, row) for key, row in view.rows if key in request.keys][: request.limit]
         order = self._database.table(request.table).order

@@ -21,14 +21,14 @@ from dblake.source.memory.encode import (
     pgoutput_truncate,
     pgoutput_update,
 )
-from dblake.source.memory.tables import Key, LoggedChange, LoggedTransaction, Row, Slot, Table
+from dblake.source.memory.tables import Key, LoggedChange, LoggedTransaction, MemorySlot, MemoryTable, Row
 
 _WATERMARK_ROWS = 9
 _MICROSECONDS_OF_2024 = 1_704_067_200_000_000
 
 
 @dataclass(frozen=True)
-class TableView:
+class SnapshotTable:
     """A table in one snapshot."""
 
     schema: TableSchema
@@ -46,14 +46,14 @@ class MemoryDatabase:
         self.watermark_table = qualified(watermark_schema, "watermark")
         self.changed = threading.Condition()
         self.log: list[LoggedTransaction] = []
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, MemorySlot] = {}
         self.connections = 1
         self.end = 0x1000
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, MemoryTable] = {}
         self._running: list[MemoryTransaction] = []
         self._next_txid, self._last_ended = first_txid, first_txid - 1
         self._next_row = 0
-        self._lagging: dict[str, TableView] | None = None
+        self._lagging: dict[str, SnapshotTable] | None = None
         watermark = (Column("id", "integer", False, 1), Column("value", "character varying(36)"))
         self.create_table(TableSchema(self.watermark_table, watermark))
         with self.begin() as setup:
@@ -66,7 +66,7 @@ class MemoryDatabase:
     def create_table(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         """Create a table. Updates send ``toasted`` columns only if they set them."""
         with self.changed:
-            self._tables[schema.table] = Table(16384 + len(self._tables), schema, frozenset(toasted))
+            self._tables[schema.table] = MemoryTable(16384 + len(self._tables), schema, frozenset(toasted))
 
     def alter_table(self, schema: TableSchema, defaults: Row | None = None) -> None:
         """Change a table's columns; existing rows get new ones' defaults. Not logged. Raises ValueError if locked."""
@@ -83,7 +83,7 @@ class MemoryDatabase:
         with self.changed:
             return [t.schema for name, t in sorted(self._tables.items()) if name != self.watermark_table]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> MemoryTable:
         """Return a table. Raises KeyError if there is none of that name."""
         return self._tables[name]
 
@@ -105,18 +105,18 @@ class MemoryDatabase:
             xmax = self._last_ended + 1
             return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in running if x < xmax)}"
 
-    def see(self, name: str) -> TableView | None:
+    def see(self, name: str) -> SnapshotTable | None:
         """Return a table as chunk readers see it, now or when they began to lag; None if it does not exist."""
         with self.changed:
             if self._lagging is not None:
                 return self._lagging.get(name)
             return self._see(name) if name in self._tables else None
 
-    def _see(self, name: str) -> TableView:
+    def _see(self, name: str) -> SnapshotTable:
         table, marks = self._tables[name], self._tables[self.watermark_table]
         locked = any(name in txn.truncated for txn in self._running)
         watermarks = {row["id"] or "": row["value"] for row in marks.rows.values()}
-        return TableView(table.schema, table.in_order(), self.snapshot(), watermarks, locked)
+        return SnapshotTable(table.schema, table.in_order(), self.snapshot(), watermarks, locked)
 
     def start(self, txn: MemoryTransaction) -> int:
         """Register a running transaction and return its id."""
@@ -180,7 +180,7 @@ class MemoryDatabase:
     def make_slot(self, name: str) -> None:
         """Create a slot at the log's end; the log from here on is kept until its reader confirms it."""
         with self.changed:
-            self.slots[name] = Slot(self.end)
+            self.slots[name] = MemorySlot(self.end)
 
     def confirm(self, slot: str, end: int) -> None:
         """Confirm the log up to ``end`` for a slot; remove the log that every slot has confirmed."""
@@ -288,18 +288,18 @@ class MemoryTransaction:
     def _begin(self) -> None:
         self.txid = self.txid or self._database.start(self)
 
-    def _lock(self, table: Table, key: Key) -> None:
+    def _lock(self, table: MemoryTable, key: Key) -> None:
         self._database.lock(self, table.name, key)
         self._begin()
 
     def _write(
-        self, table: Table, key: Key, row: Row | None, payload: bytes, *, updated: Row | None = None
+        self, table: MemoryTable, key: Key, row: Row | None, payload: bytes, *, updated: Row | None = None
     ) -> None:
         self._lock(table, key)
         self.writes[table.name, key] = row
         self._changes.append(LoggedChange(table.schema, payload, row=updated))
 
-    def _rows(self, table: Table) -> dict[Key, Row]:
+    def _rows(self, table: MemoryTable) -> dict[Key, Row]:
         name = table.name
         rows = {} if name in self.truncated else dict(table.rows)
         for (of, key), row in self.writes.items():
@@ -309,13 +309,13 @@ class MemoryTransaction:
                     rows[key] = row
         return rows
 
-    def _matching(self, table: Table, where: Row) -> list[tuple[Key, Row]]:
+    def _matching(self, table: MemoryTable, where: Row) -> list[tuple[Key, Row]]:
         return [(k, row) for k, row in self._rows(table).items() if all(row[n] == v for n, v in where.items())]
 
-    def _require_unused_key(self, table: Table, key: Key) -> None:
+    def _require_unused_key(self, table: MemoryTable, key: Key) -> None:
         if key in self._rows(table):
             raise ValueError(f"table {table.name} already has a row with this key")
 
 
-def _key_only(table: Table, row: Row) -> list[Value]:
+def _key_only(table: MemoryTable, row: Row) -> list[Value]:
     return [value if name in table.schema.primary_key else None for name, value in row.items()]

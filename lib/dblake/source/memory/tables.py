@@ -17,7 +17,7 @@ _NUMBERS = ("smallint", "integer", "bigint", "numeric")
 
 
 @dataclass(slots=True)
-class Slot:
+class MemorySlot:
     """A replication slot: the end of the confirmed log, and whether a stream has it open."""
 
     confirmed: int
@@ -25,7 +25,7 @@ class Slot:
 
 
 @dataclass
-class Table:
+class MemoryTable:
     """A table with its visible rows. ``defaults`` are the values of columns that an insert omits."""
 
     oid: int
