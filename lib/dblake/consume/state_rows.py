@@ -32,7 +32,7 @@ from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.log import Application
 from dblake.lake.tables import open_table
-from dblake.state.files import DataFile, FileReader, TableFiles
+from dblake.state.files import FileReader, StateFile, TableFiles
 
 _OWN = ("_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing")
 _Texts = dict[tuple[str, ...], dict[str, str | None]]
@@ -103,13 +103,13 @@ class StateRows:
                             for rows in reader.slices(group, names):
                                 yield self._choose(rows)
 
-    def _open_file(self, file: DataFile) -> FileReader:
+    def _open_file(self, file: StateFile) -> FileReader:
         try:
             return FileReader(self._path, self._files.columns, file)
         except FileNotFoundError:
             raise VersionRemoved(self.schema.table) from None
 
-    def _may_select(self, file: DataFile) -> bool:
+    def _may_select(self, file: StateFile) -> bool:
         partition, key = self.selection.partition, self.schema.primary_key
         ranged = file.ranges.get(key[0]) if key else None
         if partition is None or partition.by == "hash" or ranged is None or not isinstance(ranged[0], int):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.lake.tables import DeltaTable, list_files
-from dblake.sql.scan import TableFiles, typed_rows
+from dblake.sql.scan import ScannedFiles, typed_rows
 from dblake.state.files import Columns
 
 _MEMORY = "1GB"
@@ -51,7 +51,7 @@ def rows_since(
     if f"max.{column}" in actions.column_names:
         newest = actions[f"max.{column}"].cast(_TIME, safe=False)
         files = files.filter(pc.fill_null(pc.greater_equal(newest, pa.scalar(since, _TIME)), True))
-    scanned = TableFiles(path, tuple(sorted(files.to_pylist())), pa.schema(table.schema().to_arrow()), Columns({}, {}))
+    scanned = ScannedFiles(path, tuple(sorted(files.to_pylist())), pa.schema(table.schema().to_arrow()), Columns({}, {}))
     return typed_rows(connection, scanned, schema, f"scanned_{column}")
 
 

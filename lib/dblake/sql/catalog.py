@@ -26,7 +26,7 @@ from dblake.sql.listing import describe_columns, list_tables, table_words
 from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView
 from dblake.sql.result import TextResult
 from dblake.sql.rows import events_sql, table_rows_sql
-from dblake.sql.scan import TableFiles, empty_rows, no_rows, typed_rows
+from dblake.sql.scan import ScannedFiles, empty_rows, no_rows, typed_rows
 from dblake.sql.system import SYSTEM_TABLES, as_of_sql
 from dblake.state.shape import shape_of
 
@@ -162,7 +162,7 @@ class Catalog:
         path = system.path(self._paths)
         if not has_table(path):
             return no_rows(system.schema)
-        files = TableFiles.read(path)
+        files = ScannedFiles.read(path)
         rows = typed_rows(self._connection, files, files.fields, registered)
         return rows if self._at is None else as_of_sql(rows, system, self.reading.position)
 

@@ -9,12 +9,12 @@ import duckdb
 
 from dblake.core.names import split_qualified
 from dblake.lake.layout import Paths
-from dblake.sql.scan import TableFiles, state_rows
+from dblake.sql.scan import ScannedFiles, state_rows
 
 
 def count_lossy_rows(paths: Paths, table: str) -> dict[str, int]:
     """Return in how many rows of state each column has a value that its type cannot hold; such columns alone."""
-    files = TableFiles.find_state(paths.state(*split_qualified(table)))
+    files = ScannedFiles.find_state(paths.state(*split_qualified(table)))
     if files is None:
         return {}
     connection = duckdb.connect()

@@ -13,7 +13,7 @@ from dblake.events.files import EVENT_COLUMNS
 from dblake.read.reading import EventsReading, TableReading
 from dblake.sql.duckdb_types import duckdb_type
 from dblake.sql.names import quoted
-from dblake.sql.scan import Connection, TableFiles, empty_rows, no_rows, state_rows, typed_rows
+from dblake.sql.scan import Connection, ScannedFiles, empty_rows, no_rows, state_rows, typed_rows
 
 
 def table_rows_sql(connection: Connection, reading: TableReading, name: str) -> str:
@@ -26,7 +26,7 @@ def table_rows_sql(connection: Connection, reading: TableReading, name: str) -> 
     if reading.version is None:
         state = empty_rows({"_key": "STRING", "_deleted": "BOOLEAN", **types})
     else:
-        files = TableFiles.read_state(reading.path, reading.version)
+        files = ScannedFiles.read_state(reading.path, reading.version)
         state = state_rows(connection, files, {"_key": "STRING", "_deleted": "BOOLEAN", **types}, f"{name}_state")
     kept = f"SELECT {columns} FROM {state} s WHERE NOT _deleted"
     if reading.changes is None:
@@ -45,7 +45,7 @@ def events_sql(connection: Connection, reading: EventsReading | None, name: str,
         return no_rows(EVENT_COLUMNS)
     rows = no_rows(EVENT_COLUMNS)
     if reading.version is not None:
-        rows = typed_rows(connection, TableFiles.read(reading.path, reading.version), EVENT_COLUMNS, f"{name}_files")
+        rows = typed_rows(connection, ScannedFiles.read(reading.path, reading.version), EVENT_COLUMNS, f"{name}_files")
     rows = f"(SELECT * FROM {rows} WHERE {until_sql(reading.until)}"
     tail = ""
     if reading.tail is not None and reading.tail.num_rows:

@@ -31,7 +31,7 @@ class Connection(Protocol):
 
 
 @dataclass(frozen=True)
-class TableFiles:
+class ScannedFiles:
     """The files of one version of a table; ``columns`` has the types (Spark's) and names in files of a state table."""
 
     path: str
@@ -40,19 +40,19 @@ class TableFiles:
     columns: Columns
 
     @classmethod
-    def read(cls, path: str, version: int | None = None) -> TableFiles:
+    def read(cls, path: str, version: int | None = None) -> ScannedFiles:
         """Read a version of one of our own tables, by default the newest, from its log."""
         table = open_table(path, version)
         return cls(path, _files(table), pa.schema(table.schema().to_arrow()), Columns({}, {}))
 
     @classmethod
-    def read_state(cls, path: str, version: int) -> TableFiles:
+    def read_state(cls, path: str, version: int) -> ScannedFiles:
         """Read a version of a state table from its log."""
         table = open_table(path, version)
         return cls(path, _files(table), pa.schema(table.schema().to_arrow()), table_columns(table))
 
     @classmethod
-    def find_state(cls, path: str) -> TableFiles | None:
+    def find_state(cls, path: str) -> ScannedFiles | None:
         """Read the newest version of a state table from its log; None if there is no such table."""
         table = find_table(path)
         return None if table is None else cls.read_state(path, table.version())
@@ -62,7 +62,7 @@ class TableFiles:
         return self.columns.physical.get(column, column)
 
 
-def relation(connection: Connection, table: TableFiles, name: str) -> str:
+def relation(connection: Connection, table: ScannedFiles, name: str) -> str:
     """Return SQL for the files' rows, with the files' own column names.
 
     ``name`` is a name that is free in the connection; it may be registered there.
@@ -80,7 +80,7 @@ def relation(connection: Connection, table: TableFiles, name: str) -> str:
     return f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
 
 
-def state_rows(connection: Connection, table: TableFiles, columns: Mapping[str, str], name: str) -> str:
+def state_rows(connection: Connection, table: ScannedFiles, columns: Mapping[str, str], name: str) -> str:
     """Return a relation with the given columns and their Spark types; a column that the table lacks is NULL."""
     cast = [
         f"CAST({stored} AS {duckdb_type(kind)}) AS {quoted(column)}"
@@ -96,7 +96,7 @@ def empty_rows(columns: Mapping[str, str]) -> str:
     return f"(SELECT {cast} WHERE false)"
 
 
-def typed_rows(connection: Connection, table: TableFiles, schema: pa.Schema, name: str) -> str:
+def typed_rows(connection: Connection, table: ScannedFiles, schema: pa.Schema, name: str) -> str:
     """Return a relation with the columns of ``schema``, for tables of our own whose files have the same names."""
     there = set(table.fields.names)
     cast = ", ".join(
@@ -128,7 +128,7 @@ _OTHERS = {"string": "VARCHAR", "large_string": "VARCHAR", "int64": "BIGINT", "i
            "double": "DOUBLE", "binary": "BLOB"}
 
 
-def _dataset(table: TableFiles, system: Any, paths: Sequence[str]) -> Any:
+def _dataset(table: ScannedFiles, system: Any, paths: Sequence[str]) -> Any:
     # pyarrow.dataset takes a tenth of a second to import, and local tables do not need it.
     from pyarrow import dataset
 

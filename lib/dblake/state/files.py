@@ -36,7 +36,7 @@ _SPARK = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINY
 
 
 @dataclass(frozen=True)
-class DataFile:
+class StateFile:
     """One file. ``ranges`` holds the least and greatest value of some columns, where statistics have them."""
 
     path: str
@@ -73,7 +73,7 @@ class TableFiles:
         self.table = table or open_table(path)
         self.columns = table_columns(self.table)
 
-    def files(self) -> list[DataFile]:
+    def files(self) -> list[StateFile]:
         """Return all files, with the ranges of ``_key`` and of columns of whole numbers."""
         found = list_files(self.table)
         names = set(found.column_names)
@@ -85,7 +85,7 @@ class TableFiles:
                         ranged[name] = (found[f"min.{known}"].to_pylist(), found[f"max.{known}"].to_pylist())
                         break
         return [
-            DataFile(path, size, {
+            StateFile(path, size, {
                 name: (least[n], most[n]) for name, (least, most) in ranged.items()
                 if least[n] is not None and most[n] is not None
             })
@@ -94,7 +94,7 @@ class TableFiles:
         ]
 
     def commit(
-        self, adds: Sequence[AddAction], removed: Sequence[DataFile], app: str, batch: int,
+        self, adds: Sequence[AddAction], removed: Sequence[StateFile], app: str, batch: int,
         schema: Schema | None = None, *, replace: bool = False,
     ) -> int:
         """Commit added and removed files with the transaction identifier; return the version.
@@ -145,7 +145,7 @@ def spark_type_of(delta: Any) -> str:
     return _SPARK.get(delta, str(delta).upper())
 
 
-def may_hold(file: DataFile, name: str, ordered: OrderedValues) -> bool:
+def may_hold(file: StateFile, name: str, ordered: OrderedValues) -> bool:
     """Return True unless statistics rule out that a file has one of these values, which are in order, in a column."""
     known = file.ranges.get(name)
     if known is None:
@@ -154,10 +154,10 @@ def may_hold(file: DataFile, name: str, ordered: OrderedValues) -> bool:
     return first < len(ordered) and bool(ordered[first] <= known[1])
 
 
-def data_file(add: AddAction, columns: Columns) -> DataFile:
+def data_file(add: AddAction, columns: Columns) -> StateFile:
     """Return a file that was written but not committed."""
     facts = json.loads(add.stats)
-    return DataFile(add.path, add.size, {
+    return StateFile(add.path, add.size, {
         name: (facts["minValues"][known], facts["maxValues"][known])
         for name, known in columns.physical.items()
         if columns.has_ranges(name) and known in facts["minValues"]
@@ -167,7 +167,7 @@ def data_file(add: AddAction, columns: Columns) -> DataFile:
 class FileReader:
     """One Parquet file of a table, by row groups."""
 
-    def __init__(self, root: str, columns: Columns, file: DataFile) -> None:
+    def __init__(self, root: str, columns: Columns, file: StateFile) -> None:
         system, base = filesystem(root)
         self._source = system.open_input_file(file_path(base, file.path))
         self._file = self._open()

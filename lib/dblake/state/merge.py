@@ -23,7 +23,7 @@ from dblake.lake.locks import commit_lock
 from dblake.spark.conflicts import retry_on_conflict
 from dblake.state.events import newest_truncate
 from dblake.state.file_writer import FileWriter
-from dblake.state.files import DataFile, TableFiles, data_file
+from dblake.state.files import StateFile, TableFiles, data_file
 from dblake.state.fold import fold
 from dblake.state.runner import from_bytes, to_bytes
 from dblake.state.shape import Shape, require_one_key, shape_of
@@ -162,5 +162,5 @@ def _upsert_parts(
     )
 
 
-def _run_here(task: Callable[[list[DataFile]], Rewritten], groups: Sequence[list[DataFile]]) -> Iterable[Rewritten]:
+def _run_here(task: Callable[[list[StateFile]], Rewritten], groups: Sequence[list[StateFile]]) -> Iterable[Rewritten]:
     return map(task, groups)

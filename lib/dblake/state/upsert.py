@@ -23,9 +23,9 @@ from dblake.state.file_writer import FileWriter
 from dblake.state.files import (
     SMALL_FILE_BYTES,
     Columns,
-    DataFile,
     FileReader,
     OrderedValues,
+    StateFile,
     may_hold,
 )
 from dblake.state.fold import UNKNOWN, name_lists, name_masks
@@ -51,7 +51,7 @@ class Change:
 class Rewritten:
     """What rewriting files came to: files removed and added, and which folded rows the files had the keys of."""
 
-    removed: list[DataFile] = field(default_factory=list)
+    removed: list[StateFile] = field(default_factory=list)
     adds: list[AddAction] = field(default_factory=list)
     matched: np.ndarray = field(default_factory=lambda: np.array([], np.int64))
 
@@ -63,11 +63,11 @@ class Rewritten:
 
 
 #: Calls a function for each of some parts, here or on Spark's executors.
-RunAll = Callable[[Callable[[list[DataFile]], Rewritten], Sequence[list[DataFile]]], Iterable[Rewritten]]
+RunAll = Callable[[Callable[[list[StateFile]], Rewritten], Sequence[list[StateFile]]], Iterable[Rewritten]]
 
 
 def upsert(
-    root: str, columns: Columns, files: Sequence[DataFile], change: Change, run_all: RunAll
+    root: str, columns: Columns, files: Sequence[StateFile], change: Change, run_all: RunAll
 ) -> Rewritten:
     """Bring folded rows into a table with these files; nothing is visible before the caller's commit."""
     keys = _ordered_keys(change)
@@ -104,7 +104,7 @@ class _Task:
     columns: Columns
     change: Change
 
-    def __call__(self, files: list[DataFile]) -> Rewritten:
+    def __call__(self, files: list[StateFile]) -> Rewritten:
         result = Rewritten()
         writer = FileWriter(self.root, self.columns)
         for file in files:
@@ -266,10 +266,10 @@ def _ordered_keys(change: Change) -> dict[str, OrderedValues]:
     return {name: OrderedValues(change.rows[name]) for name in ("_key", *whole)}
 
 
-def _grouped(files: Sequence[DataFile]) -> list[list[DataFile]]:
+def _grouped(files: Sequence[StateFile]) -> list[list[StateFile]]:
     """Large files alone, small ones together."""
     groups = [[file] for file in files if not file.is_small]
-    together: list[DataFile] = []
+    together: list[StateFile] = []
     size = 0
     for file in sorted((f for f in files if f.is_small), key=lambda f: f.size):
         if together and size + file.size > _GROUP_BYTES:
@@ -280,9 +280,9 @@ def _grouped(files: Sequence[DataFile]) -> list[list[DataFile]]:
     return [*groups, together] if together else groups
 
 
-def _absorbed(files: Sequence[DataFile], written: int) -> list[DataFile]:
+def _absorbed(files: Sequence[StateFile], written: int) -> list[StateFile]:
     """Return the small files to write again with new rows."""
-    chosen: list[DataFile] = []
+    chosen: list[StateFile] = []
     for file in sorted(files, key=lambda f: f.size):
         if file.size > max(2 * written, _ABSORBED_BYTES) or file.size >= SMALL_FILE_BYTES:
             break

@@ -23,13 +23,13 @@ COLUMNS = Columns(
 SHAPE = Shape("public.t", (StateColumn("id", "STRING"), StateColumn("big", "STRING")), ("id",))
 
 
-def write(root: Path, rows: pa.Table) -> list[files.DataFile]:
+def write(root: Path, rows: pa.Table) -> list[files.StateFile]:
     writer = FileWriter(str(root), COLUMNS)
     writer.write(rows)
     return [data_file(add, COLUMNS) for add in writer.close()]
 
 
-def group_bytes(root: Path, file: files.DataFile) -> list[int]:
+def group_bytes(root: Path, file: files.StateFile) -> list[int]:
     """Return the bytes of each row group in memory."""
     parquet = pq.ParquetFile(root / file.path)
     return [parquet.read_row_group(group).nbytes for group in range(parquet.num_row_groups)]
