@@ -93,10 +93,10 @@ def run_consumer(
     A checkpoint is saved after every so many transactions and at the end. ``name`` is the consumer's in the table of
     dead letters. Raises ConsumeError, or the callback's own exception, after ``max_attempts`` without progress.
     """
-    _Run(subscription, consumer, name, checkpoint_every, max_attempts).run()
+    _ConsumerRun(subscription, consumer, name, checkpoint_every, max_attempts).run()
 
 
-class _Run:
+class _ConsumerRun:
     """One run of a consumer."""
 
     def __init__(

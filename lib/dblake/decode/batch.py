@@ -49,7 +49,7 @@ def decode(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PayloadRun:
     """Rows of one kind, format and schema."""
 
     kind: str | None
@@ -58,7 +58,7 @@ class _Run:
     rows: pa.RecordBatch
 
 
-def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
+def _runs(rows: pa.RecordBatch) -> Iterator[_PayloadRun]:
     """Yield the rows grouped by kind, format and schema; within a run in their own order."""
     if rows.num_rows == 0:
         return
@@ -73,10 +73,10 @@ def _runs(rows: pa.RecordBatch) -> Iterator[_Run]:
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
         run = rows.slice(start, end - start)
         kind, payload_format, schema_id = (run.column(name)[0].as_py() for name in (KIND, FORMAT, SCHEMA_ID))
-        yield _Run(kind, payload_format, schema_id, run)
+        yield _PayloadRun(kind, payload_format, schema_id, run)
 
 
-def _decode_run(run: _Run, schemas: Mapping[str, TableSchema], keys_alone: bool) -> Iterator[pa.RecordBatch]:
+def _decode_run(run: _PayloadRun, schemas: Mapping[str, TableSchema], keys_alone: bool) -> Iterator[pa.RecordBatch]:
     if run.kind == landing.TRUNCATE:
         yield _decoded(run.rows, _truncate_changes(run.rows.num_rows))
         return

@@ -53,7 +53,7 @@ def deliver(
     target = Target() if name == STDOUT else targets[name]
     if name == STDOUT:
         stop_without_reader(stop)
-    run = _Run(paths, name, target, options, progress, stop)
+    run = _DeliveryRun(paths, name, target, options, progress, stop)
     members = run.make_members(target.group) if target.group else None
     store = None if members else run.make_store()
     holder = members or store
@@ -69,7 +69,7 @@ def deliver(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _DeliveryRun:
     """What a run delivers, and from where."""
 
     paths: Paths

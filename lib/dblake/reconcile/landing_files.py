@@ -41,7 +41,7 @@ class LandingFiles:
     def __init__(self, path: str, source: str) -> None:
         self._path, self._application = path, Application.capture(source)
         self._table = OpenTable(path)
-        self._listed: tuple[int, _Listing] | None = None
+        self._listed: tuple[int, _LandingListing] | None = None
 
     def refresh(self) -> bool:
         """Read the log's new entries; True if there were any."""
@@ -102,14 +102,14 @@ class LandingFiles:
                 waiting = 0
         return [*ends, last]
 
-    def _listing(self) -> _Listing:
+    def _listing(self) -> _LandingListing:
         version = self._table.delta.version()
         if self._listed is None or self._listed[0] != version:
-            self._listed = version, _Listing(self._path, list_files(self._table.delta))
+            self._listed = version, _LandingListing(self._path, list_files(self._table.delta))
         return self._listed[1]
 
 
-class _Listing:
+class _LandingListing:
     """One version's files and their statistics, as columns; sorted by newest batch."""
 
     def __init__(self, path: str, actions: pa.Table) -> None:
