@@ -24,7 +24,7 @@ from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from dblake.quality.report import Report
+    from dblake.quality.report import QualityReport
     from dblake.quality.results import ExpectationResult
 
 _PIPE_WIDTH_CHARACTERS = 200
@@ -69,7 +69,7 @@ def _to_json(outcome: ExpectationResult) -> dict[str, object]:
     return outcome.as_columns() | {"kwargs": json.loads(outcome.kwargs)}
 
 
-def print_report(report: Report) -> None:
+def print_report(report: QualityReport) -> None:
     """Print the failed expectations, or how many passed."""
     failures = [outcome for outcome in report.outcomes if not outcome.success]
     if failures:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import click
 
-from dblake.capture.dump_task import Control, DumpState
+from dblake.capture.dump_task import DumpControl, DumpState
 from dblake.capture.dump_wait import wait_for_dump
 from dblake.capture.throttle import Throttle
 from dblake.config import Config
@@ -121,8 +121,8 @@ def _wait(config: Config, dump_id: str, rows: int | None) -> None:
         raise
 
 
-def _add_steering(control: Control, help_text: str) -> None:
-    @dump.command(control.value if control is not Control.RUN else "resume", help=help_text)
+def _add_steering(control: DumpControl, help_text: str) -> None:
+    @dump.command(control.value if control is not DumpControl.RUN else "resume", help=help_text)
     @job_options
     @click.argument("dump_id", metavar="[ID]", required=False)
     @click.option("--table", metavar="T", help="Only this table; default: all tables of the dump, or of all dumps.")
@@ -134,9 +134,9 @@ def _add_steering(control: Control, help_text: str) -> None:
             click.echo("no unfinished dump", err=True)
 
 
-_add_steering(Control.PAUSE, "Pause dumps after the current chunk.")
-_add_steering(Control.RUN, "Resume paused dumps.")
-_add_steering(Control.CANCEL, "Cancel dumps; rows already read remain. Dismiss failed ones that are named.")
+_add_steering(DumpControl.PAUSE, "Pause dumps after the current chunk.")
+_add_steering(DumpControl.RUN, "Resume paused dumps.")
+_add_steering(DumpControl.CANCEL, "Cancel dumps; rows already read remain. Dismiss failed ones that are named.")
 
 
 @dump.command("throttle")

@@ -34,8 +34,9 @@ def up(config: Config) -> int:  # noqa: ARG001 - loaded here, so that a fault in
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_paths())}
     common = ["--conf", str(configuration_file()), *(["--verbose"] if is_verbose() else [])]
+    folder = application_home() / "jobs"
     parts = [
-        ProcessSpec(job, [sys.executable, str(application_home() / "jobs" / f"{job}.py"), *common, *options], environment)
+        ProcessSpec(job, [sys.executable, str(folder / f"{job}.py"), *common, *options], environment)
         for job, options in _PARTS.items()
     ]
     lock = threading.Lock()

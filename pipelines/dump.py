@@ -11,7 +11,7 @@ from typing import Any
 
 from dblake.capture import dump_queue
 from dblake.capture.dump_keys import parse_keys, require_typed
-from dblake.capture.dump_task import Control, Key
+from dblake.capture.dump_task import DumpControl, Key
 from dblake.capture.progress import ProgressStore, open_progress
 from dblake.capture.selection import canonical_name, resolve_tables
 from dblake.capture.stale_tables import set_dump
@@ -97,7 +97,7 @@ def start_import(
     return Queued(dump_id, (name,)), rows
 
 
-def steer(config: Config, control: Control, dump_id: str | None, table: str | None) -> list[Entry]:
+def steer(config: Config, control: DumpControl, dump_id: str | None, table: str | None) -> list[Entry]:
     """Pause, resume or cancel unfinished dumps and return them; None selects every dump or every table.
 
     To cancel also dismisses failed dumps that are named. A verification is selected by its id only. Raises ConfigError
@@ -112,12 +112,13 @@ def steer(config: Config, control: Control, dump_id: str | None, table: str | No
         raise ConfigError(f"there is no dump of table {name}", next_step="list the dumps with dump status")
     selected = [
         request for request in dump_queue.read_requests(store) if (dump_id or not request.verify)
-        and dump_id in (None, request.id) and name in (None, request.table) and request.control is not Control.CANCEL
+        and dump_id in (None, request.id) and name in (None, request.table)
+        and request.control is not DumpControl.CANCEL
     ]
     for request in selected:
         dump_queue.set_control(store, request, control)
     ids = {(request.id, request.table) for request in selected}
-    if control is Control.CANCEL and (dump_id or name):
+    if control is DumpControl.CANCEL and (dump_id or name):
         ids |= dump_queue.dismiss_failed(store, dump_id, name)
     return [entry for entry in _read_entries(store, dump_id) if (entry["id"], entry["table"]) in ids]
 

@@ -10,13 +10,13 @@ from dblake.consume.partition import Partition
 from dblake.lake.layout import Paths
 from dblake.outputs.metrics import DeliveryCounts
 from dblake.outputs.run import SubscribeOptions, deliver
-from dblake.outputs.target import Group, Target
+from dblake.outputs.target import ConfiguredOutput, Group
 
 
 def run_subscribe(config: Config, name: str, stop: threading.Event, **options: Any) -> DeliveryCounts:
     """Deliver to a configured output, or to stdout; ``options`` are those of SubscribeOptions. Return the counts."""
     source = config.source
-    targets = {one: Target(**output.as_target(Partition, Group)) for one, output in config.outputs.items()}
+    targets = {one: ConfiguredOutput(**output.as_target(Partition, Group)) for one, output in config.outputs.items()}
     facts = {"connector": source.type, "database": source.database}
     paths = Paths(config.warehouse, source.name)
     return deliver(paths, name, targets, SubscribeOptions(**options), config.progress, facts, stop)

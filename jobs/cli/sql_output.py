@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dblake.sql.result import Result, TextRow
+from dblake.sql.result import QueryResult, TextRow
 
 MAX_TABLE_ROWS = 1000
 _PIPE_WIDTH_CHARACTERS = 1000
 _NULL = "NULL"
 
 
-def print_result(result: Result, form: str | None) -> None:
+def print_result(result: QueryResult, form: str | None) -> None:
     """Compute a result and print it as ``json``, ``csv``, ``vertical`` or a table, vertical where that is too wide.
 
     Raises UsageError if the query fails.
@@ -30,7 +30,7 @@ def print_result(result: Result, form: str | None) -> None:
     {"json": _print_json, "csv": _print_csv, "vertical": _print_vertical, None: _print_table}[form](result)
 
 
-def _print_json(result: Result) -> None:
+def _print_json(result: QueryResult) -> None:
     lead = "["
     for row in result.json_rows():
         click.echo(f"{lead}{row}", nl=False)
@@ -38,7 +38,7 @@ def _print_json(result: Result) -> None:
     click.echo("[]" if lead == "[" else "]")
 
 
-def _print_csv(result: Result) -> None:
+def _print_csv(result: QueryResult) -> None:
     rows = result.text_rows()
     # The first row is computed before the header is printed: a query that fails prints none.
     first = list(itertools.islice(rows, 1))
@@ -47,13 +47,13 @@ def _print_csv(result: Result) -> None:
     out.writerows(itertools.chain(first, rows))
 
 
-def _print_vertical(result: Result) -> None:
+def _print_vertical(result: QueryResult) -> None:
     rows = _first_rows(result)
     _print_records(result.columns, rows[:MAX_TABLE_ROWS])
     _note_cut(rows)
 
 
-def _print_table(result: Result) -> None:
+def _print_table(result: QueryResult) -> None:
     rows = _first_rows(result)
     shown = rows[:MAX_TABLE_ROWS]
     console = Console()
@@ -70,7 +70,7 @@ def _print_table(result: Result) -> None:
     _note_cut(rows)
 
 
-def _first_rows(result: Result) -> list[TextRow]:
+def _first_rows(result: QueryResult) -> list[TextRow]:
     return list(result.text_rows(MAX_TABLE_ROWS + 1))
 
 

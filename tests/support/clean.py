@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.lake.log import newest_batch
-from dblake.quality.report import Report
+from dblake.quality.report import QualityReport
 from dblake.quality.run import run_check
 from dblake.reconcile.stream import reconcile_once
 from dblake.state.run import run_state
@@ -145,7 +145,7 @@ def _wait_for_state(rig: Rig, jobs: ConcurrentJobs, batch: int) -> int:
         time.sleep(0.2)
 
 
-def _require_passed(report: Report) -> Counter[str]:
+def _require_passed(report: QualityReport) -> Counter[str]:
     failed = [str(outcome) for outcome in report.outcomes if not outcome.success]
     assert not failed, "\n".join(failed)
     return Counter({outcome.suite for outcome in report.outcomes})

@@ -81,3 +81,19 @@ def test_bare_op_is_recognized(text: str, is_bare: bool) -> None:
 
 def test_operations_are_members_of_op() -> None:
     assert [f"{name}:{node.lineno}" for name, node in nodes() if isinstance(node, ast.expr) and has_bare_op(node)] == []
+
+
+#: Classes that each database has under the same name, because one protocol or place demands them.
+DATABASE_TWINS = {"CatalogFacts", "CatalogTable", "PieceBuilder", "Relations", "Role", "Server"}
+
+
+def test_class_name_is_used_once() -> None:
+    """A search or a stack trace that names a class leads to one place; databases alone have twins of a class."""
+    places: dict[str, list[str]] = {}
+    for name, node in nodes():
+        if isinstance(node, ast.ClassDef):
+            places.setdefault(node.name, []).append(name)
+    twins = {name: files for name, files in places.items() if len(files) > 1}
+    assert {name: files for name, files in twins.items() if name not in DATABASE_TWINS} == {}
+    assert DATABASE_TWINS <= twins.keys()
+    assert all(file.startswith("lib/dblake/source/") for name in DATABASE_TWINS for file in twins[name])

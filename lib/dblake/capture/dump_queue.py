@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dblake.capture.dump_task import Control, DumpProgress, DumpRequest, DumpState, DumpTask, Key, time_text
+from dblake.capture.dump_task import DumpControl, DumpProgress, DumpRequest, DumpState, DumpTask, Key, time_text
 from dblake.capture.progress import ProgressStore
 from dblake.core.names import folder
 from dblake.imports.spec import ImportSpec
@@ -64,7 +64,7 @@ def new_id() -> str:
 
 def first_batch_of_imports(store: ProgressStore) -> int | None:
     """Return the oldest landing batch that an unfinished import needs, paused ones included; None without one."""
-    imports = (request.imported for request in read_requests(store) if request.control is not Control.CANCEL)
+    imports = (request.imported for request in read_requests(store) if request.control is not DumpControl.CANCEL)
     return min((imported.first_batch for imported in imports if imported), default=None)
 
 
@@ -110,7 +110,7 @@ def request_ids(store: ProgressStore) -> Sequence[str]:
     return store.list(_REQUESTS)
 
 
-def set_control(store: ProgressStore, request: DumpRequest, control: Control) -> None:
+def set_control(store: ProgressStore, request: DumpRequest, control: DumpControl) -> None:
     """Run, pause or cancel a table's dump; capture applies it before the table's next chunk."""
     _write_request(store, replace(request, control=control))
 
@@ -131,17 +131,17 @@ def dismiss_failed(store: ProgressStore, dump_id: str | None, table: str | None)
     return dismissed
 
 
-def read_control(store: ProgressStore, task: DumpTask) -> Control:
+def read_control(store: ProgressStore, task: DumpTask) -> DumpControl:
     """Return the current control of a task; a task whose request is gone is cancelled."""
     path = _path(_REQUESTS, task.id, task.table)
     document = store.read(path)
-    return DumpRequest.from_document(path, document).control if document else Control.CANCEL
+    return DumpRequest.from_document(path, document).control if document else DumpControl.CANCEL
 
 
 def paused_imports(store: ProgressStore) -> list[DumpTask]:
     """Return the unfinished imports that are paused."""
-    requests = [request for request in read_requests(store) if request.imported and request.control is Control.PAUSE]
-    tasks = [DumpTask(request, _progress_of(store, request)) for request in requests]
+    paused = [request for request in read_requests(store) if request.control is DumpControl.PAUSE]
+    tasks = [DumpTask(request, _progress_of(store, request)) for request in paused if request.imported]
     return [task for task in tasks if not task.progress.state.is_final]
 
 
@@ -152,9 +152,9 @@ def pending_tasks(store: ProgressStore) -> list[DumpTask]:
         task = DumpTask(request, _progress_of(store, request))
         if task.progress.state.is_final:
             store.delete(_path(_REQUESTS, request.id, request.table))
-        elif request.control is Control.CANCEL:
+        elif request.control is DumpControl.CANCEL:
             save_progress(store, task.cancel())
-        elif request.control is Control.RUN:
+        elif request.control is DumpControl.RUN:
             tasks.append(task)
     return tasks
 
@@ -193,11 +193,11 @@ def dump_status(store: ProgressStore, *, verifications: bool = False) -> list[di
     ]
 
 
-def _controlled_state(state: DumpState, control: Control) -> DumpState:
+def _controlled_state(state: DumpState, control: DumpControl) -> DumpState:
     """Return the state to show: a control counts at once, although capture may not have applied it yet."""
-    if control is Control.CANCEL:
+    if control is DumpControl.CANCEL:
         return DumpState.CANCELLED
-    if control is Control.PAUSE:
+    if control is DumpControl.PAUSE:
         return DumpState.PAUSED
     return DumpState.QUEUED if state is DumpState.PAUSED else state
 

@@ -44,7 +44,7 @@ class DumpState(StrEnum):
         return self in (DumpState.DONE, DumpState.CANCELLED, DumpState.FAILED)
 
 
-class Control(StrEnum):
+class DumpControl(StrEnum):
     """What the ``dump`` command requests of a dump from now on."""
 
     RUN = "run"
@@ -67,7 +67,7 @@ class DumpRequest:
     number: int
     requested_at: str
     keys: tuple[Key, ...] | None = None
-    control: Control = Control.RUN
+    control: DumpControl = DumpControl.RUN
     priority: int = 0
     verify: bool = False
     sample: float = 1.0
@@ -88,7 +88,7 @@ class DumpRequest:
             keys = None if request.keys is None else tuple(tuple(key) for key in request.keys)
             imported = document.get("imported")
             return replace(
-                request, keys=keys, control=Control(request.control),
+                request, keys=keys, control=DumpControl(request.control),
                 imported=None if imported is None else ImportSpec.from_document(imported),
             )
 

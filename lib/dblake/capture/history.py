@@ -25,7 +25,7 @@ _READ_SECONDS = 0.05
 logger = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class CaptureStopped(Exception):
     """Capture is stopped before the server's history is proved; nothing of the log was passed on."""
 
 
@@ -85,4 +85,4 @@ class History:
         finally:
             beats.close()
             self.heartbeat = captured
-        raise Stopped
+        raise CaptureStopped

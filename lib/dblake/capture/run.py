@@ -14,7 +14,7 @@ from dataclasses import replace
 from dblake.capture.context import CaptureContext
 from dblake.capture.dump_queue import pending_tasks, queue_dump
 from dblake.capture.dump_task import now_text
-from dblake.capture.history import Stopped
+from dblake.capture.history import CaptureStopped
 from dblake.capture.landed_chunks import forget_landed_chunks, require_landed_chunks
 from dblake.capture.log_connection import START_SECONDS, ServerChanged, StartPoint
 from dblake.capture.loop import Landed, Loop, Until
@@ -85,7 +85,7 @@ class Capture:
         except LogWentBack as error:
             save_rejection(self._context.store, error, server, incarnation)
             raise
-        except Stopped:
+        except CaptureStopped:
             return
 
     def _skip_gap(self) -> None:

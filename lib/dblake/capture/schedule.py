@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dblake.capture.dump_queue import paused_imports, pending_tasks, read_control, request_ids, save_progress
-from dblake.capture.dump_task import Control, DumpTask, Key
+from dblake.capture.dump_task import DumpControl, DumpTask, Key
 from dblake.capture.import_checks import why_outdated
 from dblake.capture.open_chunk import OpenChunk
 from dblake.capture.progress import ProgressStore
@@ -152,15 +152,15 @@ class Schedule:
                 if queued is not None and queued > dump.task.priority:
                     break
                 part = dump.free_range()
-                if part and dump.control is Control.RUN:
+                if part and dump.control is DumpControl.RUN:
                     dump.control = read_control(self._store, dump.task)
                     self._mark_outdated(dump)
-                    if dump.control is Control.RUN and not dump.outdated:
+                    if dump.control is DumpControl.RUN and not dump.outdated:
                         return part
             if queued is None or self._is_import_ending(self._queue[0]):
                 return None
             task = self._queue.popleft()
-            if read_control(self._store, task) is Control.RUN:
+            if read_control(self._store, task) is DumpControl.RUN:
                 self._start(task)
 
     def _mark_outdated(self, dump: TableDump) -> None:
@@ -204,7 +204,7 @@ class Schedule:
     def _finish_tables(self, *, stopping: bool) -> None:
         """Save the end of each table that has no pending chunk and of which no chunk will be read."""
         for key, dump in list(self._dumps.items()):
-            goes_on = not stopping and dump.control is Control.RUN and not dump.outdated
+            goes_on = not stopping and dump.control is DumpControl.RUN and not dump.outdated
             if dump.has_landed and not dump.is_closed and goes_on:
                 dump.add_closing_range()
             if dump.is_busy or (goes_on and not dump.is_closed):
@@ -216,9 +216,9 @@ class Schedule:
             if dump.is_closed:
                 done = save_progress(self._store, dump.task.complete())
                 logger.info("dump %s of %s is done: %d rows", done.id, done.table, done.rows)
-            elif dump.control is Control.PAUSE:
+            elif dump.control is DumpControl.PAUSE:
                 save_progress(self._store, dump.task.pause())
-            elif dump.control is Control.CANCEL:  # or the request was lost with the store
+            elif dump.control is DumpControl.CANCEL:  # or the request was lost with the store
                 save_progress(self._store, dump.task.cancel())
 
     def _save_landed_chunks(self) -> None:

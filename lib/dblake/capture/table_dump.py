@@ -9,7 +9,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from dblake.capture.dump_task import Control, DumpTask, Key
+from dblake.capture.dump_task import DumpControl, DumpTask, Key
 from dblake.capture.open_chunk import OpenChunk
 from dblake.imports.reader import FileRows
 from dblake.landing.control import DumpStart
@@ -69,7 +69,7 @@ class TableDump:
     task: DumpTask
     chunks: int
     ranges: list[RangeReader] = field(default_factory=list)
-    control: Control = Control.RUN
+    control: DumpControl = DumpControl.RUN
     discards: int = 0
     failures: int = 0
     put_off_for: str = ""

@@ -32,7 +32,7 @@ from dblake.state.run import TableResult, require_success, run_state
 from dblake.verification.run import compare_landed
 
 if TYPE_CHECKING:
-    from dblake.quality.report import Report
+    from dblake.quality.report import QualityReport
     from dblake.reconcile.stream import ReconcileRun
 
 _FINISH_SECONDS = 5.0
@@ -50,7 +50,7 @@ class CycleResult:
 
     batch: int = 0
     tables: Sequence[TableResult] = ()
-    report: Report | None = None
+    report: QualityReport | None = None
     maintained: Sequence[MaintenanceResult] = ()
     steps: list[str] = field(default_factory=list)
     """The names of the steps that had work."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dblake.decode.binlog_columns import Storage
+from dblake.decode.binlog_columns import CellStorage
 from dblake.decode.binlog_image import Image
 from dblake.decode.binlog_walk import RowOffsets
 from dblake.decode.grid import Grid
@@ -20,7 +20,7 @@ from dblake.decode.mysql_columns import Text, grid_of
 from dblake.decode.payloads import Bytes, Index, Payloads
 
 
-class Column(NamedTuple):
+class ColumnCells(NamedTuple):
     """One column of some rows: the raw cells, and their text."""
 
     cells: Cells
@@ -29,8 +29,8 @@ class Column(NamedTuple):
 
 def read_columns(
     payloads: Payloads, data: Bytes, image: Image, present: Sequence[int], rows: RowOffsets, offsets: Index,
-    before_columns: Mapping[int, Column],
-) -> dict[int, Column]:
+    before_columns: Mapping[int, ColumnCells],
+) -> dict[int, ColumnCells]:
     """Return the columns of the images at ``offsets``, by number; ``before_columns`` are the before images' columns."""
     out = {}
     for number, column, cells in zip(present, image.columns, image.cells(data, offsets), strict=True):
@@ -38,11 +38,11 @@ def read_columns(
         if text.wrong is not None:
             name = payloads.schema.names[number]
             payloads.reject(text.wrong, f"column {name} has a value that is not one of its type", rows=rows.event)
-        out[number] = Column(cells, text)
+        out[number] = ColumnCells(cells, text)
     return out
 
 
-def _read_text(column: Storage, cells: Cells, before_image: Column | None) -> Text:
+def _read_text(column: CellStorage, cells: Cells, before_image: ColumnCells | None) -> Text:
     """Return a column as text. Most updates change few columns, so unchanged cells reuse the before image's text."""
     if before_image is None or column.is_variable:
         return column.read(cells)
@@ -54,7 +54,7 @@ def _read_text(column: Storage, cells: Cells, before_image: Column | None) -> Te
     return before_image.text.replace_rows(changed, column.read(cells.take(changed)))
 
 
-def join_columns(names: tuple[str, ...], columns: dict[int, Column], rows: int) -> Grid:
+def join_columns(names: tuple[str, ...], columns: dict[int, ColumnCells], rows: int) -> Grid:
     """Return columns, given by number, as the grid of their rows."""
     order = sorted(columns)
     return grid_of(names, order, [columns[c].text for c in order], [columns[c].cells.null for c in order], rows)

@@ -28,7 +28,7 @@ _WHOLE = {"timestamp": (4, times.timestamp), "datetime": (5, times.datetime), "t
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class CellStorage:
     """A column's storage. ``width`` is the bytes of a value, or of the length before it if ``is_variable``."""
 
     width: int
@@ -37,49 +37,52 @@ class Storage:
 
 
 @lru_cache(maxsize=4096)
-def column_storage(spelling: str) -> Storage:
+def column_storage(spelling: str) -> CellStorage:
     """Return how a column of this type is stored. Raises Unsupported for an unknown spelling."""
     column = parse(spelling)
     name = column.name
     if name in _INTEGERS:
         width = _INTEGERS[name]
-        return Storage(width, False, partial(numbers.integer, width=width, unsigned=column.unsigned))
+        return CellStorage(width, False, partial(numbers.integer, width=width, unsigned=column.unsigned))
     if name in _LONG:
-        return Storage(_LONG[name], True, _long_reader(column))
+        return CellStorage(_LONG[name], True, _long_reader(column))
     if name in ("char", "varchar"):
-        return Storage(_length_bytes(column.max_bytes), True, partial(_read_characters, charset=column.charset))
+        return CellStorage(_length_bytes(column.max_bytes), True, partial(_read_characters, charset=column.charset))
     if name == "varbinary":
-        return Storage(_length_bytes(column.size), True, _read_bytes)
+        return CellStorage(_length_bytes(column.size), True, _read_bytes)
     if name == "binary":
-        return Storage(_length_bytes(column.size), True, partial(_read_binary, width=column.size))
+        return CellStorage(_length_bytes(column.size), True, partial(_read_binary, width=column.size))
     if name in FIXED:
-        return Storage(1, True, read_uuid if name == "uuid" else partial(read_address, width=FIXED[name]))
+        return CellStorage(1, True, read_uuid if name == "uuid" else partial(read_address, width=FIXED[name]))
     return _fixed_storage(column)
 
 
-def _fixed_storage(column: MysqlType) -> Storage:
+def _fixed_storage(column: MysqlType) -> CellStorage:
     """Return the storage of a type whose values have one size."""
     name, size = column.name, column.size
     if column.old:
-        return {"timestamp": Storage(4, False, times.old_timestamp), "datetime": Storage(8, False, times.old_datetime),
-                "time": Storage(3, False, times.old_time)}[name]
+        return {
+            "timestamp": CellStorage(4, False, times.old_timestamp),
+            "datetime": CellStorage(8, False, times.old_datetime),
+            "time": CellStorage(3, False, times.old_time),
+        }[name]
     if name in ("timestamp", "datetime", "time"):
         whole, read = _WHOLE[name]
-        return Storage(whole + fraction_bytes(size), False, partial(read, fraction=size))
+        return CellStorage(whole + fraction_bytes(size), False, partial(read, fraction=size))
     if name == "decimal":
         read_decimal = partial(numbers.decimal, precision=size, scale=column.scale)
-        return Storage(numbers.decimal_bytes(size, column.scale), False, read_decimal)
+        return CellStorage(numbers.decimal_bytes(size, column.scale), False, read_decimal)
     if name == "bit":
-        return Storage((size + 7) // 8, False, partial(numbers.bits, width=size))
+        return CellStorage((size + 7) // 8, False, partial(numbers.bits, width=size))
     if name == "enum":
-        return Storage(1 if len(column.labels) < 256 else 2, False, partial(numbers.enum, labels=column.labels))
+        return CellStorage(1 if len(column.labels) < 256 else 2, False, partial(numbers.enum, labels=column.labels))
     if name == "set":
         width = set_bytes(len(column.labels))
-        return Storage(width, False, partial(numbers.members, labels=column.labels, width=width))
+        return CellStorage(width, False, partial(numbers.members, labels=column.labels, width=width))
     return {
-        "float": Storage(4, False, partial(numbers.real, width=4)),
-        "double": Storage(8, False, partial(numbers.real, width=8)),
-        "year": Storage(1, False, numbers.year), "date": Storage(3, False, times.date),
+        "float": CellStorage(4, False, partial(numbers.real, width=4)),
+        "double": CellStorage(8, False, partial(numbers.real, width=8)),
+        "year": CellStorage(1, False, numbers.year), "date": CellStorage(3, False, times.date),
     }[name]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dblake.decode.binlog_columns import Storage
+from dblake.decode.binlog_columns import CellStorage
 from dblake.decode.mysql_cells import Cells
 from dblake.decode.payloads import Bytes, Index
 
@@ -34,12 +34,12 @@ class _Step:
 class Image:
     """The layout of a row's image: a bit for each present column, then the values that are not NULL."""
 
-    columns: Sequence[Storage]
+    columns: Sequence[CellStorage]
     bitmap: int
     steps: Sequence[_Step]
 
     @classmethod
-    def of(cls, columns: Sequence[Storage]) -> Image:
+    def of(cls, columns: Sequence[CellStorage]) -> Image:
         """Return the layout of an image with these columns."""
         steps: list[_Step] = []
         run: list[int] = []
@@ -80,7 +80,7 @@ class Image:
             offsets = offsets + lengths
 
 
-def _widths(columns: Sequence[Storage], run: Sequence[int]) -> list[tuple[int, Index]]:
+def _widths(columns: Sequence[CellStorage], run: Sequence[int]) -> list[tuple[int, Index]]:
     """Return, for each bitmap byte and each of its values, the bytes of those columns that are not NULL."""
     out: dict[int, Index] = {}
     every = np.arange(256)

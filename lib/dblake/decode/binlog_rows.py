@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dblake.decode.binlog_cells import Column, join_columns, read_columns
-from dblake.decode.binlog_columns import Storage, column_storage
+from dblake.decode.binlog_cells import ColumnCells, join_columns, read_columns
+from dblake.decode.binlog_columns import CellStorage, column_storage
 from dblake.decode.binlog_groups import DELETE, UPDATE, WRITE, EventGroup, group_events
 from dblake.decode.binlog_image import Image
 from dblake.decode.binlog_walk import RowOffsets, find_rows
@@ -44,7 +44,9 @@ def decode(payloads: Payloads) -> Sequence[Changes]:
     ]
 
 
-def _decode_group(payloads: Payloads, data: Bytes, columns: Sequence[Storage], group: EventGroup) -> Iterator[Changes]:
+def _decode_group(
+    payloads: Payloads, data: Bytes, columns: Sequence[CellStorage], group: EventGroup
+) -> Iterator[Changes]:
     images = [Image.of([columns[c] for c in np.flatnonzero(present).tolist()]) for present in group.present]
     rows = find_rows(payloads, data, group.events, group.row_starts, images)
     for start in range(0, len(rows.event), _BLOCK_ROWS):
@@ -55,7 +57,7 @@ def _changes(
     payloads: Payloads, data: Bytes, group: EventGroup, images: Sequence[Image], rows: RowOffsets
 ) -> list[Changes]:
     names = payloads.schema.names
-    read: list[dict[int, Column]] = []
+    read: list[dict[int, ColumnCells]] = []
     for image, present, offsets in zip(images, group.present, rows.starts, strict=True):
         columns = np.flatnonzero(present).tolist()
         read.append(read_columns(payloads, data, image, columns, rows, offsets, read[0] if read else {}))
@@ -64,7 +66,7 @@ def _changes(
     count = len(rows.event)
     alone = np.full(count, group.kind != UPDATE)
 
-    def images_of(columns: dict[int, Column]) -> Images:
+    def images_of(columns: dict[int, ColumnCells]) -> Images:
         return Images(rows.event, join_columns(names, columns, count), alone, rows.number, rows.last)
 
     old = none if group.kind == WRITE else images_of(read[0])

@@ -26,7 +26,7 @@ from dblake.outputs.held_store import HeldStore
 from dblake.outputs.metrics import DeliveryCounts
 from dblake.outputs.protocol import Output, require_no_lease
 from dblake.outputs.stdout import stop_without_reader
-from dblake.outputs.target import STDOUT, Group, Target
+from dblake.outputs.target import STDOUT, ConfiguredOutput, Group
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SubscribeOptions:
 
 
 def deliver(
-    paths: Paths, name: str, targets: Mapping[str, Target], options: SubscribeOptions, progress: str,
+    paths: Paths, name: str, targets: Mapping[str, ConfiguredOutput], options: SubscribeOptions, progress: str,
     facts: Mapping[str, Any], stop: threading.Event,
 ) -> DeliveryCounts:
     """Deliver to the target of a name, or to stdout, until ``stop`` is set or until caught up; return the counts.
@@ -50,7 +50,7 @@ def deliver(
     """
     if name != STDOUT and name not in targets:
         raise UsageError(f"there is no output {name}", next_step=f"use - or one of {', '.join(targets) or '-'}")
-    target = Target() if name == STDOUT else targets[name]
+    target = ConfiguredOutput() if name == STDOUT else targets[name]
     if name == STDOUT:
         stop_without_reader(stop)
     run = _DeliveryRun(paths, name, target, options, progress, stop)
@@ -74,7 +74,7 @@ class _DeliveryRun:
 
     paths: Paths
     name: str
-    target: Target
+    target: ConfiguredOutput
     options: SubscribeOptions
     progress: str
     stop: threading.Event

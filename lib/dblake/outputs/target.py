@@ -29,7 +29,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Target:
+class ConfiguredOutput:
     """A configured output: its type or class, ``settings`` of that, and what all outputs have.
 
     ``secrets`` are references by key; those of ``format_settings`` have its name and a dot before their key.

@@ -17,7 +17,7 @@ _MAX_LISTED_OUTCOMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QualityReport:
     """The outcomes of a run; ``pages`` is the first HTML page, None if no pages were built."""
 
     outcomes: Sequence[ExpectationResult]

@@ -22,9 +22,9 @@ from dblake.lake.layout import Paths
 from dblake.lake.locks import commit_lock
 from dblake.lake.storage import join
 from dblake.quality.pending import read_passed_bounds
-from dblake.quality.report import Report
+from dblake.quality.report import QualityReport
 from dblake.quality.results import RESULTS, ExpectationResult
-from dblake.quality.selection import Selection
+from dblake.quality.selection import SuiteSelection
 from dblake.quality.suite import Suite
 from dblake.quality.user_suite import UserSuite
 from dblake.quality.validation import Validation
@@ -36,14 +36,14 @@ _SMALL_ROWS = 100_000
 def run_check(
     spark: SparkSession, paths: Paths, user_suites: Sequence[UserSuite], *, everything: bool = False,
     tables: Sequence[str] = (),
-) -> Report:
+) -> QualityReport:
     """Evaluate all suites, or only the state and user suites of ``tables``, and store the results.
 
     ``everything`` ignores earlier runs and covers all rows. Raises UsageError for an unknown table and ConfigError for
     a user suite that does not fit its table.
     """
     passed = {} if everything else read_passed_bounds(paths)
-    selection = Selection(spark, paths, user_suites, passed, tables)
+    selection = SuiteSelection(spark, paths, user_suites, passed, tables)
     run_id, started = uuid.uuid4().hex, datetime.now(UTC)
     validation = Validation(run_id, started)
     outcomes: list[ExpectationResult] = []
@@ -53,14 +53,14 @@ def run_check(
             progress.advance(0, note=f"{suite.table}: {suite.name}")
             outcomes += _evaluate(validation, suite, progress)
     if not outcomes:
-        return Report([], None)
+        return QualityReport([], None)
     results = spark.createDataFrame([outcome.as_row(run_id, started) for outcome in outcomes], RESULTS)
     with commit_lock(paths.check_results):
         results.coalesce(1).write.format("delta").mode("append").save(paths.check_results)
     with TemporaryDirectory(prefix="dblake-pages-") as folder:
         validation.build_pages(Path(folder))
         replace_folder(Path(folder), paths.check_pages)
-    return Report(outcomes, join(paths.check_pages, "index.html"))
+    return QualityReport(outcomes, join(paths.check_pages, "index.html"))
 
 
 def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[ExpectationResult]:

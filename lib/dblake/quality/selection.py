@@ -49,7 +49,7 @@ from dblake.verification.ledger import newest_by_table
 _BATCH = "batch"
 
 
-class Selection:
+class SuiteSelection:
     """The tables as of the start of a run, and the suites for their new rows.
 
     ``passed`` has, by suite and table, the ``upto`` of the newest passed run. With ``tables`` only the state and user

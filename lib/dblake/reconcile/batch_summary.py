@@ -161,9 +161,8 @@ def divided(parts: Iterable[RowGroups], count: int) -> list[list[RowGroups]]:
         offset += part.size
         if task and task[-1].path == part.path:
             previous = task.pop()
-            task.append(
-                RowGroups(part.path, previous.groups + part.groups, previous.size + part.size, previous.rows + part.rows)
-            )
+            size, rows = previous.size + part.size, previous.rows + part.rows
+            task.append(RowGroups(part.path, previous.groups + part.groups, size, rows))
         else:
             task.append(part)
     return [task for task in tasks if task]

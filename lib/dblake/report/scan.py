@@ -51,7 +51,8 @@ def rows_since(
     if f"max.{column}" in actions.column_names:
         newest = actions[f"max.{column}"].cast(_TIME, safe=False)
         files = files.filter(pc.fill_null(pc.greater_equal(newest, pa.scalar(since, _TIME)), True))
-    scanned = ScannedFiles(path, tuple(sorted(files.to_pylist())), pa.schema(table.schema().to_arrow()), Columns({}, {}))
+    types = pa.schema(table.schema().to_arrow())
+    scanned = ScannedFiles(path, tuple(sorted(files.to_pylist())), types, Columns({}, {}))
     return typed_rows(connection, scanned, schema, f"scanned_{column}")
 
 

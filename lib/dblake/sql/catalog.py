@@ -33,14 +33,14 @@ from dblake.state.shape import shape_of
 _serial = itertools.count()
 
 
-class Catalog:
+class DuckdbCatalog:
     """The tables of one source as of one reading. ``at`` and ``is_live`` are as for ``DuckdbEngine``."""
 
     def __init__(
         self, connection: duckdb.DuckDBPyConnection, paths: Paths, at: str | None = None, *, is_live: bool = False
     ) -> None:
         self._connection, self._paths, self._at, self._is_live = connection, paths, at, is_live
-        self._others: dict[str, Catalog] = {}
+        self._others: dict[str, DuckdbCatalog] = {}
         self._empty: list[str] = []
         # A point that cannot be read is refused before any statement is.
         if at is not None:
@@ -81,7 +81,7 @@ class Catalog:
             return {table: versions[-1].schema for table, versions in read_schemas(self._paths).items()}
         return _newest(self.reading)
 
-    def other(self, source: str) -> Catalog:
+    def other(self, source: str) -> DuckdbCatalog:
         """Return the tables of another source of the warehouse. Raises UsageError if there is none of that name."""
         if source not in self._others:
             paths = Paths(self._paths.warehouse, source)
@@ -90,7 +90,7 @@ class Catalog:
                     f"there is no source {source} in the warehouse",
                     next_step=f"write one of {', '.join(sources(self._paths.warehouse)) or 'none yet'}",
                 )
-            self._others[source] = Catalog(self._connection, paths, self._at, is_live=self._is_live)
+            self._others[source] = DuckdbCatalog(self._connection, paths, self._at, is_live=self._is_live)
         return self._others[source]
 
     def rows_sql(self, view: TableView) -> str:

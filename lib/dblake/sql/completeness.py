@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dblake.core.names import split_qualified
 from dblake.sql.names import sql_name
-from dblake.sql.result import Engine, Result
+from dblake.sql.result import Engine, QueryResult
 
 
 class WarningEngine:
@@ -32,7 +32,7 @@ class WarningEngine:
         self._counted: set[str] = set()
         self._statement = ""
 
-    def query(self, statement: str) -> Result:
+    def query(self, statement: str) -> QueryResult:
         """Return the statement's result."""
         self._statement = statement
         return self._engine.query(statement)

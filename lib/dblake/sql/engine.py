@@ -19,10 +19,10 @@ from dblake.lake.files import filesystem
 from dblake.lake.layout import Paths
 from dblake.lake.storage import is_local
 from dblake.read.reading import LakeReading
-from dblake.sql.catalog import Catalog, sources
+from dblake.sql.catalog import DuckdbCatalog, sources
 from dblake.sql.duckdb_result import DuckdbResult, NoSuchTable, to_usage_error
 from dblake.sql.names import SYSTEM_SCHEMA, TableView, quoted
-from dblake.sql.result import Result, TextResult
+from dblake.sql.result import QueryResult, TextResult
 from dblake.sql.rows import text
 from dblake.sql.statements import (
     Name,
@@ -75,9 +75,9 @@ class DuckdbEngine:
         self._unknown: _Unknown | None = None
         self.refresh()
 
-    def refresh(self) -> Catalog:
+    def refresh(self) -> DuckdbCatalog:
         """Read what there is now, so that the next query sees the newest rows; return the source's tables."""
-        self.catalog = Catalog(self._connection, self._paths, self._at, is_live=self._is_live)
+        self.catalog = DuckdbCatalog(self._connection, self._paths, self._at, is_live=self._is_live)
         if self._reading is not None:
             self.catalog.reading = self._reading
         return self.catalog
@@ -116,7 +116,7 @@ class DuckdbEngine:
         """Return what a reader of the newest result should know: tables that lag, and a bounded live view."""
         return self.catalog.warnings()
 
-    def query(self, statement: str) -> Result:
+    def query(self, statement: str) -> QueryResult:
         """Return the statement's result, not yet computed.
 
         Raises UsageError for a statement that is not a query, or that cannot be parsed or resolved, and StateError if a
@@ -200,7 +200,7 @@ class DuckdbEngine:
             target = f"VIEW {schema}.{quoted(name.name)}"
         self._connection.execute(f"CREATE OR REPLACE {target} AS {rows}")
 
-    def _resolve(self, name: Name) -> tuple[Catalog, TableView]:
+    def _resolve(self, name: Name) -> tuple[DuckdbCatalog, TableView]:
         """Return the catalog and view of a name. Raises _Unknown if there is none."""
         catalog = self.catalog
         if name.source and name.source != self._paths.source:

@@ -104,13 +104,13 @@ def event_stream(session: SparkSession, request: StreamRequest) -> DataFrame:
     shown = f"{request.paths.root} {request.schema.to_json()} {request.start} {request.partition} {request.max_events}"
     name = "dblake_" + hashlib.sha256(shown.encode()).hexdigest()[:12]
 
-    class Events(EventSource):
+    class RequestSource(EventSource):
         """PySpark sends a class defined in a function by value, and with it the request."""
 
         source_name = name
 
-    Events.request = request
-    session.dataSource.register(Events)
+    RequestSource.request = request
+    session.dataSource.register(RequestSource)
     return session.readStream.format(name).load()
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 TextRow = Sequence[str | None]
 
 
-class Result(Protocol):
+class QueryResult(Protocol):
     """Rows that are computed while they are read, once. Reading raises UsageError if the query fails."""
 
     @property
@@ -48,7 +48,7 @@ class TextResult:
 class Engine(Protocol):
     """What the command line needs of an engine."""
 
-    def query(self, statement: str) -> Result:
+    def query(self, statement: str) -> QueryResult:
         """Return the statement's result. Raises UsageError or StateError."""
 
     def warnings(self) -> Sequence[str]:

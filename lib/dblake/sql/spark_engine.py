@@ -16,7 +16,7 @@ from dblake.read.points import describe
 from dblake.spark.session import spark_session
 from dblake.sql.listing import describe_columns, list_tables, table_words
 from dblake.sql.query import forbid_functions, query_views, silence_spark, to_usage_error
-from dblake.sql.result import Result, TextResult
+from dblake.sql.result import QueryResult, TextResult
 from dblake.sql.spark_result import SparkResult
 from dblake.sql.statements import described_name, is_show_tables
 from dblake.sql.views import Views
@@ -34,7 +34,7 @@ class SparkEngine:
         forbid_functions(self._spark)
         self._views = Views(self._spark, paths, at)
 
-    def query(self, statement: str) -> Result:
+    def query(self, statement: str) -> QueryResult:
         """Return the statement's result, not yet computed.
 
         Raises UsageError for a statement that is not a query, or that cannot be parsed or resolved, and StateError if a

@@ -18,7 +18,7 @@ from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.state.events import Events, Selection, Span, read_span
 from dblake.state.fold import NEEDED, fold, key_texts
-from dblake.state.runner import Runner
+from dblake.state.runner import TaskRunner
 from dblake.state.shape import Shape
 from dblake.state.values import read_texts
 
@@ -30,7 +30,7 @@ _SAMPLED_ROWS = 4096
 
 def fold_ranges(
     root: str, events: Events, wanted: Selection, shape: Shape, truncated_at: Position | None, size: float,
-    runner: Runner,
+    runner: TaskRunner,
 ) -> Iterator[pa.Table]:
     """Yield the folded rows of the selected events, which have about ``size`` bytes, one key range after the other.
 

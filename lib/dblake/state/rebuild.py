@@ -20,7 +20,7 @@ from dblake.lake.query import query_rows, quoted
 from dblake.spark.session import Session
 from dblake.state.events import Events, Selection
 from dblake.state.key_ranges import fold_ranges
-from dblake.state.runner import Runner
+from dblake.state.runner import TaskRunner
 from dblake.state.shape import shape_of, widened_to_fit
 from dblake.state.survey import survey
 from dblake.state.table import has_odd_names, replace, replace_odd_names
@@ -59,7 +59,7 @@ def dumped_in(
 
 
 def rebuild(
-    session: Session, runner: Runner, paths: Paths, path: str, versions: Sequence[TableSchema], since: Position,
+    session: Session, runner: TaskRunner, paths: Paths, path: str, versions: Sequence[TableSchema], since: Position,
     until: int, *, app: str, batch: int, existing: Mapping[str, str] | None = None,
 ) -> None:
     """Replace the table at ``path`` by what its events from ``since`` on, up to landing batch ``until``, leave.

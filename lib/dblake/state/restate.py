@@ -26,7 +26,7 @@ from dblake.spark.conflicts import retry_on_conflict
 from dblake.spark.session import Session
 from dblake.state.files import table_columns
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
-from dblake.state.runner import Runner
+from dblake.state.runner import TaskRunner
 from dblake.state.shape import REBUILD, first_compatible_version
 from dblake.state.table import progress
 
@@ -45,7 +45,7 @@ class Restated:
 
 
 def restate(
-    session: Session, runner: Runner, paths: Paths, frontier: int, behind: Container[str]
+    session: Session, runner: TaskRunner, paths: Paths, frontier: int, behind: Container[str]
 ) -> list[Restated]:
     """Rebuild the tables that rest on events which decoding again has replaced.
 
@@ -82,7 +82,7 @@ def settle(paths: Paths, restated: Sequence[Restated]) -> None:
 
 
 @retry_on_conflict
-def _build(session: Session, runner: Runner, paths: Paths, table: str, run: int, batch: int) -> None:
+def _build(session: Session, runner: TaskRunner, paths: Paths, table: str, run: int, batch: int) -> None:
     path = paths.state(*split_qualified(table))
     with commit_lock(path):
         now = progress(path, Application.state(paths.source))
@@ -92,7 +92,7 @@ def _build(session: Session, runner: Runner, paths: Paths, table: str, run: int,
 
 
 def _replace(
-    session: Session, runner: Runner, paths: Paths, table: str, path: str, run: int, batch: int
+    session: Session, runner: TaskRunner, paths: Paths, table: str, path: str, run: int, batch: int
 ) -> None:
     versions = [version for version in read_schemas(paths).get(table, []) if version.batch <= batch]
     whole = versions[first_compatible_version([version.schema for version in versions]):] if versions else []

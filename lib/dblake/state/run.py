@@ -40,7 +40,7 @@ from dblake.state.key_ranges import fold_ranges
 from dblake.state.merge import NO_EVENTS, Slice, SliceResult, merge_events, merge_slice
 from dblake.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.state.restate import Restated, restate, settle
-from dblake.state.runner import Runner, choose_runner
+from dblake.state.runner import TaskRunner, choose_runner
 from dblake.state.shape import Shape, first_compatible_version, shape_of
 from dblake.state.steps import Step, plan_spans
 from dblake.state.table import has_odd_names, prepare_odd_names, progress
@@ -167,7 +167,7 @@ class _StepRun:
     """One step: every table's events, then the frontier. The windows up to ``closed`` show which dumps are done."""
 
     session: Session
-    runner: Runner
+    runner: TaskRunner
     paths: Paths
     events: Events
     step: Step

@@ -27,7 +27,7 @@ _MIN_TASKS = 64
 """Items share a task only if there are more."""
 
 
-class Runner(Protocol):
+class TaskRunner(Protocol):
     """Executes tasks. ``max_item_bytes`` limits the images in an item, None if nothing does."""
 
     max_item_bytes: int | None
@@ -145,7 +145,7 @@ class SparkRunner:
             yield from_bytes(result)
 
 
-def choose_runner(session: Session, parallel: int) -> Runner:
+def choose_runner(session: Session, parallel: int) -> TaskRunner:
     """Return the runner for a session: threads, without starting Spark, if its executors are this machine."""
     return LocalRunner(parallel) if is_local(session) else SparkRunner(session())
 

@@ -26,7 +26,7 @@ _STATISTICS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageLag:
     """The lag of a stage: it holds everything up to ``position``, which was committed ``lag_seconds`` ago.
 
     ``lag_bytes`` and ``lag_transactions`` are pending in the stage before it; None if unknown.
@@ -38,7 +38,7 @@ class Stage:
     lag_transactions: int | None = None
 
 
-def read_stages(paths: Paths, frontier_batch: int, log_lag_bytes: int | None) -> dict[str, Stage]:
+def read_stages(paths: Paths, frontier_batch: int, log_lag_bytes: int | None) -> dict[str, StageLag]:
     """Return the lag of landing, events and state, in this order.
 
     ``frontier_batch`` is the landing batch of the newest row of the frontier: without an event after it, state has
@@ -69,7 +69,7 @@ class _LandingStatistics:
                 self._files = files.select([*_STATISTICS, "size_bytes"]).to_pylist()
         self.newest_batch = max((file["max.batch"] for file in self._files), default=0)
 
-    def build_stage(self, batch: int, lag_bytes: int | None, lag_transactions: int | None) -> Stage:
+    def build_stage(self, batch: int, lag_bytes: int | None, lag_transactions: int | None) -> StageLag:
         """Return the stage that has reached ``batch``, with its position and its age in seconds."""
         positions, times = [], []
         for file in self._files:
@@ -82,10 +82,10 @@ class _LandingStatistics:
             positions += [position] if position[1] is not None else []
             times += [time] if time is not None else []
         if not positions:
-            return Stage(lag_bytes=lag_bytes, lag_transactions=lag_transactions)
+            return StageLag(lag_bytes=lag_bytes, lag_transactions=lag_transactions)
         lag = (datetime.now(UTC) - max(times).astimezone(UTC)).total_seconds() if times else None
         incarnation, lsn = max(positions)
-        return Stage(
+        return StageLag(
             f"{incarnation}/{lsn}", None if lag is None else round(max(lag, 0), 1), lag_bytes, lag_transactions
         )
 

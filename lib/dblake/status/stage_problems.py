@@ -13,7 +13,7 @@ from dblake.core.source import LogRetention
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table, open_table
 from dblake.redecode.ledger import newest_compared_run, newest_finished_run, read_run
-from dblake.status.lag import Stage
+from dblake.status.lag import StageLag
 from dblake.status.problem import problem
 
 _JOBS = {"landing": "capture", "events": "reconcile", "state": "state"}
@@ -21,7 +21,7 @@ _LOW_ROOM_SHARE = 0.2
 """Report a problem if less than this share of the log's size limit, or of its retention time, is left."""
 
 
-def log_problems(log: LogRetention | None, landing: Stage) -> list[dict[str, Any]]:
+def log_problems(log: LogRetention | None, landing: StageLag) -> list[dict[str, Any]]:
     """Return a problem if the database has removed log that has not landed, or is about to."""
     if log is None or landing.position is None:
         return []
@@ -38,7 +38,7 @@ def log_problems(log: LogRetention | None, landing: Stage) -> list[dict[str, Any
     return []
 
 
-def empty_stage_problems(stages: dict[str, Stage], paths: Paths) -> list[dict[str, Any]]:
+def empty_stage_problems(stages: dict[str, StageLag], paths: Paths) -> list[dict[str, Any]]:
     """Return a problem for the first empty stage; state is not one as long as there are no events."""
     for name, stage in stages.items():
         if stage.position is None:
@@ -62,7 +62,7 @@ def redecode_problems(paths: Paths) -> list[dict[str, Any]]:
                     f"unless it runs, reconcile --from {run.first}")]
 
 
-def lag_problems(stages: dict[str, Stage], seconds: float, activity: Activity | None = None) -> list[dict[str, Any]]:
+def lag_problems(stages: dict[str, StageLag], seconds: float, activity: Activity | None = None) -> list[dict[str, Any]]:
     """Return a problem for each stage that lags by more than some seconds and has work to do.
 
     ``activity`` is that of capture: whether it runs is part of landing's problem.

@@ -19,7 +19,7 @@ from dblake.decode.columns import PARTIAL
 from dblake.state.fold import NEEDED, fold, name_masks
 from dblake.state.shape import Shape
 from dblake.verification.arrays import differs
-from dblake.verification.ledger import Differences
+from dblake.verification.ledger import ChunkDifferences
 
 JOINED_BYTES = 1 << 30
 """Keys that are joined into one array."""
@@ -45,7 +45,7 @@ def align_state(keys: pa.ChunkedArray, state: pa.Table) -> pa.Table:
     return state.take(join_chunks(pc.index_in(keys, value_set=join_chunks(state["_key"]))))
 
 
-def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences:
+def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> ChunkDifferences:
     """Return the rows of ``source`` that state lacks, and those that differ.
 
     ``source`` is the result of ``typed_rows``, ``state`` that of ``align_state`` for its keys: ``_key``, ``_lossy``
@@ -67,7 +67,7 @@ def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> Differences
         if differ.any():
             columns[name] = int(differ.sum())
             wrong |= differ
-    return Differences(
+    return ChunkDifferences(
         missing=keys.filter(pa.array(missing)).to_pylist(),
         different=keys.take(pa.array(both[wrong])).to_pylist(), columns=columns, lossy=lossy_values,
     )

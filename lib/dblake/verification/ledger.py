@@ -74,7 +74,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class ChunkDifferences:
     """Wrong rows of a chunk: keys in the source only, in state only, in both but different; the last also by column.
 
     ``lossy`` counts values that the column's type cannot hold on either side: they are equal only in that.
@@ -105,7 +105,7 @@ class ChunkResult:
     rows_skipped: int = 0
     key_from: str | None = None
     key_to: str | None = None
-    differences: Differences = Differences()
+    differences: ChunkDifferences = ChunkDifferences()
     repaired: int = 0
     closing: bool = False
     sampled: bool = False

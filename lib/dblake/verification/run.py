@@ -47,8 +47,8 @@ from dblake.verification.compare import absent_keys, align_state, compare_rows, 
 from dblake.verification.findings import WrongRows, find_wrong
 from dblake.verification.landed import EndedChunk, read_ended, read_rows
 from dblake.verification.ledger import (
+    ChunkDifferences,
     ChunkResult,
-    Differences,
     Round,
     append_results,
     done_batch,
@@ -56,7 +56,7 @@ from dblake.verification.ledger import (
     read_rounds,
     summarize,
 )
-from dblake.verification.state_rows import StateRows, repeated_keys
+from dblake.verification.state_rows import TableState, repeated_keys
 from dblake.verification.touched import Read, Touched, schema_change
 
 _GROUP_ROWS = 500_000
@@ -126,7 +126,7 @@ def _compare_group(paths: Paths, group: Sequence[EndedChunk]) -> list[ChunkResul
 def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> list[ChunkResult]:
     """Compare chunks of one table; the order in which tables are read is part of the proof above."""
     behind = table in read_frontier(paths).behind
-    state = StateRows(paths, table)
+    state = TableState(paths, table)
     versions = read_schemas(paths).get(table, [])
     if not versions:
         return [_result(chunk, repeat="its schema has not been reconciled") for chunk in chunks]
@@ -171,7 +171,7 @@ class _TableState:
     """What all chunks of a table are compared with; ``earlier`` is what was wrong before each reading."""
 
     paths: Paths
-    rows: StateRows
+    rows: TableState
     touched: Touched
     schemas: dict[str, TableSchema]
     versions: list[SchemaVersion]
@@ -265,7 +265,7 @@ class _TableState:
             own = keys.filter(pc.is_in(keys, value_set=suspects)) if last.round.keyed else keys
             extra += absent_keys(own, returned, touched).to_pylist()
         skipped = unread.filter(pc.is_in(unread, value_set=touched)).to_pylist()
-        return replace(_result(last), differences=Differences(extra=extra), skipped_keys=skipped)
+        return replace(_result(last), differences=ChunkDifferences(extra=extra), skipped_keys=skipped)
 
     def _suspects(self, chunk: EndedChunk) -> pa.Array:
         """Return the keys that were wrong before a reading of the table: a keyed one reads just these."""

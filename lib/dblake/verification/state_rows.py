@@ -23,7 +23,7 @@ _KEYS_BYTES = 128 << 20
 """Keys that are looked up at once: each look-up hashes all the keys that they are compared with."""
 
 
-class StateRows:
+class TableState:
     """One table's state; without a state table it has no rows."""
 
     def __init__(self, paths: Paths, table: str) -> None:

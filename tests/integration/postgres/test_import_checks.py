@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dblake.capture.dump_queue import pending_tasks, set_control
-from dblake.capture.dump_task import Control
+from dblake.capture.dump_task import DumpControl
 from dblake.capture.stale_tables import StaleTable, delete_stale_table, read_stale_tables, save_stale_table
 from dblake.capture.table_life import LifeState, read_lives, save_life
 from dblake.core.errors import DblakeError, PointOutOfRange, PrerequisitesNotMet
@@ -175,11 +175,11 @@ def test_import_fails_once_its_table_is_stale(place: Place, *, redump: bool, pau
     """Rows change without row events while it waits: the log cannot correct the files, only a dump can."""
     queue_import(place.lake, place.source, T, place.export())
     (task,) = pending_tasks(place.lake.store)
-    set_control(place.lake.store, task.request, Control.PAUSE if paused else Control.RUN)
+    set_control(place.lake.store, task.request, DumpControl.PAUSE if paused else DumpControl.RUN)
     place.backend.run("ALTER TABLE t ALTER v TYPE text USING v || '!'")
     place.lake.capture(place.source, redump=redump)
     if not redump:
-        set_control(place.lake.store, task.request, Control.RUN)
+        set_control(place.lake.store, task.request, DumpControl.RUN)
         place.capture()
     failed, *others = place.lake.dumps()
     assert (failed["id"], failed["state"], [other["state"] for other in others]) == (

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.capture.dump_queue import first_batch_of_imports, read_requests, set_control
-from dblake.capture.dump_task import Control
+from dblake.capture.dump_task import DumpControl
 from dblake.config import MaintainConfig
 from dblake.core.names import split_qualified
 from dblake.core.source import Source
@@ -49,7 +49,7 @@ class Place:
 
     def pause(self) -> None:
         for request in read_requests(self.lake.store):
-            set_control(self.lake.store, request, Control.PAUSE)
+            set_control(self.lake.store, request, DumpControl.PAUSE)
 
     def capture(self) -> None:
         self.lake.capture(self.source, redump=False)
@@ -64,7 +64,7 @@ class Place:
 
     def resume(self) -> None:
         for request in read_requests(self.lake.store):
-            set_control(self.lake.store, request, Control.RUN)
+            set_control(self.lake.store, request, DumpControl.RUN)
         self.capture()
         self.reconcile()
 

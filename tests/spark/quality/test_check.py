@@ -21,7 +21,7 @@ from dblake.maintenance.run import maintain
 from dblake.quality.results import ExpectationResult
 from dblake.quality.run import run_check
 from dblake.sql.query import query
-from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
+from dblake.verification.ledger import ChunkDifferences, ChunkResult, Round, append_results
 from jobs.check import check
 from pipelines.status import read_status
 from tests.spark.quality.conftest import CANARY, Warehouse
@@ -247,7 +247,7 @@ def test_suite_for_unknown_table_or_column_is_rejected(
 def test_check_fails_while_newest_verification_differs(spark: SparkSession, copied: Warehouse) -> None:
     paths = copied()
     wrong = ChunkResult(Round("a"), "public.orders", "c", Position(1, 5), 1, rows_compared=3, closing=True,
-                        differences=Differences(different=["4"], columns={"note": 1}))
+                        differences=ChunkDifferences(different=["4"], columns={"note": 1}))
     append_results(paths, [wrong], 1)
     rows = query(spark, paths, "SELECT table, different_keys, columns FROM dblake.verifications").collect()
     assert [tuple(row) for row in rows] == [("public.orders", ["4"], {"note": 1})]

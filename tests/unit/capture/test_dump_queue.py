@@ -18,7 +18,7 @@ from dblake.capture.dump_queue import (
     save_progress,
     set_control,
 )
-from dblake.capture.dump_task import Control, DumpProgress, DumpRequest, DumpState, DumpTask, KeyRange
+from dblake.capture.dump_task import DumpControl, DumpProgress, DumpRequest, DumpState, DumpTask, KeyRange
 from dblake.capture.file_progress import FileProgress
 from dblake.capture.throttle import Throttle, read_throttle, set_throttle
 from dblake.core.errors import ConfigError
@@ -130,12 +130,12 @@ def test_pause_and_resume_keep_progress(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending_tasks(store)
     task = save_progress(store, task.start().split_at([]).add_chunk(0, 7, ("7",), done=False, began=LATER))
-    set_control(store, task.request, Control.PAUSE)
-    assert read_control(store, task) is Control.PAUSE
+    set_control(store, task.request, DumpControl.PAUSE)
+    assert read_control(store, task) is DumpControl.PAUSE
     assert states(store) == [(ORDERS, "paused")]
     assert pending_tasks(store) == []
     save_progress(store, task.pause())
-    set_control(store, task.request, Control.RUN)
+    set_control(store, task.request, DumpControl.RUN)
     assert states(store) == [(ORDERS, "queued")]
     assert [t.ranges[0].after for t in pending_tasks(store)] == [("7",)]
 
@@ -143,19 +143,19 @@ def test_pause_and_resume_keep_progress(store: FileProgress) -> None:
 def test_cancel_shows_at_once_and_is_saved_by_capture(store: FileProgress) -> None:
     queue_dump(store, [ORDERS, ITEMS])
     task, _ = pending_tasks(store)
-    set_control(store, task.request, Control.CANCEL)
+    set_control(store, task.request, DumpControl.CANCEL)
     assert states(store) == [(ORDERS, "cancelled"), (ITEMS, "queued")]
     assert [t.table for t in pending_tasks(store)] == [ITEMS]
     assert [r.table for r in read_requests(store)] == [ITEMS]
     assert sorted(states(store)) == [(ITEMS, "queued"), (ORDERS, "cancelled")]
-    assert read_control(store, task) is Control.CANCEL
+    assert read_control(store, task) is DumpControl.CANCEL
 
 
 def test_request_rewritten_after_end_changes_nothing(store: FileProgress) -> None:
     queue_dump(store, [ORDERS])
     (task,) = pending_tasks(store)
     save_progress(store, task.start().complete())
-    set_control(store, task.request, Control.PAUSE)
+    set_control(store, task.request, DumpControl.PAUSE)
     assert states(store) == [(ORDERS, "done")]
     assert pending_tasks(store) == []
     assert read_requests(store) == []

@@ -13,7 +13,7 @@ import pytest
 
 from dblake.capture import schedule
 from dblake.capture.dump_queue import queue_dump, read_requests, set_control
-from dblake.capture.dump_task import Control
+from dblake.capture.dump_task import DumpControl
 from dblake.capture.throttle import Throttle, set_throttle
 from dblake.core.errors import SourceError
 from dblake.core.schema import Column, TableSchema
@@ -51,7 +51,7 @@ def states(lake: CaptureLake) -> list[tuple[str, str, int, int]]:
     return [(dump["table"], dump["state"], dump["chunks"], dump["rows"]) for dump in lake.dumps()]
 
 
-def controlled(lake: CaptureLake, control: Control) -> Callable[[], None]:
+def controlled(lake: CaptureLake, control: DumpControl) -> Callable[[], None]:
     """Return a step that sets the control of all requests."""
     def apply() -> None:
         for request in read_requests(lake.store):
@@ -77,9 +77,9 @@ def landed_chunks(lake: CaptureLake, table: str) -> Callable[[], None]:
 
 def test_paused_dump_stops_after_current_chunk_and_resumes(database: MemoryDatabase, lake: CaptureLake) -> None:
     lake.dump(T)
-    lake.capture(source(database), steps={("read", T): controlled(lake, Control.PAUSE)}, chunk_size=2)
+    lake.capture(source(database), steps={("read", T): controlled(lake, DumpControl.PAUSE)}, chunk_size=2)
     assert states(lake) == [(T, "paused", 1, 2)]
-    controlled(lake, Control.RUN)()
+    controlled(lake, DumpControl.RUN)()
     lake.capture(source(database), chunk_size=2)
     assert states(lake) == [(T, "done", 5, 9)]
     assert [event.key for event in lake.reconciled()[0]] == [(str(number),) for number in range(1, 10)]
@@ -89,7 +89,7 @@ def test_cancelled_dump_stops_and_next_table_is_read(database: MemoryDatabase, l
     lake.dump(T)
 
     def cancel_and_queue_another() -> None:
-        controlled(lake, Control.CANCEL)()
+        controlled(lake, DumpControl.CANCEL)()
         lake.dump(U)
 
     lake.capture(source(database), steps={("read", T): cancel_and_queue_another}, chunk_size=2)

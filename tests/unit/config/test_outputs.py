@@ -11,7 +11,7 @@ import pytest
 from dblake.config import load_config
 from dblake.consume.partition import Partition
 from dblake.core.errors import ConfigError
-from dblake.outputs.target import Group, Target
+from dblake.outputs.target import ConfiguredOutput, Group
 
 BASE = {
     "warehouse": "./warehouse", "progress": "file:./progress",
@@ -33,7 +33,7 @@ def test_output_becomes_target(tmp_path: Path) -> None:
         "mine": {"class": "my.module:Class", "settings": {"depth": 3}, "columns": {"public.*": ["id"]}},
         "bus": {"type": "kafka", "brokers": "b:9092"},
     }))
-    targets = {name: Target(**output.as_target(Partition, Group)) for name, output in config.outputs.items()}
+    targets = {name: ConfiguredOutput(**output.as_target(Partition, Group)) for name, output in config.outputs.items()}
     assert (targets["archive"].kind, targets["archive"].settings) == (
         "jsonl", {"path": f"{tmp_path}/out/{{table}}.jsonl"}
     )
@@ -51,7 +51,7 @@ def test_group_has_its_own_zookeeper_or_that_of_progress(tmp_path: Path) -> None
     file = write(tmp_path, {"hook": hook | {"group": own}, "again": hook | {"group": {"partitions": 2}}})
     file.write_text(file.read_text("utf-8").replace("file:./progress", "zookeeper://h:2181/dblake"), "utf-8")
     outputs = load_config(file).outputs
-    groups = [Target(**outputs[name].as_target(Partition, Group)).group for name in ("hook", "again")]
+    groups = [ConfiguredOutput(**outputs[name].as_target(Partition, Group)).group for name in ("hook", "again")]
     assert groups == [Group(4, f"zookeeper://h:2181/a?tls=verify&ca={tmp_path}/ca.pem"), Group(2)]
 
 

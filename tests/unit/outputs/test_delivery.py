@@ -33,7 +33,7 @@ from dblake.outputs.native import NativeFormat
 from dblake.outputs.protocol import Output, OutputContext
 from dblake.outputs.registry import make_format, make_output
 from dblake.outputs.stdout import StdoutOutput
-from dblake.outputs.target import Group, Target
+from dblake.outputs.target import ConfiguredOutput, Group
 from dblake.read.event_files import open_event_file
 from tests.support.consumers import Shop, describe, folded_shop
 from tests.support.plain_lake import PlainLake
@@ -414,7 +414,7 @@ def test_output_of_group_is_given_its_lease(shop: Shop, monkeypatch: pytest.Monk
         raise ConfigError("made")
 
     monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(make=make))
-    target = Target("made_here:make", group=Group(2, "zookeeper://127.0.0.1:1/group"))
+    target = ConfiguredOutput("made_here:make", group=Group(2, "zookeeper://127.0.0.1:1/group"))
     with pytest.raises(ConfigError, match="made"):
         run.deliver(shop.paths, "bus", {"bus": target}, run.SubscribeOptions(), "file:p", {}, threading.Event())
     with pytest.raises(ProgressUnavailable, match="lease"):

@@ -26,10 +26,10 @@ from dblake.lake.schemas import SCHEMAS
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from dblake.status.dump_estimate import estimate_dump
-from dblake.status.lag import Stage
+from dblake.status.lag import StageLag
 from dblake.status.stage_problems import log_problems
 from dblake.status.verifications import verification_problems
-from dblake.verification.ledger import ChunkResult, Differences, Round, append_results
+from dblake.verification.ledger import ChunkDifferences, ChunkResult, Round, append_results
 from jobs.status import status
 from pipelines.status import read_status
 
@@ -159,7 +159,7 @@ def test_late_seconds_sets_the_lag_reported_as_problem(conf: Path) -> None:
     ],
 )
 def test_log_retention_below_a_fifth_is_a_problem(log: LogRetention | None, code: str | None) -> None:
-    codes = [problem["code"] for problem in log_problems(log, Stage("1/1", 60.0))]
+    codes = [problem["code"] for problem in log_problems(log, StageLag("1/1", 60.0))]
     assert codes == ([code] if code else [])
 
 
@@ -247,11 +247,11 @@ def test_status_reports_age_and_differences_of_verifications(conf: Path, tmp_pat
              "primary_key": ["id"], "batch": 1} for name in (T, "public.new")]
     write_deltalake(paths.schemas, pa.Table.from_pylist(rows, SCHEMAS), mode="append")
     whole = ChunkResult(Round("a"), T, "c1", Position(1, 50), 3, rows_compared=9, rows_skipped=1,
-                        differences=Differences(different=["4", "5"], columns={"v": 2}))
+                        differences=ChunkDifferences(different=["4", "5"], columns={"v": 2}))
     closing = ChunkResult(Round("a"), T, "c2", Position(1, 60), 4, closing=True)
     append_results(paths, [whole, closing], 4)
     again = ChunkResult(Round("a", 2, keyed=True), T, "c3", Position(1, 70), 5, rows_compared=2, closing=True,
-                        differences=Differences(different=["4"], columns={"v": 1}))
+                        differences=ChunkDifferences(different=["4"], columns={"v": 1}))
     append_results(paths, [again], 5)
 
     (entry,) = read_status(load_config(conf), ask_source=False)["verifications"]

@@ -18,7 +18,7 @@ from dblake.mask.source import MaskedSource
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 from dblake.verification.requests import Verification
-from dblake.verification.state_rows import StateRows
+from dblake.verification.state_rows import TableState
 from tests.support.copied import CopiedLake
 from tests.support.steps import Steps
 
@@ -84,7 +84,7 @@ class Copy:
         raise AssertionError("the verification does not end")
 
     def live_keys(self) -> list[str]:
-        return sorted(key for part in StateRows(self.lake.paths, T).live_keys() for key in part.to_pylist())
+        return sorted(key for part in TableState(self.lake.paths, T).live_keys() for key in part.to_pylist())
 
     def ledger(self) -> Rows:
         rows: Rows = DeltaTable(self.lake.paths.verifications).to_pyarrow_table().to_pylist()

@@ -15,7 +15,7 @@ from dblake.verification import compare
 from dblake.verification.arrays import differs
 from dblake.verification.compare import absent_keys, align_state, compare_rows
 from dblake.verification.findings import find_wrong
-from dblake.verification.ledger import ChunkResult, Differences, Round, append_results, read_rounds
+from dblake.verification.ledger import ChunkDifferences, ChunkResult, Round, append_results, read_rounds
 from dblake.verification.state_rows import repeated_keys
 
 NAN = float("nan")
@@ -56,7 +56,7 @@ def test_compare_rows_names_kinds_and_columns() -> None:
                    gone=["x"] * 5)
     state = table(["5", "3", "2", "1"], [["v"], [], [], []], id=["5", "3", "2", "1"], v=[None, None, "B", "a"])
     found = compare_rows(source, align_state(source["_key"], state), shape)
-    assert found == Differences(["4"], (), ["2", "3"], {"v": 2, "new": 1}, lossy=1)
+    assert found == ChunkDifferences(["4"], (), ["2", "3"], {"v": 2, "new": 1}, lossy=1)
 
 
 def test_absent_keys_are_neither_returned_nor_touched() -> None:
@@ -87,9 +87,9 @@ def test_round_is_parsed_from_request_id(round_: Round) -> None:
 
 def test_summary_counts_last_chunk_once(tmp_path: Path) -> None:
     """Capture may read the last chunk twice if it dies before it has saved its progress."""
-    paths, round_, extra = Paths(str(tmp_path), "shop"), Round("a"), Differences(extra=["9"])
+    paths, round_, extra = Paths(str(tmp_path), "shop"), Round("a"), ChunkDifferences(extra=["9"])
     chunk = ChunkResult(round_, "public.t", "c", Position(1, 5), 1, rows_compared=3, rows_skipped=2,
-                        differences=Differences(["4"], (), ["5"], {"v": 1}))
+                        differences=ChunkDifferences(["4"], (), ["5"], {"v": 1}))
     last = ChunkResult(round_, "public.t", "d", Position(1, 6), 2, differences=extra, closing=True)
     append_results(paths, [chunk, last], 2)
     append_results(paths, [chunk, last], 2)

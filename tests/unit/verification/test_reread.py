@@ -15,8 +15,8 @@ from dblake.mask.masks import Masks
 from dblake.mask.rules import Rule
 from dblake.verification.ledger import (
     VERIFICATIONS,
+    ChunkDifferences,
     ChunkResult,
-    Differences,
     Round,
     append_results,
     newest_by_table,
@@ -137,7 +137,7 @@ def test_ledger_of_earlier_version_takes_new_rows(copy: Copy) -> None:
     rows: Rows = []
     append_results(paths, [ChunkResult(
         Round("a"), T, "c1", copy.lake.reconciled()[0][-1].position, 1, rows_compared=1, closing=True,
-        differences=Differences(different=["1"], columns={"v": 1}, lossy=3), skipped_keys=("2",),
+        differences=ChunkDifferences(different=["1"], columns={"v": 1}, lossy=3), skipped_keys=("2",),
     )], 1)
     (summary,) = read_rounds(paths)["a", T]
     assert (summary.skipped_keys, summary.lossy, rows) == (("2",), 3, [])

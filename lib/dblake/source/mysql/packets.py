@@ -68,7 +68,7 @@ def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label:
     conn._execute_command(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())
 
 
-class Events:
+class PacketEvents:
     """The events of one read, in their packets: ``events[n]`` is one event, checksum included.
 
     ``data`` holds the packets, of one event each; the n-th begins at ``packets[n]``, and the last number is the end.
@@ -87,7 +87,7 @@ class Events:
         return np.array(self.packets, np.int64)
 
     @classmethod
-    def of(cls, events: Iterable[bytes]) -> Events:
+    def of(cls, events: Iterable[bytes]) -> PacketEvents:
         """Return events that are in no packets, or came in several, in packets of their own."""
         packets, parts = [0], []
         for event in events:
@@ -102,7 +102,7 @@ class Events:
         return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> bytes:
-        return bytes(self.data[self.packets[number] + Events.HEAD_BYTES : self.packets[number + 1]])
+        return bytes(self.data[self.packets[number] + PacketEvents.HEAD_BYTES : self.packets[number + 1]])
 
 
 class Packets:
@@ -118,7 +118,7 @@ class Packets:
         self._parts: list[bytes] = []
         self._ended: DumpEnded | None = None
 
-    def receive(self, seconds: float) -> Events | None:
+    def receive(self, seconds: float) -> PacketEvents | None:
         """Return the events that are available now or arrive within ``seconds``; None if no byte arrived.
 
         Raises DumpEnded, and OSError if the connection is lost.
@@ -139,7 +139,7 @@ class Packets:
                 pass
         except _WOULD_BLOCK:
             pass
-        return self._split() if self._end >= self._needed else Events(b"", [0])
+        return self._split() if self._end >= self._needed else PacketEvents(b"", [0])
 
     def _move_rest(self) -> None:
         """Move the incomplete packet to the front of the buffer, and make the buffer large enough for it."""
@@ -154,7 +154,7 @@ class Packets:
         self._end += size
         return size
 
-    def _split(self) -> Events:
+    def _split(self) -> PacketEvents:
         """Return the complete events; the incomplete packet stays in the buffer."""
         data = self._buffer[: self._end]
         packets, end, last = [0], 0, len(data) - _HEAD_BYTES
@@ -166,8 +166,8 @@ class Packets:
             packets.pop()
             self._needed = end - packets[-1]
         self._begin = packets[-1]
-        events = Events(data, packets)
-        return Events.of(self._join(data, packets)) if self._parts or not _are_single(events) else events
+        events = PacketEvents(data, packets)
+        return PacketEvents.of(self._join(data, packets)) if self._parts or not _are_single(events) else events
 
     def _join(self, data: memoryview, packets: list[int]) -> list[bytes]:
         """Reassemble events that span several packets; stop at the packet that ends the stream."""
@@ -188,7 +188,7 @@ class Packets:
         return events
 
 
-def _are_single(events: Events) -> bool:
+def _are_single(events: PacketEvents) -> bool:
     """Return True if each packet is one event."""
     sizes = np.diff(events.bounds)
     if ((sizes <= _HEAD_BYTES) | (sizes == _HEAD_BYTES + _MAX_PACKET_BYTES)).any():

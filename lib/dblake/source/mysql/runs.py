@@ -26,7 +26,7 @@ from dblake.source.mysql import checksums, events, watermarks
 from dblake.source.mysql.events import BODY
 from dblake.source.mysql.gtid_events import COMMIT_TIME_OFFSET
 from dblake.source.mysql.gtids import Gtid
-from dblake.source.mysql.packets import Events
+from dblake.source.mysql.packets import PacketEvents
 from dblake.source.mysql.relations import Captured
 
 _Ints = npt.NDArray[np.int64]
@@ -81,12 +81,12 @@ class Framed:
 class Headers:
     """The header fields of the events of one read, as columns. ``checksum_bytes`` is 4 if events end with a CRC-32."""
 
-    def __init__(self, received: Events, checksum_bytes: int) -> None:
+    def __init__(self, received: PacketEvents, checksum_bytes: int) -> None:
         self.received, self.checksum_bytes = received, checksum_bytes
         self.data = np.frombuffer(received.data, np.uint8)
         self.stops: _Ints = received.bounds[1:] - checksum_bytes
         # An event without a whole header may be the last one; it must not be read past the data.
-        self.starts: _Ints = np.minimum(received.bounds[:-1] + Events.HEAD_BYTES, len(self.data) - BODY)
+        self.starts: _Ints = np.minimum(received.bounds[:-1] + PacketEvents.HEAD_BYTES, len(self.data) - BODY)
         self.kinds = self.data[self.starts + 4]
         self.sizes: _Ints = self.read_numbers(4, self.starts + 9)
         self.ends: _Ints = self.read_numbers(4, self.starts + 13)
@@ -282,7 +282,7 @@ class Run:
         return bytes(self.headers.received.data[self.headers.starts[number] : self.headers.stops[number]])
 
 
-def find_runs(received: Events, checksum_bytes: int) -> list[Run]:
+def find_runs(received: PacketEvents, checksum_bytes: int) -> list[Run]:
     """Return the runs among the events of one read, in order; none that is too short to pay."""
     if len(received) < 4 * _MIN_TRANSACTIONS:
         return []

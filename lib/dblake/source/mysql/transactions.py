@@ -23,7 +23,7 @@ from dblake.source.mysql.gtids import ExecutedGtids
 from dblake.source.mysql.log_cursor import LogCursor
 from dblake.source.mysql.log_position import LogPosition
 from dblake.source.mysql.logged_statements import SKIP_STEP, LoggedStatements
-from dblake.source.mysql.packets import Events
+from dblake.source.mysql.packets import PacketEvents
 from dblake.source.mysql.pieces import PieceBuilder
 from dblake.source.mysql.relations import Captured, Relations
 from dblake.source.mysql.runs import Run, find_runs
@@ -98,7 +98,7 @@ class Transactions:
         """Make the start, whose file is described by now, a position to resume at."""
         self._cursor.confirm_start()
 
-    def feed(self, received: Events) -> Iterator[None]:
+    def feed(self, received: PacketEvents) -> Iterator[None]:
         """Handle events; yields after each that may have left rows, and where a file begins.
 
         Runs of plain transactions are handled at once, as far as they fit into the piece. Raises Unsupported,
@@ -132,7 +132,7 @@ class Transactions:
     def _checksum_bytes(self) -> int:
         return _CHECKSUM_BYTES if self._has_checksums else 0
 
-    def _handle_each(self, received: Events, first: int, stop: int) -> Iterator[None]:
+    def _handle_each(self, received: PacketEvents, first: int, stop: int) -> Iterator[None]:
         handle = self._handle
         for number in range(first, stop):
             event = received[number]

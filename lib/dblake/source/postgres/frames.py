@@ -53,7 +53,7 @@ NO_ROWS = CAPTURED.empty_table()
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class CarriedTransaction:
     """A transaction that reaches into a run; ``number`` is its next message's number in the transaction."""
 
     lsn: int
@@ -71,7 +71,7 @@ class MessageRun:
     last transaction's Commit is outstanding.
     """
 
-    carried: Transaction | None = None
+    carried: CarriedTransaction | None = None
     messages: list[bytes] = field(default_factory=list)
     begins: list[bytes] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -123,11 +123,11 @@ class TransactionColumns:
         """True if the first transaction has no Commit yet."""
         return self.open and len(self.lsn) == 1
 
-    def last(self) -> Transaction:
+    def last(self) -> CarriedTransaction:
         """Return the last transaction as the next run carries it."""
         count = int(self.starts[-1] - self.starts[-2])
         carried = self.number if len(self.lsn) == 1 else 0
-        return Transaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), carried + count)
+        return CarriedTransaction(int(self.lsn[-1]), int(self.txid[-1]), int(self.committed_at[-1]), carried + count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _resolve_tables(
     return names, ids, which, captured, marks
 
 
-def build_schema_row(table: ResolvedTable, position: Position, transaction: Transaction) -> pa.Table:
+def build_schema_row(table: ResolvedTable, position: Position, transaction: CarriedTransaction) -> pa.Table:
     """Return the landing row of kind ``schema`` that describes a captured table from ``position`` on."""
     schema = table.schema
     assert schema is not None, "the caller checked"
@@ -246,13 +246,15 @@ def build_schema_row(table: ResolvedTable, position: Position, transaction: Tran
     return _build_json_rows(SCHEMA, {schema.table: payload}, position, transaction, schema.schema_id)
 
 
-def build_statement_rows(payloads: Mapping[str, bytes], position: Position, transaction: Transaction) -> pa.Table:
+def build_statement_rows(
+    payloads: Mapping[str, bytes], position: Position, transaction: CarriedTransaction
+) -> pa.Table:
     """Return landing rows of kind ``ddl``, one by table, for a statement executed before ``position``."""
     return _build_json_rows(DDL, payloads, position, transaction)
 
 
 def _build_json_rows(
-    kind: str, payloads: Mapping[str, bytes], position: Position, transaction: Transaction,
+    kind: str, payloads: Mapping[str, bytes], position: Position, transaction: CarriedTransaction,
     schema_id: str | None = None,
 ) -> pa.Table:
     return pa.Table.from_pylist(

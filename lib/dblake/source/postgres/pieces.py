@@ -140,7 +140,7 @@ class PieceBuilder:
         self._rows, self._bytes = sum(table.num_rows for table in remaining), remaining_bytes
         return piece
 
-    def _framed_to(self, transaction: frames.Transaction) -> Position | None:
+    def _framed_to(self, transaction: frames.CarriedTransaction) -> Position | None:
         """Return up to where the open transaction can be skipped once all rows before its undecided row have landed.
 
         This includes rows that are not captured, and rows that had landed when the stream was opened.

@@ -16,7 +16,7 @@ from dblake.core.position import Position
 from dblake.source.mysql import checksums, runs
 from dblake.source.mysql.gtids import executed_gtids
 from dblake.source.mysql.log_position import LogPosition, lsn
-from dblake.source.mysql.packets import Events
+from dblake.source.mysql.packets import PacketEvents
 from dblake.source.mysql.pieces import PieceBuilder
 from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.settings import MysqlSettings
@@ -53,9 +53,9 @@ def pieces(
     builder.limit(most_bytes, most_rows)
     try:
         for events in came:
-            packed = Events.of(events)
+            packed = PacketEvents.of(events)
             room = bytearray(packed.data)
-            for _ in transactions.feed(Events(memoryview(room), packed.packets)):
+            for _ in transactions.feed(PacketEvents(memoryview(room), packed.packets)):
                 if builder.is_full:
                     cut(inside=True)
             # The next read is into the same room.

@@ -13,7 +13,7 @@ from dblake.core.position import Position
 from dblake.source.mysql import prepared
 from dblake.source.mysql.gtids import executed_gtids
 from dblake.source.mysql.log_position import LogPosition, lsn
-from dblake.source.mysql.packets import Events
+from dblake.source.mysql.packets import PacketEvents
 from dblake.source.mysql.pieces import Cut, PieceBuilder
 from dblake.source.mysql.relations import Relations
 from dblake.source.mysql.settings import MysqlSettings
@@ -36,7 +36,7 @@ class Follower:
         )
 
     def take(self, events: list[bytes]) -> Cut:
-        for _ in self.transactions.feed(Events.of(events)):
+        for _ in self.transactions.feed(PacketEvents.of(events)):
             pass
         return self.pieces.cut(inside=False)
 
@@ -142,7 +142,7 @@ def test_xa_one_phase_commits_at_once() -> None:
 def test_transaction_cut_in_middle_resumes_behind_landed_rows() -> None:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1).rows(1).xid().change()
     follower = Follower(LogPosition(NAME, 4))
-    for _ in follower.transactions.feed(Events.of(file.events[:-6])):
+    for _ in follower.transactions.feed(PacketEvents.of(file.events[:-6])):
         pass
     cut = follower.pieces.cut(inside=True)
     assert cut.landed == Position(1, lsn(NAME, 4), (2 << 20) - 1)
@@ -161,7 +161,7 @@ def test_partly_landed_transaction_missing_is_gap() -> None:
 def broken_off(*, parted: bool) -> Follower:
     file = File(NAME).gtid().query("BEGIN").table(1, "shop", "t").rows(1).rows(1)
     follower = Follower(LogPosition(NAME, 4))
-    for _ in follower.transactions.feed(Events.of(file.events)):
+    for _ in follower.transactions.feed(PacketEvents.of(file.events)):
         pass
     follower.pieces.cut(inside=parted)
     return follower
