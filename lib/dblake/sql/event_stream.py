@@ -47,15 +47,15 @@ class EventSource(DataSource):
         """Return the columns as DDL."""
         return ", ".join(f"{identifier(name)} {kind}" for name, kind in stream_types(self.request.schema).items())
 
-    def simpleStreamReader(self, schema: StructType) -> EventReader:
+    def simpleStreamReader(self, schema: StructType) -> EventStreamReader:
         """Return the reader."""
         # PySpark 4.2's planning processes send their profilers' accumulators even if nothing is profiled, and its
         # client takes these for an error at the end of a pipeline's run.
         _accumulatorRegistry.clear()
-        return EventReader(self.request, schema)
+        return EventStreamReader(self.request, schema)
 
 
-class EventReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+class EventStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     """Delivers micro-batches; offsets are checkpoints of a subscription."""
 
     def __init__(self, request: StreamRequest, schema: StructType) -> None:
