@@ -132,7 +132,7 @@ def _cells(figures: Figures) -> dict[str, str]:
 @click.option("--checks", type=click.IntRange(min=1), metavar="N",
               help="Instead run check N times beside writes, dumps, killed captures, reconcile and state.")
 @click.option("--operations", is_flag=True,
-              help="Instead change the live system at random: schemas, keys, locks, grants, servers, processes.")
+              help="Instead change the live system at random: schemas, keys, grants, servers, imports, lost log.")
 @click.option("--outputs", is_flag=True,
               help="Instead start several processes of each output at once and kill them, while rows change.")
 @click.option("--rounds", type=click.IntRange(min=1), default=60, show_default=True,

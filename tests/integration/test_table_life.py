@@ -12,8 +12,10 @@ from typing import Any, Literal
 import pytest
 
 from dblake.capture.loop import Until
+from dblake.capture.stale_tables import read_stale_tables
 from dblake.capture.table_life import read_lives
 from dblake.core.source import Source
+from dblake.status.table_problems import dump_problems, life_problems, stale_table_problems
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
@@ -121,6 +123,28 @@ def test_new_table_is_dumped_while_capture_runs(world: Reshaped, lake: CaptureLa
     assert rows(lake, NEW) == world.sorted_rows(NEW)
 
 
+def test_role_that_owns_publication_adds_tables(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """Only those that it owns, too: PostgreSQL lets no other role publish a table."""
+    world, foreign, late = postgres_world, "public.foreign_owned", f"INSERT INTO {NEW} VALUES (2, 'y')"
+    backend = world.backend
+    source = backend.source("public.*")
+    assert backend.settings is not None
+    role = backend.settings.user
+    world.run("ALTER PUBLICATION p DROP TABLES IN SCHEMA public", f"ALTER PUBLICATION p OWNER TO {role}",
+              f"GRANT CREATE ON SCHEMA public TO {role}")
+    with running(lake, source) as wait_for:
+        wait_for(lambda: lives(lake) == {A: "followed", B: "followed"})
+        world.run(f"SET ROLE {role}; CREATE TABLE {NEW} (id int PRIMARY KEY, v varchar(9));"
+                  f" INSERT INTO {NEW} VALUES (1, 'x')")
+        world.run(f"CREATE TABLE {foreign} (id int PRIMARY KEY)")
+        wait_for(lambda: lives(lake).get(NEW) == "followed" and foreign in lives(lake))
+        world.run(late)
+        wait_for(lambda: landed(lake, NEW) == 1)
+    assert lives(lake)[foreign] == "suspended"
+    assert rows(lake, NEW) == world.sorted_rows(NEW)
+    assert len(rows(lake, NEW)) == 2
+
+
 @pytest.mark.parametrize(("new_tables", "state"), [("ask", "incomplete"), ("ignore", "incomplete")])
 def test_new_table_without_dump_is_incomplete(
     postgres_world: Reshaped, lake: CaptureLake, new_tables: str, state: str
@@ -165,6 +189,35 @@ def test_dropped_table_is_removed(world: Reshaped, lake: CaptureLake) -> None:
     world.run(f"DROP TABLE {B}")
     capture(lake, source)
     assert lives(lake) == {A: "followed", B: "removed"}
+
+
+def test_queued_dump_of_dropped_table_fails_by_name(world: Reshaped, lake: CaptureLake) -> None:
+    """It is no problem of the source once the table is gone, and one again if the table returns."""
+    source = world.backend.source("public.*")
+    capture(lake, source)
+    dump_id = lake.dump(B)
+    world.run(f"DROP TABLE {B}")
+    capture(lake, source)
+    capture(lake, source)
+    (failed,) = [dump for dump in lake.dumps() if dump["id"] == dump_id]
+    assert failed["state"] == "failed"
+    assert B in failed["error"]
+    assert lives(lake) == {A: "followed", B: "removed"}
+    assert problems(lake) == []
+    world.run(f"CREATE TABLE {B} (id int PRIMARY KEY, v varchar(9))", f"INSERT INTO {B} VALUES (3, 'z')")
+    world.grant()
+    for _ in range(3):
+        capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "followed"}
+    assert rows(lake, B) == world.sorted_rows(B) != []
+    assert problems(lake) == []
+
+
+def problems(lake: CaptureLake) -> list[str]:
+    """Return the codes of what ``status`` names of single tables."""
+    found, dumps, stale = read_lives(lake.store), lake.dumps(), read_stale_tables(lake.store)
+    named = [*dump_problems(dumps, found), *life_problems(found), *stale_table_problems(stale, dumps, found)]
+    return [problem["code"] for problem in named]
 
 
 UNFIT = {

@@ -22,7 +22,7 @@ from tests.support.effort import EFFORT
 from tests.support.kafka import KafkaServer
 from tests.support.killed_subscriber import MAX_EVENTS, KilledSubscriber
 from tests.support.schemas import table_schema
-from tests.support.second_subscribers import PASSWORD, Kind, contend
+from tests.support.second_subscribers import PASSWORD, Kind, Targets, contend
 from tests.support.sql_delivery import SCHEMA
 from tests.support.sql_places import Place
 from tests.support.web_service import Service, serve_requests
@@ -205,11 +205,12 @@ def test_killed_sql_target_ends_equal_to_source(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", "sql"])
+@pytest.mark.parametrize("kind", ["jsonl", "sql", "kafka"])
 def test_second_processes_of_output_change_nothing(
-    service: Service, on_postgres: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    service: Service, on_postgres: Place, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
 ) -> None:
     """Three processes of the output start at once, and all are killed, again and again, while rows change."""
     monkeypatch.setenv(PASSWORD, on_postgres.password)
-    counts = contend(kind, tmp_path, service, on_postgres, rounds=EFFORT, seed=1)
+    counts = contend(kind, tmp_path, Targets(service, on_postgres, kafka), rounds=EFFORT, seed=1)
     assert counts["rejected"] >= EFFORT, counts

@@ -6,71 +6,18 @@ database refuses are part of the corpus.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 
-import psycopg2
-import pymysql
-
-from tests.support.operations.databases import MARKER, SCHEMA, OperatedDatabase
+from tests.support.operations.databases import MARKER, SCHEMA
 from tests.support.operations.ddl import PARTITIONED, create_partitioned, create_table, random_change
-from tests.support.operations.load import RandomWriters
-from tests.support.operations.system import LiveSystem
+from tests.support.operations.incarnations import compact_incarnations
+from tests.support.operations.paused_imports import pause_import
+from tests.support.operations.scene import Action, Scene
 
 _MOST_TABLES = 7
 _GAP = _SOURCE = frozenset({78})
 """Log is lost, or a prerequisite of the whole source is not met: capture waits for an operator."""
-DatabaseErrors = (psycopg2.Error, pymysql.Error)
-
-
-@dataclass(slots=True)
-class Scene:
-    """What an action acts on, and its source of chance. ``fault`` is what the action itself found to be wrong."""
-
-    system: LiveSystem
-    database: OperatedDatabase
-    writers: RandomWriters
-    dice: random.Random
-    fault: str = ""
-
-    def tables(self, *, plain: bool = False) -> list[str]:
-        """Return the tables that actions may change; ``plain`` ones have no partitions."""
-        return [
-            table for table in self.database.tables() if table != MARKER and not (plain and table == PARTITIONED)
-        ]
-
-    def table(self, *, plain: bool = False) -> str:
-        """Return a random one of these tables."""
-        return self.dice.choice(self.tables(plain=plain))
-
-    def pause(self, most: float = 1.5) -> None:
-        """Wait for a random time, shorter or longer than capture's heartbeat."""
-        self.system.wait(self.dice.uniform(0, most))
-
-    def try_to_run(self, *statements: str) -> bool:
-        """Run statements; return False if the database refuses one."""
-        try:
-            self.database.run(*statements)
-        except DatabaseErrors:
-            return False
-        return True
-
-    def restart_capture(self) -> None:
-        """Stop capture by SIGTERM and start it."""
-        self.fault = self.fault or self.system.stop_capture()
-        self.system.start_capture()
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A kind of operation. ``weight`` is its share among the rounds."""
-
-    name: str
-    run: Callable[[Scene], str]
-    ends: frozenset[int] = frozenset()
-    weight: int = 1
 
 
 def change_schema(scene: Scene) -> str:
@@ -108,8 +55,13 @@ def _add_key(scene: Scene, table: str, columns: Sequence[str]) -> None:
             equal = " AND ".join(f"a.{column} = b.{column}" for column in columns)
             scene.try_to_run(f"DELETE FROM {name} a USING {name} b WHERE {equal} AND a.ctid < b.ctid")
             scene.try_to_run(f"ALTER TABLE {name} {key}")
-        else:
+        elif scene.database.kind == "mariadb":
             scene.try_to_run(f"ALTER IGNORE TABLE {name} {key}")
+        else:
+            key_columns = ", ".join(columns)
+            again = f"SELECT {key_columns} FROM {name} GROUP BY {key_columns} HAVING count(*) > 1"
+            scene.try_to_run(f"DELETE FROM {name} WHERE ({key_columns}) IN (SELECT * FROM ({again}) again)")
+            scene.try_to_run(f"ALTER TABLE {name} {key}")
 
 
 def lock_table(scene: Scene) -> str:
@@ -324,7 +276,7 @@ def lose_log(scene: Scene) -> str:
     scene.system.stop_capture()
     scene.pause()
     if scene.dice.random() < 0.5:
-        scene.try_to_run("RESET MASTER")
+        scene.try_to_run("RESET MASTER" if scene.database.kind == "mariadb" else "RESET BINARY LOGS AND GTIDS")
         what = "log reset"
     else:
         scene.try_to_run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now()")
@@ -352,18 +304,26 @@ def drop_slot(scene: Scene) -> str:
     return "slot dropped"
 
 
+def skip_log(scene: Scene) -> str:
+    """Lose log in a way of this database, some of which begin its positions lower, and compact the events of both."""
+    return compact_incarnations(scene, scene.dice.choice([revert_server, _LOSES_LOG[scene.database.kind]]))
+
+
+_LOSES_LOG = {"postgres": drop_slot, "mariadb": lose_log, "mysql": lose_log}
 _COMMON = (
     Action("schema", change_schema, weight=5), Action("key", change_key, weight=2), Action("lock", lock_table),
     Action("grant", revoke_grant), Action("table", create_or_drop, weight=3), Action("rename", rename_table, weight=2),
     Action("patterns", change_patterns), Action("server", restart_server, weight=2),
     Action("revert", revert_server, _GAP), Action("reverted log", revert_stopped, _GAP), Action("dump", request_dump),
-    Action("capture", kill_capture), Action("reconcile", kill_reconcile),
+    Action("capture", kill_capture), Action("reconcile", kill_reconcile), Action("import", pause_import),
+    Action("incarnation", skip_log, _GAP),
 )
+_BINLOG = (Action("binlog", filter_binlog, _SOURCE, weight=2), Action("log", lose_log, _GAP),
+           Action("database", recreate_schema))
 _OWN = {
     "postgres": (Action("deferrable", defer_key), Action("publication", change_publication, _SOURCE, weight=3),
                  Action("slot", drop_slot, _GAP)),
-    "mariadb": (Action("binlog", filter_binlog, _SOURCE, weight=2), Action("log", lose_log, _GAP),
-                Action("database", recreate_schema)),
+    "mariadb": _BINLOG, "mysql": _BINLOG,
 }
 
 

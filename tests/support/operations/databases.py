@@ -17,7 +17,8 @@ from dblake.source.mysql.sql_literals import identifier
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import run_init
 from tests.support.backends import PostgresBackend
-from tests.support.mysql import MysqlServer
+from tests.support.exports import Export, export
+from tests.support.mysql import Flavour, MysqlServer
 from tests.support.mysql_backend import MysqlBackend
 from tests.support.postgres import Database
 
@@ -71,6 +72,9 @@ class OperatedDatabase(CapturedDatabase, Protocol):
 
     def rows(self, table: str) -> Rows:
         """Return all rows, as text, with the columns that the log has."""
+
+    def export(self, table: str, file: Path) -> Export:
+        """Write a table to a file as the database's own tool does; return the options of its import."""
 
     def prepare(self) -> None:
         """Run ``preflight --init``."""
@@ -186,6 +190,9 @@ class PostgresOperated(_OwnServer):
         found = self._query(sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(SCHEMA, table)))
         return [dict(zip(names, row, strict=True)) for row in found]
 
+    def export(self, table: str, file: Path) -> Export:
+        return export(self._backend, f"{SCHEMA}.{table}", file)
+
     def log_end(self) -> int:
         return self._backend.log_end()
 
@@ -218,14 +225,14 @@ class PostgresOperated(_OwnServer):
 
 
 class MysqlOperated(_OwnServer):
-    """A database of an own MariaDB server."""
+    """A database of an own MariaDB or MySQL server."""
 
-    kind = "mariadb"
     ignore_duplicates = ("IGNORE", "")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, kind: Flavour, folder: Path) -> None:
+        self.kind: str = kind
         self.server = MysqlServer(
-            "mariadb", folder / "server", "--sql-mode=", f"--lock-wait-timeout={LOCK_SECONDS}",
+            kind, folder / "server", "--sql-mode=", f"--lock-wait-timeout={LOCK_SECONDS}",
             f"--innodb-lock-wait-timeout={LOCK_SECONDS}",
             # Otherwise a server that is killed loses transactions that are in its log.
             "--innodb-flush-log-at-trx-commit=1",
@@ -254,7 +261,7 @@ class MysqlOperated(_OwnServer):
     def columns(self, table: str) -> list[Field]:
         return [Field(str(name), str(kind)) for name, kind in self.server.rows(
             "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
-            " AND is_generated = 'NEVER' ORDER BY ordinal_position", (SCHEMA, table)
+            " AND extra NOT LIKE '%% GENERATED%%' ORDER BY ordinal_position", (SCHEMA, table)
         )]
 
     def key(self, table: str) -> list[str]:
@@ -270,8 +277,13 @@ class MysqlOperated(_OwnServer):
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
+    def export(self, table: str, file: Path) -> Export:
+        return export(self._backend, f"{SCHEMA}.{table}", file)
+
     def log_end(self) -> int:
-        ((file, offset, *_),) = self.server.rows("SHOW MASTER STATUS")
+        ((file, offset, *_),) = self.server.rows(
+            "SHOW MASTER STATUS" if self.kind == "mariadb" else "SHOW BINARY LOG STATUS"
+        )
         return lsn(file, offset)
 
     def prepare(self) -> None:
@@ -295,4 +307,6 @@ class MysqlOperated(_OwnServer):
 
 def operated_database(kind: str, folder: Path) -> OperatedDatabase:
     """Start an own server and return its database. ``stop`` ends the server."""
-    return PostgresOperated(folder) if kind == "postgres" else MysqlOperated(folder)
+    if kind == "postgres":
+        return PostgresOperated(folder)
+    return MysqlOperated("mysql" if kind == "mysql" else "mariadb", folder)

@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from dblake.lake.tables import has_table
-from tests.support.operations.actions import Action, DatabaseErrors, Scene, actions
+from tests.support.operations.actions import actions
 from tests.support.operations.databases import MARKER, SCHEMA, OperatedDatabase, operated_database
 from tests.support.operations.ddl import create_partitioned, create_table
 from tests.support.operations.load import RandomWriters
+from tests.support.operations.scene import Action, DatabaseErrors, Scene
 from tests.support.operations.system import LiveSystem
 
 CATCH_UP_SECONDS = 60.0
+_BATCH_ROWS = 300
+"""Rows of a landing batch: larger transactions land in several."""
 _NAMED = frozenset({"suspended", "incomplete", "state_behind"})
 _PASSING = frozenset({"pending", "rewritten"})
 _REPAIR_SHARE = 0.5
@@ -279,7 +282,7 @@ def live_system(
                 database.run(f"INSERT INTO {SCHEMA}.{table} (id, n, s) VALUES "
                              + ", ".join(f"({key}, {key % 9}, 'first')" for key in range(1, 101)))
         database.prepare()
-        system = LiveSystem(database, folder)
+        system = LiveSystem(database, folder, max_rows=_BATCH_ROWS)
         with RandomWriters(database, seed) as writers:
             system.start_capture()
             try:

@@ -18,19 +18,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dblake.capture.dump_queue import queue_dump
+from dblake.capture.dump_queue import first_batch_of_imports, queue_dump
+from dblake.capture.dump_task import Control
 from dblake.capture.progress import open_progress
 from dblake.capture.stale_tables import set_dump
+from dblake.capture.throttle import Throttle, set_throttle
 from dblake.config import Config
 from dblake.config.load import load_config
 from dblake.core.errors import DblakeError, ExitCode, StateError
 from dblake.core.processes import end_with_parent
 from dblake.cycle.run import Cycle, CycleResult
+from dblake.imports.spec import ImportFiles
 from dblake.lake.layout import Paths
+from dblake.lake.query import query_rows
 from dblake.lake.tables import find_table, has_table
 from dblake.landing.table import Landing
-from dblake.spark.session import session_of
+from dblake.maintenance.event_compaction import compact_events
+from dblake.maintenance.run import Maintenance
+from dblake.spark.session import Session, session_of
 from jobs.maintain import first_needed
+from pipelines.dump import read_dumps, start_import, steer
 from pipelines.status import read_status
 from tests.support.operations.databases import SCHEMA, CapturedDatabase
 from tests.support.rig import HOME, Job, kill
@@ -40,15 +47,20 @@ STOP_SECONDS = 10.0
 _HANDLER_SECONDS = 3.0
 _START_SECONDS = 30.0
 _TAIL = 1500
+_NOT_YET = ("later than what capture has landed", "capture has landed no log")
+"""Words of an import that is rejected until capture has landed more."""
 
 
 class LiveSystem:
     """One source with its warehouse, progress and capture process in a folder."""
 
     def __init__(
-        self, database: CapturedDatabase, folder: Path, *, patterns: Sequence[str] = (f"{SCHEMA}.*",)
+        self, database: CapturedDatabase, folder: Path, *, patterns: Sequence[str] = (f"{SCHEMA}.*",),
+        **capture: float,
     ) -> None:
+        """``capture`` are further settings of capture."""
         self.database, self._folder, self._patterns = database, folder, tuple(patterns)
+        self._capture = capture
         self.ends: Counter[int] = Counter()
         """How often capture has ended without being killed or stopped, by exit code; ``take_ends`` empties it."""
         self._process: Job | None = None
@@ -56,7 +68,7 @@ class LiveSystem:
         self.last_words = ""
         """The last line of the capture that ended last."""
         self._log = folder / "capture.log"
-        self._log_from = 0
+        self._log_from = self._files = 0
         self.environment = os.environ | {"PYTHONPATH": f"{HOME / 'lib'}:{HOME}", "SHOP_PASSWORD": database.password}
         os.environ["SHOP_PASSWORD"] = database.password
         self.configure()
@@ -67,7 +79,7 @@ class LiveSystem:
             "warehouse": "./warehouse", "progress": "file:./progress",
             "source": {"name": "shop", "password": "${env:SHOP_PASSWORD}", **self.database.settings(),
                        "tables": [*self._patterns, *(f"!{SCHEMA}.{table}" for table in excluded)]},
-            "capture": {"heartbeat_seconds": 0.5, "commits_per_second": 10.0},
+            "capture": {"heartbeat_seconds": 0.5, "commits_per_second": 10.0, **self._capture},
             "dump": {"chunk_size": 25, "delay": 0.02},
             # A run of this process starts no JVM for them.
             "run": {"check_seconds": None, "maintain_seconds": None},
@@ -189,6 +201,63 @@ class LiveSystem:
         if keys is None:
             set_dump(store, names, queued)
 
+    def start_import(self, table: str, files: ImportFiles) -> tuple[str, str]:
+        """Queue the import of files as the command does; return its id, or no id and why it is rejected.
+
+        Waits until the position of the files has landed.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                queued, _ = start_import(self.config, f"{SCHEMA}.{table}", files, replaces=True, removes=True)
+            except DblakeError as error:
+                if not any(words in error.what for words in _NOT_YET) or time.monotonic() > deadline:
+                    return "", error.what
+                self.wait(0.5)
+            else:
+                return queued.id, ""
+
+    def steer(self, control: Control, dump_id: str) -> None:
+        """Pause or resume a dump, as the command does."""
+        steer(self.config, control, dump_id, None)
+
+    def throttle(self, limits: Throttle) -> None:
+        """Set the limits of dumps; those of ``Throttle()`` are the configuration's."""
+        set_throttle(open_progress(self.config.progress, "shop"), limits)
+
+    def dumps(self, table: str) -> dict[str, dict[str, Any]]:
+        """Return the dumps of a table by their ids, which sort by time."""
+        return {one["id"]: one for one in read_dumps(self.config) if one["table"] == f"{SCHEMA}.{table}"}
+
+    def expire_landing(self) -> None:
+        """Maintain landing as the job does, with a retention that is over at once."""
+        config = self.config
+        settings = config.maintain.model_copy(update={"landing_days": 0})
+        Maintenance(self._session(), self.paths, settings, partial(first_needed, config)).tasks()["landing"]()
+
+    def compact_events(self) -> int:
+        """Compact events as maintenance does, however few files they have; return how many were merged."""
+        return compact_events(self.paths.events)
+
+    def oldest_batch(self) -> int:
+        """Return the oldest batch in landing."""
+        return int(query_rows(self.paths.landing, "SELECT min(batch) AS oldest FROM t")[0]["oldest"])
+
+    def first_needed(self) -> int | None:
+        """Return the oldest batch that an unfinished import needs."""
+        return first_batch_of_imports(open_progress(self.config.progress, "shop"))
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the log that has landed last."""
+        reached = Landing(self.paths.landing, "shop").reached
+        return reached.resume.incarnation if reached else 0
+
+    def new_file(self) -> Path:
+        """Return the path of a file that does not exist."""
+        self._files += 1
+        return self._folder / f"rows-{self._files}"
+
     def advance(self) -> str:
         """Reconcile and fold what has landed; return the error of a retryable failure, or an empty text.
 
@@ -196,8 +265,7 @@ class LiveSystem:
         """
         if not has_table(self.paths.landing):
             return "nothing has landed"
-        session = session_of("operations", self.paths.warehouse, is_short=lambda: True)
-        cycle = Cycle(self.config, session, partial(first_needed, self.config))
+        cycle = Cycle(self.config, self._session(), partial(first_needed, self.config))
         try:
             cycle.reconcile(CycleResult())
             cycle.fold(CycleResult())
@@ -208,6 +276,9 @@ class LiveSystem:
                 raise
             return str(error)
         return ""
+
+    def _session(self) -> Session:
+        return session_of("operations", self.paths.warehouse, is_short=lambda: True)
 
     def status(self) -> dict[str, Any]:
         """Return the document of ``status --json``."""

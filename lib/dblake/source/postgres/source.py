@@ -12,6 +12,7 @@ from dblake.source.postgres import catalog, fingerprints, log_retention, slot, t
 from dblake.source.postgres.chunks import PgChunkReader
 from dblake.source.postgres.connection import connect, open_cursor
 from dblake.source.postgres.log import PgLogStream
+from dblake.source.postgres.own_publication import has_unpublished, publish_owned_tables
 from dblake.source.postgres.preflight import preflight
 from dblake.source.postgres.settings import PostgresSettings
 
@@ -32,7 +33,12 @@ class PostgresSource:
 
     def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
-        checks = [c for c in self.preflight() if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
+        checks = self.preflight()
+        if has_unpublished(checks):
+            with open_cursor(self._settings, purpose="publication") as cur:
+                is_published = publish_owned_tables(cur, self._settings) > 0
+            checks = self.preflight() if is_published else checks
+        checks = [c for c in checks if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
         return unfit_tables(self.name, checks)
 
     def identity(self) -> ServerIdentity:
