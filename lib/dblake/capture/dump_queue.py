@@ -2,14 +2,16 @@
 
 Guarantees: tables of one dump, and one dump after another, are read by priority and then in the order in which they
 were requested; a request stays pending across crashes of either side until its dump is finished. A finished dump keeps
-its progress document, but not its request, until a dump is queued more than ``_KEPT`` later.
+its progress document, but not its request, until a dump is queued more than ``_KEPT`` later. Each machine that queues
+dumps has its own clock. Clocks that differ change the order of reading and of listing, and when old documents are
+deleted. No dump's result depends on them: a dump is exact whenever it is read, and an import knows the dumps before it.
 Reading the tables is left to ``dumps``.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from dblake.capture.dump_task import DumpControl, DumpProgress, DumpRequest, DumpState, DumpTask, Key, time_text
 from dblake.capture.progress import ProgressStore
 from dblake.core.names import folder
+from dblake.core.position import Position
 from dblake.imports.spec import ImportSpec
 
 _REQUESTS, _PROGRESS = "dumps/requests", "dumps/progress"
@@ -48,13 +51,22 @@ def queue_verification(
 
 
 def queue_import(
-    store: ProgressStore, import_id: str, table: str, imported: ImportSpec, *, max_removed: float | None = None
+    store: ProgressStore, import_id: str, table: str, imported: ImportSpec, earlier: frozenset[str], *,
+    max_removed: float | None = None,
 ) -> None:
     """Queue a dump of a table whose rows are read from files. ``max_removed`` is as for ``queue_dump``.
 
-    ``import_id`` is a ``new_id`` from before the import was checked, so every dump queued since then has a later id.
+    ``earlier`` are the ``dumps_of`` from before the import was checked: every other one is newer than its files.
     """
-    _queue(store, [table], None, import_id, imported=imported, max_removed=max_removed)
+    _queue(
+        store, [table], None, import_id, imported=imported, earlier_dumps=tuple(sorted(earlier)),
+        max_removed=max_removed,
+    )
+
+
+def dumps_of(store: ProgressStore, table: str) -> frozenset[str]:
+    """Return the ids of all dumps of a table that the store has."""
+    return frozenset(dump_id for _, dump_id in _documents_of(store, table))
 
 
 def new_id() -> str:
@@ -73,14 +85,31 @@ def find_other_dump(store: ProgressStore, task: DumpTask) -> str | None:
 
     Verifications read no data, so they are none.
     """
-    name = folder(task.table)
-    for path in (*store.list(_REQUESTS), *store.list(_PROGRESS)):
-        dump_id, _, of_table = path.rpartition("/")[2].partition(".")
-        is_other = of_table == name and dump_id != task.id and (path.startswith(_REQUESTS) or dump_id > task.id)
+    for path, dump_id in _documents_of(store, task.table):
+        is_other = dump_id != task.id and (path.startswith(_REQUESTS) or task.request.is_older_than(dump_id))
         document = store.read(path) if is_other else None
         if document and not document.get("verify"):
             return dump_id
     return None
+
+
+def has_whole_dump(store: ProgressStore, table: str, since: Position) -> bool:
+    """Return True if a dump of the whole table is done, all of whose chunks were read after a position of the log."""
+    documents = ((path, store.read(path)) for path, _ in _documents_of(store, table) if path.startswith(_PROGRESS))
+    dumps = (DumpProgress.from_document(path, document) for path, document in documents if document)
+    return any(
+        dump.state is DumpState.DONE and dump.whole and not dump.verify
+        and dump.began is not None and dump.began.position >= since for dump in dumps
+    )
+
+
+def _documents_of(store: ProgressStore, table: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths of a table's requests and progress, with their dumps' ids."""
+    name = folder(table)
+    for path in (*store.list(_REQUESTS), *store.list(_PROGRESS)):
+        dump_id, _, of_table = path.rpartition("/")[2].partition(".")
+        if of_table == name:
+            yield path, dump_id
 
 
 def _queue(

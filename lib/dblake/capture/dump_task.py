@@ -59,7 +59,8 @@ class DumpRequest:
     A higher ``priority`` is read first, and preempts a table that is being read between two chunks. With ``verify`` the
     rows land to be compared, not as data, and only about the share ``sample`` of the table's key ranges is read. With
     ``removes`` those of the ``keys`` that no longer exist are deleted. ``max_removed`` is the share of the table's rows
-    that the end of a whole table's dump may delete; None is all. With ``imported`` the rows come from files instead.
+    that the end of a whole table's dump may delete; None is all. With ``imported`` the rows come from files instead;
+    ``earlier_dumps`` are the table's dumps from before then, None in a document of a version that did not save them.
     """
 
     id: str
@@ -74,10 +75,18 @@ class DumpRequest:
     removes: bool = False
     max_removed: float | None = None
     imported: ImportSpec | None = None
+    earlier_dumps: tuple[str, ...] | None = None
+
+    def is_older_than(self, dump_id: str) -> bool:
+        """Return True if another dump of the table was queued after this one."""
+        if self.earlier_dumps is None:
+            return dump_id > self.id
+        return dump_id != self.id and dump_id not in self.earlier_dumps
 
     def to_document(self) -> Document:
         """Return the request as a progress document; options that are not set are left out."""
-        defaults = {"verify": False, "sample": 1.0, "removes": False, "max_removed": None, "imported": None}
+        defaults = {"verify": False, "sample": 1.0, "removes": False, "max_removed": None, "imported": None,
+                    "earlier_dumps": None}
         return {name: value for name, value in asdict(self).items() if defaults.get(name, ...) != value}
 
     @classmethod
@@ -89,6 +98,7 @@ class DumpRequest:
             imported = document.get("imported")
             return replace(
                 request, keys=keys, control=DumpControl(request.control),
+                earlier_dumps=None if request.earlier_dumps is None else tuple(request.earlier_dumps),
                 imported=None if imported is None else ImportSpec.from_document(imported),
             )
 

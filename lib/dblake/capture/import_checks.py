@@ -18,7 +18,7 @@ from dblake.capture.activity import read_activity
 from dblake.capture.dump_queue import dump_status, find_other_dump
 from dblake.capture.dump_task import DumpState, DumpTask
 from dblake.capture.progress import ProgressStore
-from dblake.capture.stale_tables import StaleTable, read_stale_tables
+from dblake.capture.stale_tables import read_stale_tables
 from dblake.capture.table_life import LifeState, read_lives
 from dblake.core.errors import PointOutOfRange, PrerequisitesNotMet
 from dblake.core.position import Position
@@ -183,14 +183,9 @@ def why_outdated(store: ProgressStore, task: DumpTask) -> str | None:
     if other := find_other_dump(store, task):
         return f"dump {other} of its table was queued beside it, and reads newer rows than the files have; {_LATER}"
     for stale in read_stale_tables(store):
-        if stale.table == task.table and is_stale_since(stale, task.id):
+        if stale.table == task.table and (stale.dump_id is None or task.request.is_older_than(stale.dump_id)):
             return f"its rows changed without row events since it was queued: {stale.why}; {_LATER}"
     return None
-
-
-def is_stale_since(stale: StaleTable, dump_id: str) -> bool:
-    """Return True if a table became stale after a dump was queued; ids sort by time."""
-    return stale.dump_id is None or stale.dump_id > dump_id
 
 
 def newest_incarnation(landing: str) -> int:

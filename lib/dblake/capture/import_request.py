@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from dblake.capture.dump_queue import new_id, queue_import
-from dblake.capture.import_checks import ImportChecks, is_stale_since, newest_incarnation
+from dblake.capture.dump_queue import dumps_of, new_id, queue_import
+from dblake.capture.import_checks import ImportChecks, newest_incarnation
 from dblake.capture.progress import ProgressStore
 from dblake.capture.stale_tables import read_stale_tables, save_stale_table
 from dblake.core.errors import UsageError
@@ -67,12 +67,12 @@ class ImportQueue:
             names = read_columns(spec, file, schema.table) or files.columns or schema.names
             if not is_masked:
                 require_columns(file, names, schema)
-        import_id = new_id()
+        import_id, earlier = new_id(), dumps_of(self.store, schema.table)
         keep = None if self.landing_days is None else timedelta(days=self.landing_days)
         first = ImportChecks(self.landing, self.store, schema, began, keep).run(replaces=replaces)
         spec = spec.with_log_from(first)
-        queue_import(self.store, import_id, schema.table, spec, max_removed=self.max_removed)
+        queue_import(self.store, import_id, schema.table, spec, earlier, max_removed=self.max_removed)
         for stale in read_stale_tables(self.store):
-            if stale.table == schema.table and not is_stale_since(stale, import_id):
+            if stale.table == schema.table and stale.dump_id in earlier:
                 save_stale_table(self.store, replace(stale, dump_id=import_id))
         return import_id, count_rows(spec)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.capture.catalog_scan import CatalogScan
-from dblake.capture.dump_queue import dump_status
+from dblake.capture.dump_queue import dump_status, has_whole_dump
 from dblake.capture.dump_task import TABLE_SUSPENDED, DumpState, now_text
 from dblake.capture.progress import ProgressStore
 from dblake.capture.settings import NewTables
@@ -33,6 +33,7 @@ from dblake.capture.table_life import (
     suspension_next_step,
 )
 from dblake.core.names import split_qualified
+from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.core.source import UnfitTable
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
@@ -219,6 +220,7 @@ class Lifecycle:
     def _complete(self) -> bool:
         """Mark the tables as complete whose dump is done, and those as incomplete whose dump has failed.
 
+        A dump counts that began after the table's state did, by positions: several machines have several clocks.
         Return True if a dump is queued: of a table that was suspended when its dump began, and is not any more.
         """
         waiting = [
@@ -231,7 +233,7 @@ class Lifecycle:
         dumps, stale = dump_status(self._store), {entry.table: entry for entry in read_stale_tables(self._store)}
         for life in waiting:
             of_table = [dump for dump in dumps if dump["table"] == life.table and dump["whole"]]
-            is_done = any(d["state"] == DumpState.DONE and d["started_at"] >= life.since for d in of_table)
+            is_done = has_whole_dump(self._store, life.table, Position.parse(life.position))
             failed = next((
                 d["error"] or f"dump {d['id']} was cancelled" for d in of_table
                 if d["state"] in (DumpState.FAILED, DumpState.CANCELLED)

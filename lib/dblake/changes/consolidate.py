@@ -18,6 +18,7 @@ import pyarrow as pa
 from dblake.changes.comparison import compare_ends
 from dblake.changes.differences import Differences, Way
 from dblake.changes.span import Span
+from dblake.core.arrays import take_rows
 from dblake.core.errors import StateError
 from dblake.core.op import Op
 from dblake.core.position import Position
@@ -67,6 +68,6 @@ def _created(span: Span, table: str) -> Differences:
     shape = shape_of([version.schema for version in span.after.schemas(table)])
     rows = first_rows(fold(events.select(NEEDED), shape, None), shape)
     position = [rows[f"_{name}"].to_numpy() for name in Position.COLUMNS]
-    rows = rows.take(pa.array(np.lexsort(position[::-1]))).select([column.name for column in shape.current])
+    rows = take_rows(rows, np.lexsort(position[::-1])).select([column.name for column in shape.current])
     op = pa.chunked_array([[Op.CREATE] * rows.num_rows], pa.string())
     return Differences(table, (), op, rows.schema.empty_table(), rows, Way.EVENTS)

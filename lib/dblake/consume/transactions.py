@@ -1,7 +1,7 @@
 """Group ordered rows into whole transactions; one that is too large for memory is kept in a temporary file.
 
 Place: between ``event_table``, whose portions may end inside a transaction, and ``stream``. Guarantee: memory holds one
-portion, and of a transaction that spans several of them at most SPOOLED_ROWS rows.
+portion, and of a transaction that spans several of them at most SPOOLED_ROWS rows, or about SPOOLED_BYTES.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dblake.consume.model import Event
 from dblake.core.position import Position
 
 SPOOLED_ROWS = 100_000
-"""A transaction with more rows is kept in a temporary file."""
+SPOOLED_BYTES = 64 << 20
+"""A transaction with more rows, or more bytes, is kept in a temporary file."""
 
 _TRANSACTION = ("incarnation", "lsn")
 
@@ -88,7 +89,7 @@ class _Tail:
         self._parts: list[pa.Table] = []
         self._spooled: SpooledEvents | None = None
         self._last: dict[str, int] | None = None
-        self.rows = 0
+        self.rows = self._bytes = 0
 
     def continues(self, rows: pa.Table) -> bool:
         """Return True if rows begin with the same transaction."""
@@ -99,7 +100,8 @@ class _Tail:
         self._last = {name: rows[name][rows.num_rows - 1].as_py() for name in (*_TRANSACTION, "batch")}
         self._parts.append(rows)
         self.rows += rows.num_rows
-        if self.rows > SPOOLED_ROWS:
+        self._bytes += rows.nbytes
+        if self.rows > SPOOLED_ROWS or self._bytes > SPOOLED_BYTES:
             self._spooled = self._spooled or SpooledEvents(self._builder)
             for part in self._parts:
                 self._spooled.append(part)
@@ -114,7 +116,7 @@ class _Tail:
         else:
             events = self._builder.build(pa.concat_tables(self._parts))
         found: Group = [(events, self._last["batch"])]
-        self._parts, self._spooled, self._last, self.rows = [], None, None, 0
+        self._parts, self._spooled, self._last, self.rows, self._bytes = [], None, None, 0, 0
         return found
 
 
@@ -152,7 +154,8 @@ class SpooledEvents(_StoredEvents):
         """Add rows; call ``finish`` after the last."""
         if self._writer is None:
             self._writer = pa.ipc.new_file(self._file, rows.schema)
-        for batch in rows.to_batches(max_chunksize=ROWS_AT_ONCE):
+        width = rows.nbytes // max(rows.num_rows, 1) + 1
+        for batch in rows.to_batches(max_chunksize=max(min(ROWS_AT_ONCE, SPOOLED_BYTES // width), 1)):
             self._writer.write_batch(batch)
             self._rows.append(batch.num_rows)
             pairs = zip(batch.column("table").to_pylist(), batch.column("schema_id").to_pylist(), strict=True)

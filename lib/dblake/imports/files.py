@@ -25,6 +25,7 @@ from dblake.lake.files import filesystem
 from dblake.landing.columns import COPY
 
 _ROWS = 10_000
+_READ_BYTES = 32 << 20
 _CSV_BLOCK_BYTES = 8 << 20
 _BUFFER_BYTES = 4 << 20
 
@@ -150,7 +151,10 @@ def _parquet(
             skip -= rows
         else:
             groups.append(number)
-    batches = parquet.iter_batches(_ROWS, row_groups=groups, columns=list(schema.names), use_threads=False)
+    facts = [parquet.metadata.row_group(number) for number in groups]
+    width = max((one.total_byte_size // max(one.num_rows, 1) for one in facts), default=0) + 1
+    rows = max(min(_ROWS, _READ_BYTES // width), 1)
+    batches = parquet.iter_batches(rows, row_groups=groups, columns=list(schema.names), use_threads=False)
     yield from _encoded(batches, schema, payload_format, skip)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dblake.core.arrays import take_rows
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
 from dblake.lake.files import file_path, filesystem
@@ -50,4 +51,4 @@ def concat_by_position(parts: Sequence[pa.Table]) -> pa.Table:
         return EVENT_COLUMNS.empty_table()
     rows = pa.concat_tables(parts)
     order = order_by_position(rows)
-    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
+    return rows if (order[1:] > order[:-1]).all() else take_rows(rows, order)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.errors import IncompatibleSchemaChange
+from dblake.core.errors import IncompatibleSchemaChange, StateError
 from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
@@ -37,6 +37,22 @@ from dblake.state.values import arrow_type
 
 #: The columns of events that the functions here read.
 FOLDED = (*NEEDED, "table", "schema_id")
+FOLDED_BYTES = 2 << 30
+"""Bytes of one column of events, or of rows, that are folded at once: an array of texts holds no more."""
+
+
+class TooLargeToFold(StateError):
+    """A table's events between a state version and a point, or the rows that they change, do not fit in memory."""
+
+    @classmethod
+    def require_fit(cls, table: str, what: str, rows: pa.Table) -> None:
+        """Raise this error if a column of rows has more than FOLDED_BYTES."""
+        most = max((column.nbytes for column in rows.columns), default=0)
+        if most > FOLDED_BYTES:
+            raise cls(
+                f"table {table}: {what} have {most >> 20} MiB in one column; a reading folds {FOLDED_BYTES >> 20} MiB",
+                next_step="run state, and read at state's frontier; or choose an earlier or later point",
+            )
 
 
 def shape_over(state: StateVersion | None, versions: Sequence[SchemaVersion]) -> Shape:
@@ -62,7 +78,7 @@ def fold_over(
     require_one_key([*(v.schema for v in versions if v.batch > done), versions[-1].schema])
     shape = shape_over(state, versions)
     truncated_at = newest_truncate(events)
-    folded = fold(events.select(NEEDED), shape, truncated_at)
+    folded = _fold(events, shape, truncated_at)
     if state is None:
         return shape, None, first_rows(folded, shape)
     if not shape.primary_key:
@@ -92,9 +108,10 @@ def fold_over_rows(
             raise key_changed(shape.table)
         shape = widened_to_fit(shape, {column.name: column.type for column in known.columns})
     truncated_at = newest_truncate(events)
-    folded = fold(events.select(NEEDED), shape, truncated_at)
+    folded = _fold(events, shape, truncated_at)
     schema = row_schema(shape)
     before = as_columns(read_rows(None if truncated_at else folded["_key"].combine_chunks()), schema)
+    TooLargeToFold.require_fit(shape.table, "the rows that events change", before)
     match = match_keys(before["_key"], folded["_key"])
     fresh = np.ones(folded.num_rows, bool)
     fresh[match[match >= 0]] = False
@@ -124,7 +141,12 @@ def fold_all(
             )
         events = _since(events, whole, min(began, whole[0].since))
     shape = shape_of([version.schema for version in whole])
-    return shape, first_rows(fold(events.select(NEEDED), shape, newest_truncate(events)), shape)
+    return shape, first_rows(_fold(events, shape, newest_truncate(events)), shape)
+
+
+def _fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Table:
+    TooLargeToFold.require_fit(shape.table, "its events after state", events)
+    return fold(events.select(NEEDED), shape, truncated_at)
 
 
 def _since(events: pa.Table, versions: Sequence[SchemaVersion], since: Position) -> pa.Table:

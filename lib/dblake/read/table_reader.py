@@ -21,7 +21,7 @@ from dblake.lake.frontier import Frontier
 from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
 from dblake.read.event_log import EventLog, Wanted
-from dblake.read.fold import FOLDED, fold_all, fold_over, shape_over
+from dblake.read.fold import FOLDED, TooLargeToFold, fold_all, fold_over, shape_over
 from dblake.read.points import describe
 from dblake.read.versions import StateVersion, StateVersions
 from dblake.state.shape import Shape
@@ -116,6 +116,8 @@ class TableReader:
             try:
                 shape, version, rows = fold_over(self.versions.path(self.table), state, self.schemas, events)
                 return self._reading(version, rows, shape)
+            except TooLargeToFold:
+                raise
             except StateError:
                 events = self._events(0)
         self._require_all_events()

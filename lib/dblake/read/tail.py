@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import take_rows
 from dblake.core.errors import LandingGap
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
@@ -156,7 +157,7 @@ def _high(ending: Ending) -> Position:
 
 def _ordered(rows: pa.Table) -> pa.Table:
     incarnation, lsn, seq = (rows[name].to_numpy() for name in Position.COLUMNS)
-    return rows.take(pa.array(np.lexsort((seq, lsn, incarnation))))
+    return take_rows(rows, np.lexsort((seq, lsn, incarnation)))
 
 
 def _complete(events: pa.Table) -> pa.Table:

@@ -32,6 +32,8 @@ from dblake.read.rows import read_state_rows
 from dblake.sql.event_columns import as_deletes, as_rows
 
 _ROWS_AT_ONCE = 8192
+_CHARACTERS_AT_ONCE = 32 << 20
+"""Rows become columns of texts in parts that end with either."""
 _WHERE = "the stream's checkpoint"
 _BEGINNING = Position(1, 0)
 
@@ -192,11 +194,12 @@ class _Reading:
 
 
 def _parts(events: Iterator[Event]) -> Iterator[list[Event]]:
-    part: list[Event] = []
+    part, size = list[Event](), 0
     for event in events:
         part.append(event)
-        if len(part) == _ROWS_AT_ONCE:
+        size += sum(len(text) for text in (event.after or event.before or {}).values() if text is not None)
+        if len(part) == _ROWS_AT_ONCE or size >= _CHARACTERS_AT_ONCE:
             yield part
-            part = []
+            part, size = [], 0
     if part:
         yield part

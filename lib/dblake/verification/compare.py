@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.arrays import join_chunks
+from dblake.core.arrays import JOINED_BYTES, join_chunks
 from dblake.core.position import Position
 from dblake.decode.columns import PARTIAL
 from dblake.state.fold import NEEDED, fold, name_masks
@@ -21,17 +21,18 @@ from dblake.state.shape import Shape
 from dblake.verification.arrays import differs
 from dblake.verification.ledger import ChunkDifferences
 
-JOINED_BYTES = 1 << 30
-"""Keys that are joined into one array."""
-
 
 def typed_rows(decoded: pa.Table, shape: Shape) -> pa.Table:
-    """Return a chunk's DECODED rows as state would hold them: ``_key``, ``_lossy`` and the shape's columns."""
+    """Return a chunk's DECODED rows as state would hold them: ``_key``, ``_lossy`` and the shape's columns.
+
+    ``_seq`` is each row's number in its chunk.
+    """
     events = decoded
     for name in (*Position.COLUMNS, "batch"):
-        # A chunk's row has no position of its own; the fold needs one.
-        place = events.schema.get_field_index(name)
-        events = events.set_column(place, name, pa.array(np.arange(events.num_rows, dtype=np.int64)))
+        # A chunk's row has no position of its own but its number; the fold needs one.
+        if name != "seq":
+            place = events.schema.get_field_index(name)
+            events = events.set_column(place, name, pa.repeat(pa.scalar(0, pa.int64()), events.num_rows))
     partial = events.schema.get_field_index(PARTIAL)
     events = events.set_column(partial, PARTIAL, pa.repeat(False, events.num_rows))
     return fold(events.select(list(NEEDED)), shape, None)
@@ -74,12 +75,25 @@ def compare_rows(source: pa.Table, state: pa.Table, shape: Shape) -> ChunkDiffer
 
 
 def absent_keys(
-    state_keys: pa.ChunkedArray | pa.Array, returned: Sequence[pa.Array], touched: pa.Array
+    state_keys: pa.ChunkedArray | pa.Array, returned: Sequence[pa.Array], touched: pa.ChunkedArray
 ) -> pa.ChunkedArray | pa.Array:
     """Return the keys of state that no chunk returned and no event touched. All keys may be more than 2 GiB."""
-    for present in _joined([touched, *returned]):
-        state_keys = state_keys.filter(pc.invert(pc.is_in(state_keys, value_set=present)))
-    return state_keys
+    return without(state_keys, [*touched.chunks, *returned])
+
+
+def without(keys: pa.ChunkedArray | pa.Array, others: Sequence[pa.Array]) -> pa.ChunkedArray | pa.Array:
+    """Return the keys that are not among ``others``, which may be more than 2 GiB."""
+    for present in _joined(others):
+        keys = keys.filter(pc.invert(pc.is_in(keys, value_set=present)))
+    return keys
+
+
+def are_among(keys: pa.ChunkedArray, others: Sequence[pa.Array]) -> np.ndarray:
+    """Return which keys are among ``others``, which may be more than 2 GiB."""
+    found = np.zeros(len(keys), np.bool_)
+    for present in _joined(others):
+        found |= pc.is_in(keys, value_set=present).to_numpy()
+    return found
 
 
 def _joined(keys: Sequence[pa.Array]) -> Iterator[pa.Array]:

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,9 +44,9 @@ from dblake.lake.query import query_arrow
 from dblake.lake.schemas import SchemaVersion, read_schemas
 from dblake.lake.tables import has_table, open_table
 from dblake.state.shape import Shape, shape_of, widened_to_fit
-from dblake.verification.compare import absent_keys, align_state, compare_rows, typed_rows
+from dblake.verification.compare import absent_keys, align_state, are_among, compare_rows, typed_rows, without
 from dblake.verification.findings import WrongRows, find_wrong
-from dblake.verification.landed import EndedChunk, read_ended, read_rows
+from dblake.verification.landed import EndedChunk, find_whole, read_ended, read_rows
 from dblake.verification.ledger import (
     ChunkDifferences,
     ChunkResult,
@@ -56,12 +57,17 @@ from dblake.verification.ledger import (
     read_rounds,
     summarize,
 )
+from dblake.verification.partial_result import PartialResult
 from dblake.verification.state_rows import TableState, repeated_keys
 from dblake.verification.touched import Read, Touched, schema_change
 
 _GROUP_ROWS = 500_000
-"""Rows that are held in memory, and whose results are committed, together."""
-_NO_KEYS = pa.array([], pa.string())
+"""Rows whose results are committed together."""
+GROUP_BYTES = 64 << 20
+"""Rows that are compared with state together: more need more memory, fewer read the files of state more often."""
+
+_Waiting = dict[str, tuple[EndedChunk, list[pa.Table]]]
+"""Rows that wait to be compared, by chunk id."""
 
 logger = logging.getLogger(__name__)
 
@@ -133,22 +139,19 @@ def _compare_table(paths: Paths, table: str, chunks: Sequence[EndedChunk]) -> li
     newest = versions[-1].schema
     touched = Touched(paths, table, newest.primary_key, [_read_of(chunk) for chunk in chunks])
     schemas = {version.schema.schema_id: version.schema for version in versions}
-    rows = read_rows(paths, [chunk for chunk in chunks if chunk.window.schema_id in schemas], schemas)
     table_state = _TableState(paths, state, touched, schemas, versions, behind, _earlier(paths, table, chunks))
-    results, comparable, last = dict[str, ChunkResult](), list[tuple[EndedChunk, pa.Table]](), list[EndedChunk]()
+    whole = find_whole(paths, [chunk for chunk in chunks if chunk.window.schema_id in schemas])
+    results, comparable, last = dict[str, ChunkResult](), list[EndedChunk](), list[EndedChunk]()
     for chunk in chunks:
-        decoded = rows.get(chunk.window.chunk_id)
         why = table_state.why_repeat(chunk)
-        if why is None and decoded is None:
+        if why is None and chunk.window.chunk_id not in whole:
             why = "landing no longer holds its rows"
-        if why is not None or decoded is None:
-            results[chunk.window.chunk_id] = _result(chunk, repeat=why)
-        elif chunk.began:
+        if why is None and chunk.began:
             last.append(chunk)
-        else:
-            comparable.append((chunk, decoded))
-    for result in table_state.compare(comparable):
-        results[result.chunk_id] = result
+        elif why is None:
+            comparable.append(chunk)
+        results[chunk.window.chunk_id] = _result(chunk, repeat=why)
+    results |= {result.chunk_id: result for result in table_state.compare(comparable)}
     for chunk in last:
         own = [result for result in results.values() if result.round == chunk.round]
         results[chunk.window.chunk_id] = table_state.close(chunk, own)
@@ -195,37 +198,55 @@ class _TableState:
         """Return the shape of the state table, under its newest schema. Raises StateError for an impossible one."""
         return widened_to_fit(shape_of([version.schema for version in self.versions]), self.rows.types)
 
-    def compare(self, chunks: Sequence[tuple[EndedChunk, pa.Table]]) -> list[ChunkResult]:
-        """Compare the DECODED rows of chunks with those of state that have their keys."""
+    def compare(self, chunks: Sequence[EndedChunk]) -> list[ChunkResult]:
+        """Compare the rows of chunks with those of state that have their keys."""
         if not chunks:
             return []
         try:
             shape = self.shape()
         except StateError as error:
-            return [_result(chunk, repeat=error.what) for chunk, _ in chunks]
-        sources = [typed_rows(decoded, shape) for _, decoded in chunks]
-        # For all chunks at once: the rows of one are in many files of state.
-        keys = pa.chunked_array([part for source in sources for part in source["_key"].chunks], pa.string())
-        state = self.rows.with_keys(keys, [column.name for column in shape.current])
+            return [_result(chunk, repeat=error.what) for chunk in chunks]
+        compared = {chunk.window.chunk_id: PartialResult(_result(chunk)) for chunk in chunks}
+        waiting, size = _Waiting(), 0
+        for chunk, decoded in read_rows(self.paths, chunks, self.schemas):
+            rows = typed_rows(decoded, shape)
+            waiting.setdefault(chunk.window.chunk_id, (chunk, []))[1].append(rows)
+            size += rows.nbytes
+            if size >= GROUP_BYTES:
+                self._compare_waiting(waiting, shape, compared)
+                waiting, size = _Waiting(), 0
+        self._compare_waiting(waiting, shape, compared)
+        return [each.result for each in compared.values()]
+
+    def _compare_waiting(self, waiting: _Waiting, shape: Shape, compared: dict[str, PartialResult]) -> None:
+        """Compare rows of several chunks together: the rows of one are in many files of state."""
+        parts, keys = list[tuple[EndedChunk, pa.Table, np.ndarray]](), list[pa.Array]()
+        for chunk, tables in waiting.values():
+            rows = pa.concat_tables(tables)
+            is_touched = are_among(rows["_key"], self.touched.keys(_read_of(chunk)).chunks)
+            parts.append((chunk, rows, is_touched))
+            # State may hold newer and larger values of the others.
+            keys += rows["_key"].filter(pa.array(~is_touched)).chunks
+        untouched = pa.chunked_array(keys, pa.string())
+        state = self.rows.with_keys(untouched, [column.name for column in shape.current])
         repeated = pa.array(repeated_keys(state), pa.string())
-        aligned, first, results = align_state(keys, state), 0, list[ChunkResult]()
-        for (chunk, _), source in zip(chunks, sources, strict=True):
-            part = aligned.slice(first, source.num_rows)
-            results.append(self._compare_chunk(chunk, source, part, repeated, shape))
-            first += source.num_rows
-        return results
+        aligned, first = align_state(untouched, state), 0
+        for chunk, rows, is_touched in parts:
+            count = int((~is_touched).sum())
+            result = self._compare_chunk(chunk, rows, is_touched, aligned.slice(first, count), repeated, shape)
+            compared[chunk.window.chunk_id].add(result, rows)
+            first += count
 
     def _compare_chunk(
-        self, chunk: EndedChunk, source: pa.Table, state: pa.Table, repeated: pa.Array, shape: Shape
+        self, chunk: EndedChunk, source: pa.Table, is_touched: np.ndarray, state: pa.Table, repeated: pa.Array,
+        shape: Shape,
     ) -> ChunkResult:
-        keys = source["_key"]
-        is_untouched = pc.invert(pc.is_in(keys, value_set=self.touched.keys(_read_of(chunk))))
-        skipped = join_chunks(keys.filter(pc.invert(is_untouched)))
-        untouched, state = source.filter(is_untouched), state.filter(is_untouched)
+        """Compare rows of a chunk; ``state`` has those of the untouched ones."""
+        untouched = source.filter(pa.array(~is_touched))
+        skipped = join_chunks(source["_key"].filter(pa.array(is_touched)))
         twice = untouched["_key"].filter(pc.is_in(untouched["_key"], value_set=repeated)).to_pylist()
         return replace(
-            _result(chunk), rows_compared=untouched.num_rows, rows_skipped=source.num_rows - untouched.num_rows,
-            key_from=keys[0].as_py() if len(keys) else None, key_to=keys[-1].as_py() if len(keys) else None,
+            _result(chunk), rows_compared=untouched.num_rows, rows_skipped=len(skipped),
             differences=replace(compare_rows(untouched, state, shape), extra=twice),
             skipped_keys=skipped.filter(pc.is_in(skipped, value_set=self._suspects(chunk))).to_pylist(),
         )
@@ -250,21 +271,19 @@ class _TableState:
             chunk for chunk in read_ended(self.paths, 1, last.batch, table=last.table)
             if chunk.round == last.round and not chunk.began
         ]
-        returned = []
-        for group in _groups(chunks):
-            for rows in read_rows(self.paths, group, self.schemas).values():
-                if rows is None:
-                    return _result(last, repeat="landing no longer holds the rows of its chunks")
-                if rows.num_rows:
-                    returned.append(typed_rows(rows, self._keys_only())["_key"].combine_chunks())
+        if len(find_whole(self.paths, chunks)) < len(chunks):
+            return _result(last, repeat="landing no longer holds the rows of its chunks")
+        returned, shape = list[pa.Array](), self._keys_only()
+        for _, rows in read_rows(self.paths, chunks, self.schemas):
+            returned += typed_rows(rows, shape)["_key"].chunks
         touched, extra = self.touched.keys(_read_of(last)), list[str]()
-        unread = absent_keys(suspects, returned, _NO_KEYS)
+        unread = without(suspects, returned)
         if last.sampled:
             return replace(_result(last), skipped_keys=unread.to_pylist())
         for keys in self.rows.live_keys():
             own = keys.filter(pc.is_in(keys, value_set=suspects)) if last.round.keyed else keys
             extra += absent_keys(own, returned, touched).to_pylist()
-        skipped = unread.filter(pc.is_in(unread, value_set=touched)).to_pylist()
+        skipped = unread.filter(pa.array(are_among(pa.chunked_array([unread]), touched.chunks))).to_pylist()
         return replace(_result(last), differences=ChunkDifferences(extra=extra), skipped_keys=skipped)
 
     def _suspects(self, chunk: EndedChunk) -> pa.Array:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.arrays import join_chunks
 from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
@@ -55,13 +54,14 @@ class Touched:
             f'SELECT {", ".join(_EVENTS.names)} FROM t WHERE "table" = {quoted(table)} AND '
             f"(incarnation > {oldest.incarnation} OR (incarnation = {oldest.incarnation} AND {since}))",
         ) if events else _EVENTS.empty_table()
-        rows = rows.cast(_EVENTS).combine_chunks()
+        rows = rows.cast(_EVENTS)
         self._at = [rows[name].to_numpy() for name in Position.COLUMNS]
         self._txid = rows["txid"].fill_null(-1).to_numpy()
         self._truncates = pc.equal(rows["op"], Op.TRUNCATE).to_numpy().astype(bool)
-        self._keys = key_texts(join_chunks(rows["key"]), primary_key)
+        # All keys may be more than the 2 GiB that one array holds.
+        self._keys = pa.chunked_array([key_texts(part, primary_key) for part in rows["key"].chunks], pa.string())
 
-    def keys(self, read: Read) -> pa.Array:
+    def keys(self, read: Read) -> pa.ChunkedArray:
         """Return the keys, in state's form, of events that the read may not reflect."""
         return self._keys.filter(pa.array(self._holds(read)))
 

@@ -10,8 +10,11 @@ import pytest
 
 from dblake.capture.dump_queue import (
     dump_status,
+    dumps_of,
+    find_other_dump,
     pending_tasks,
     queue_dump,
+    queue_import,
     queue_verification,
     read_control,
     read_requests,
@@ -22,6 +25,7 @@ from dblake.capture.dump_task import DumpControl, DumpProgress, DumpRequest, Dum
 from dblake.capture.file_progress import FileProgress
 from dblake.capture.throttle import Throttle, read_throttle, set_throttle
 from dblake.core.errors import ConfigError
+from dblake.imports.spec import ImportSpec
 from dblake.landing.control import DumpStart
 
 LATER, EARLIER = DumpStart(1, 20, 0, "5:9:5,7"), DumpStart(1, 10, 0, "6:9:6")
@@ -212,3 +216,20 @@ def test_verification_is_no_dump_in_status_and_redump(store: FileProgress) -> No
     assert [entry["id"] for entry in dump_status(store, verifications=True)] == [queued]
     queue_dump(store, ["public.t"])
     assert [each.is_whole_dump for each in pending_tasks(store)] == [False, True]
+
+
+@pytest.mark.parametrize("import_id", ["20010101-000000-000-aaaa", "29990101-000000-000-aaaa"], ids=["behind", "ahead"])
+def test_import_finds_dump_queued_after_it(store: FileProgress, import_id: str) -> None:
+    """Whatever the clock of the machine that queued the import: neither a finished nor a pending dump is missed."""
+    earlier = queue_dump(store, [ORDERS])
+    (task,) = pending_tasks(store)
+    save_progress(store, task.start().complete())
+    spec = ImportSpec("csv", ("/x.csv",), EARLIER, "s", 1)
+    queue_import(store, import_id, ORDERS, spec, dumps_of(store, ORDERS))
+    (imported,) = pending_tasks(store)
+    assert imported.request.earlier_dumps == (earlier,) and find_other_dump(store, imported) is None
+    later = queue_dump(store, [ORDERS])
+    assert find_other_dump(store, imported) == later
+    (task,) = (task for task in pending_tasks(store) if task.id == later)
+    save_progress(store, task.start().complete())
+    assert find_other_dump(store, imported) == later

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,22 +14,26 @@ import pytest
 
 from dblake.capture.catalog_scan import CatalogScan
 from dblake.capture.dump_queue import dump_status, pending_tasks, queue_dump, save_progress
-from dblake.capture.dump_task import TABLE_SUSPENDED
+from dblake.capture.dump_task import TABLE_SUSPENDED, DumpTask
 from dblake.capture.file_progress import FileProgress
 from dblake.capture.lifecycle import Lifecycle
 from dblake.capture.settings import NewTables
 from dblake.capture.stale_detector import StaleTableDetector
 from dblake.capture.stale_tables import StaleTable, read_stale_tables, save_stale_table
 from dblake.capture.table_life import missing_rows, read_lives
+from dblake.core.position import Position
 from dblake.core.schema import Column, TableSchema
 from dblake.core.source import ColumnFingerprint, TableFingerprint, UnfitTable
 from dblake.landing.columns import CAPTURED, DDL, ROW, SCHEMA, TRUNCATE
+from dblake.landing.control import DumpStart
 from dblake.source.memory.database import MemoryDatabase
 from dblake.source.memory.source import MemorySource
 
 T = "public.t"
 KEYED = TableSchema(T, (Column("id", "integer", False, 1),))
 KEYLESS = TableSchema(T, (Column("id", "integer"),))
+LOG = count(7)
+"""The end of the log: it grows."""
 NO_LOG, NO_DUMP = UnfitTable("row filter"), UnfitTable("privilege", has_log=True)
 
 
@@ -42,7 +48,7 @@ class Capture:
     def __init__(self, store: FileProgress, new_tables: NewTables = "dump") -> None:
         self.store = store
         self.detector = StaleTableDetector(MemorySource(MemoryDatabase()), store, auto=True)
-        self.lifecycle = Lifecycle(store, self.detector, new_tables, lambda: "1/7")
+        self.lifecycle = Lifecycle(store, self.detector, new_tables, lambda: f"1/{next(LOG)}")
 
     def scan(self, *tables: TableSchema, unfit: Mapping[str, UnfitTable] | None = None) -> bool:
         prints = [
@@ -59,8 +65,13 @@ class Capture:
 
     def finish_dump(self) -> None:
         (task,) = pending_tasks(self.store)
-        save_progress(self.store, task.start().complete())
+        save_progress(self.store, dumped(task, next(LOG)).complete())
         self.scan(KEYED)
+
+
+def dumped(task: DumpTask, low: int) -> DumpTask:
+    """Return a task whose only chunk was read at a position."""
+    return task.start().split_at([]).add_chunk(0, 1, None, done=True, began=DumpStart(1, low, 0))
 
 
 def followed(store: FileProgress) -> Capture:
@@ -74,9 +85,10 @@ def followed(store: FileProgress) -> Capture:
 
 def test_suspension_without_log_requires_dump(store: FileProgress) -> None:
     capture = followed(store)
+    end = next(LOG)
     capture.scan(KEYED, unfit={T: NO_LOG})
     assert (capture.state, capture.lifecycle.suspended) == ("suspended", {T: "row filter"})
-    assert read_lives(store)[T].position == "1/7"
+    assert Position.parse(read_lives(store)[T].position) > Position(1, end)
     # Another reason does not bring back the log in between.
     capture.scan(KEYED, unfit={T: NO_DUMP})
     assert capture.scan(KEYED)
@@ -266,3 +278,21 @@ def test_rows_of_suspended_table_do_not_land(store: FileProgress) -> None:
     ]
     empty = capture.lifecycle.without_suspended(rows((ROW, T, 1, True)))
     assert empty.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("clock", "low", "expected"),
+    [("2001-01-01T00:00:00.000000Z", 1, "followed"), ("2999-01-01T00:00:00.000000Z", -1, "incomplete")],
+    ids=["behind", "ahead"],
+)
+def test_dump_completes_table_by_position(store: FileProgress, clock: str, low: int, expected: str) -> None:
+    """The dump began just after, or before, the table became incomplete; its machine's clock differs by years."""
+    capture = Capture(store, "ask")
+    capture.scan(KEYED)
+    assert capture.state == "incomplete"
+    queue_dump(store, [T])
+    (task,) = pending_tasks(store)
+    done = dumped(task, Position.parse(read_lives(store)[T].position).lsn + low).complete()
+    save_progress(store, replace(done, progress=replace(done.progress, started_at=clock)))
+    capture.scan(KEYED)
+    assert capture.state == expected
