@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblake.capture.dump_task import Control, DumpState
+from dblake.capture.dump_task import DumpControl, DumpState
 from dblake.capture.throttle import Throttle
 from tests.support.operations.scene import Scene
 
@@ -30,7 +30,7 @@ def pause_import(scene: Scene) -> str:
         system.throttle(Throttle())
         return f"import of {table} rejected: {refusal}"
     scene.pause(2)
-    system.steer(Control.PAUSE, import_id)
+    system.steer(DumpControl.PAUSE, import_id)
     beside = dice.choice(["no other dump", "a dump of it", "a dump of others"])
     for number in range(2):
         scene.pause()
@@ -43,7 +43,7 @@ def pause_import(scene: Scene) -> str:
     if is_killed:
         system.kill_capture()
         system.start_capture()
-    system.steer(Control.RUN, import_id)
+    system.steer(DumpControl.RUN, import_id)
     system.throttle(Throttle())
     scene.note(_judge_end(scene, table, import_id))
     return f"import of {table} paused beside maintenance, with {beside}" + (", capture killed" if is_killed else "")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dblake.capture.dump_queue import first_batch_of_imports, queue_dump
-from dblake.capture.dump_task import Control
+from dblake.capture.dump_task import DumpControl
 from dblake.capture.progress import open_progress
 from dblake.capture.stale_tables import set_dump
 from dblake.capture.throttle import Throttle, set_throttle
@@ -217,7 +217,7 @@ class LiveSystem:
             else:
                 return queued.id, ""
 
-    def steer(self, control: Control, dump_id: str) -> None:
+    def steer(self, control: DumpControl, dump_id: str) -> None:
         """Pause or resume a dump, as the command does."""
         steer(self.config, control, dump_id, None)
 
