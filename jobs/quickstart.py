@@ -15,7 +15,6 @@ from rich.table import Column, Table
 
 from dblake.config import load_config
 from dblake.core.errors import ExitCode
-from dblake.sql.spark_result import SparkResult
 from jobs.cli.frame import run_job, verbose_option
 from jobs.cli.sql_output import print_result
 from pipelines.quickstart import Quickstart
@@ -60,7 +59,7 @@ def quickstart(conf: Path, scale: int, rate: int) -> int:
     console.print("[bold]8. SQL over state and history[/bold]")
     for statement in _QUERIES:
         console.print(f"   [dim]{statement}[/dim]", highlight=False)
-        print_result(SparkResult(run.query(statement)), None)
+        print_result(run.query(statement), None)
     console.print(f"""[bold]Next steps[/bold]
    More queries:       ./spark-submit.sh sql --conf {conf} "SELECT * FROM pgbench_tellers_live LIMIT 5"
    Your own database:  copy conf/postgres.yaml to conf/mine.yaml, enter your database's address, then run

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -37,7 +37,8 @@ from dblake.source.postgres.pgbench import ACCOUNTS_PER_SCALE, Pgbench
 from dblake.source.postgres.source import PostgresSource
 from dblake.spark.session import spark_session
 from dblake.spark.sql_literals import delta, identifier
-from dblake.sql.query import query
+from dblake.sql.engine import DuckdbEngine
+from dblake.sql.result import Result
 from dblake.state.digest import digest_sql
 from dblake.state.run import run_state
 from dblake.verification.requests import Verification
@@ -116,9 +117,9 @@ class Quickstart:
         assert self._spark is not None
         return self._spark
 
-    def query(self, statement: str) -> DataFrame:
+    def query(self, statement: str) -> Result:
         """Return the result of one SQL statement over state, events or history."""
-        return query(self.spark, self._paths, statement)
+        return DuckdbEngine(self._paths).query(statement)
 
     @property
     def _paths(self) -> Paths:

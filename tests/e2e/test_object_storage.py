@@ -13,10 +13,10 @@ from dblake.maintenance.run import maintain
 from dblake.quality.run import run_check
 from dblake.reconcile.stream import reconcile_once
 from dblake.spark.storage import require_storage
-from dblake.sql.query import query
 from dblake.state.run import run_state
 from tests.support.rig import T, rig_on
 from tests.support.s3 import SECRET_KEY, S3Server, location
+from tests.support.sql_rows import sql_rows
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,7 @@ def test_other_jobs_work_on_s3(
         reconcile_once(spark, paths)
         run_state(spark, paths)
         rig.verify_tables()
-        rows = query(spark, paths, f"SELECT count(*) FROM {T}_live").first()
-        assert rows is not None and rows[0] == len(rig.backend.rows(T))
+        assert sql_rows(paths, f"SELECT count(*) AS n FROM {T}_live") == [{"n": len(rig.backend.rows(T))}]
         maintain(spark, paths, MaintainConfig())
         rig.verify_tables()
         run_check(spark, paths, []).require_success()

@@ -1,19 +1,20 @@
 """SQL for DuckDB: the versions of a table's rows, from its events.
 
-Place: between ``rows`` and ``engine``; the twin of ``history.history_sql``. Guarantee: one row per version, with the
+Place: between ``rows`` and ``engine``. Guarantee: one row per version, with the
 time and position from and until which it was valid. A row that a dump read again as it already was is no version.
 """
 
 from __future__ import annotations
 
+from dblake.core.errors import StateError
 from dblake.core.op import Op
 from dblake.spark.types import TEXT
 from dblake.sql.duckdb_types import read_sql
-from dblake.sql.history import require_history_names
 from dblake.sql.names import quoted
 from dblake.sql.rows import text
 from dblake.state.shape import Shape
 
+_COLUMNS = ("_op", "_valid_from", "_valid_to", "_from", "_to")
 _AT = "struct_pack(incarnation := incarnation, lsn := lsn, seq := seq)"
 _NO_POSITION = "CAST(NULL AS STRUCT(incarnation BIGINT, lsn BIGINT, seq BIGINT))"
 
@@ -24,7 +25,7 @@ def history_sql(shape: Shape, events: str) -> str:
     Beside the table's columns: _lossy, _missing, _op, _valid_from, _valid_to, _from, _to. Raises StateError if the
     table has a column with one of these names.
     """
-    require_history_names(shape)
+    _require_names(shape)
     versions = _versions_sql(shape, events) if shape.primary_key else _inserts_sql(shape, events)
     named = list(enumerate(shape.columns))
     typed = ", ".join(f"{read_sql(c.type, f'c{i}.v')} AS t{i}" for i, c in named)
@@ -38,6 +39,16 @@ def history_sql(shape: Shape, events: str) -> str:
         f"SELECT {columns}{_names_where(lost)} AS _lossy, {_names_where(absent)} AS _missing, _op, _valid_from, "
         f"_valid_to, _at AS _from, _to FROM (SELECT *, {typed} FROM ({versions}))"
     )
+
+
+def _require_names(shape: Shape) -> None:
+    """Raise StateError if the table has a column with the name of one of the history view's own."""
+    reserved = [c.name for c in shape.columns if c.name.lower() in _COLUMNS]
+    if reserved:
+        raise StateError(
+            f"table {shape.table}, column {reserved[0]}: the history view has its own column of that name",
+            next_step="query the table's events in dblake.events instead",
+        )
 
 
 def _versions_sql(shape: Shape, events: str) -> str:

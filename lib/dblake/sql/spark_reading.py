@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from dblake.lake.tables import open_table
 from dblake.read.reading import TableReading
 from dblake.spark.sql_literals import delta, identifier
-from dblake.sql.live import state_rows_sql
+from dblake.sql.state_rows import state_rows_sql
 from dblake.state.files import table_columns
 
 

@@ -3,7 +3,8 @@
 Place: between ``read`` and ``sql.query``. Names are those of ``names``, but Spark accepts no view's name with other
 characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned
 when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are those of a
-reading; live views fold newer events in Spark.
+reading. Live and history views, and points between two versions of state, are left to the default engine: the fold
+exists once, in process (``state.fold``).
 """
 
 from __future__ import annotations
@@ -20,20 +21,16 @@ from dblake.core.errors import UsageError
 from dblake.core.names import split_qualified
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
-from dblake.lake.frontier import read_frontier
 from dblake.lake.layout import Paths
-from dblake.lake.log import Application
 from dblake.lake.schemas import read_schemas
 from dblake.lake.tables import has_table, open_table
-from dblake.read.reading import LakeReading, TableReading, open_reading
+from dblake.read.reading import LakeReading, open_reading
 from dblake.spark.sql_literals import delta, identifier, literal, position
-from dblake.sql.history import history_sql
-from dblake.sql.live import live_sql, plain_sql, state_rows_sql
 from dblake.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, spelled, sql_name
+from dblake.sql.state_rows import plain_sql, state_rows_sql
 from dblake.sql.system import SYSTEM_TABLES, SystemTable
 from dblake.state.files import table_columns
-from dblake.state.shape import Shape, first_compatible_version, shape_of, widened_to_fit
-from dblake.state.table import progress
+from dblake.state.shape import shape_of
 
 
 class Views:
@@ -71,8 +68,7 @@ class Views:
         """Create the views for names, each given in parts as in the query; an unknown one of one part is ignored.
 
         That may be a WITH clause's; with more parts it may be a path, such as text.`/etc/passwd`. Raises UsageError for
-        it, an ambiguous name, one that Spark does not accept, and one of another source; StateError if events cannot
-        be folded over a table's state.
+        it, an ambiguous name, one that Spark does not accept, one of another source, and a view that folds events.
         """
         for parts in names:
             if len(parts) == 1:
@@ -134,58 +130,19 @@ class Views:
             )
 
     def _sql(self, view: TableView) -> str:
-        if view.kind == HISTORY:
-            events = self._system_sql(SYSTEM_TABLES["events"])
-            of_table = f"(SELECT * FROM {events} WHERE `table` = {literal(view.table)})"
-            return history_sql(shape_of(self._schemas[view.table]), of_table)
-        if view.kind == LIVE and self._at is None:
-            return self._live_sql(view.table)
+        if view.kind == HISTORY or (view.kind == LIVE and self._at is None):
+            raise _no_such_view(f"{sql_name(view.table)}{view.kind} folds events")
         if view.table not in self.reading.tables:
-            shape = shape_of(self._schemas[view.table])
-            return plain_sql(shape, state_rows_sql(shape, None, set()))
-        return self._reading_sql(self.reading.table(view.table))
-
-    def _reading_sql(self, reading: TableReading) -> str:
-        """Return a query for the rows of a table of the reading. Raises UsageError if Spark cannot fold its events."""
-        folded = 0
+            return plain_sql(shape := shape_of(self._schemas[view.table]), state_rows_sql(shape, None, set()))
+        reading = self.reading.table(view.table)
+        if reading.changes is not None:
+            raise _no_such_view(f"table {view.table} as of this point is a version of state and newer events")
         if reading.version is None:
-            state = state_rows_sql(reading.shape, None, set())
-        else:
-            table = open_table(reading.path, reading.version)
-            state = state_rows_sql(reading.shape, delta(reading.path, reading.version), set(table_columns(table).types))
-            folded = table.transaction_version(Application.state(self._paths.source)) or 0
-        if reading.changes is None:
-            return plain_sql(reading.shape, state)
-        # Folded again by Spark: a view cannot refer to rows of this process.
-        if reading.version is None and first_compatible_version(self._schemas[reading.table]):
-            raise UsageError(f"table {reading.table} changed its key or a type before this point",
-                             next_step="use the default engine")
-        newer = f"`table` = {literal(reading.table)} AND batch > {folded}"
-        events = self._system_sql(SYSTEM_TABLES["events"])
-        return live_sql(reading.shape, state, f"(SELECT * FROM {events} WHERE {newer})")
-
-    def _live_sql(self, table: str) -> str:
-        """Return a query for a table's rows after all events. Raises StateError if they cannot be folded over state."""
-        # Read before the state table: a later frontier could be ahead of it, and the view would miss events.
-        frontier = read_frontier(self._paths)
-        shape, state, folded = self._state(table, shape_of(self._schemas[table]))
-        if table not in frontier.behind:
-            folded = max(folded, frontier.batch)
-        events = self._system_sql(SYSTEM_TABLES["events"])
-        return live_sql(
-            shape, state, f"(SELECT * FROM {events} WHERE `table` = {literal(table)} AND batch > {folded})"
+            return plain_sql(reading.shape, state_rows_sql(reading.shape, None, set()))
+        existing = set(table_columns(open_table(reading.path, reading.version)).types)
+        return plain_sql(
+            reading.shape, state_rows_sql(reading.shape, delta(reading.path, reading.version), existing)
         )
-
-    def _state(self, table: str, shape: Shape) -> tuple[Shape, str, int]:
-        """Return the shape of state, state as a relation, and the landing batch it holds."""
-        path = self._paths.state(*split_qualified(table))
-        now = progress(path, Application.state(self._paths.source))
-        if now is None:
-            return shape, state_rows_sql(shape, None, set()), 0
-        now.require_key(shape)
-        existing = table_columns(open_table(path, now.version)).types
-        shape = widened_to_fit(shape, existing)
-        return shape, state_rows_sql(shape, delta(path, now.version), set(existing)), now.batch or 0
 
     def _system_sql(self, table: SystemTable) -> str:
         """Return a system table as a relation, as of now or of the point; empty if it does not exist yet."""
@@ -218,3 +175,6 @@ class Views:
     def _replace(self, view: str, text: str) -> None:
         self._spark.sql(f"CREATE OR REPLACE {view} AS {text}")
 
+
+def _no_such_view(cause: str) -> UsageError:
+    return UsageError(f"{cause}, which the Spark engine does not", next_step="omit --engine spark")

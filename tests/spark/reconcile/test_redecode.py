@@ -31,7 +31,6 @@ from dblake.reconcile.reconciler import Reconciler
 from dblake.reconcile.stream import reconcile_once
 from dblake.redecode.preconditions import require_landing
 from dblake.redecode.run import compare_redecoded, redecode
-from dblake.sql.query import query
 from dblake.state.run import run_state
 from dblake.status.stage_problems import redecode_problems
 from jobs.reconcile import reconcile as job
@@ -39,6 +38,7 @@ from tests.model.dblog import ChunkRow, High, Low
 from tests.support.effort import EFFORT
 from tests.support.histories import interleave_landings, play, random_steps
 from tests.support.landed import Change, LandedRecord, land
+from tests.support.sql_rows import sql_rows
 
 _REST = (Column("v", "text"),)
 T, U = (TableSchema(f"public.{name}", (Column("id", "integer", False, 1), *_REST)) for name in "tu")
@@ -121,7 +121,7 @@ def state(paths: Paths) -> dict[str, str | None]:
 
 
 def state_at_frontier(spark: SparkSession, paths: Paths) -> dict[str, str | None]:
-    rows = query(spark, paths, "SELECT id, v FROM public.t", frontier_point(paths)).collect()
+    rows = sql_rows(paths, "SELECT id, v FROM public.t", frontier_point(paths))
     return {str(row["id"]): row["v"] for row in rows}
 
 
@@ -293,10 +293,10 @@ def test_redecoded_first_events_of_table_reach_its_state(spark: SparkSession, tm
     run_state(spark, paths)
     assert read_frontier(paths).batch == 2
     redecode(spark, paths, 1)
-    assert {row["v"] for row in query(spark, paths, "SELECT v FROM t_live").collect()} == {"a"}
+    assert {row["v"] for row in sql_rows(paths, "SELECT v FROM t_live")} == {"a"}
     run_state(spark, paths)
     for view in ("t", "t_live"):
-        assert {row["v"] for row in query(spark, paths, f"SELECT v FROM {view}").collect()} == {"a", "b"}
+        assert {row["v"] for row in sql_rows(paths, f"SELECT v FROM {view}")} == {"a", "b"}
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_redecode_restores_lost_schema(spark: SparkSession, tmp_path: Path) -> N
     assert error is not None and "reconcile --from BATCH" in error.next_step
     redecode(spark, paths, 1)
     assert [(result.table, result.error) for result in run_state(spark, paths)] == [("public.t", None)]
-    assert {row["v"] for row in query(spark, paths, "SELECT v FROM t").collect()} == {"a", "b"}
+    assert {row["v"] for row in sql_rows(paths, "SELECT v FROM t")} == {"a", "b"}
 
 
 @pytest.mark.parametrize(

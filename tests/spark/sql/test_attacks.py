@@ -67,7 +67,7 @@ def test_statement_that_leaves_the_views_is_rejected(engine: SparkEngine, folder
     "SELECT * FROM range(3) r(n) JOIN (VALUES (1), (abs(-2))) AS v(n) USING (n) DISTRIBUTE BY n",
     "SELECT * FROM t UNPIVOT (v FOR c IN (a)) QUALIFY row_number() OVER (ORDER BY v) = 1 LIMIT ALL",
     "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x WHERE n < 3) SELECT * FROM x CLUSTER BY n",
-    "FROM t |> WHERE id = 1 |> AGGREGATE count(*) GROUP BY a", "EXPLAIN SELECT * FROM public.t_live", "TABLE t",
+    "FROM t |> WHERE id = 1 |> AGGREGATE count(*) GROUP BY a", "EXPLAIN SELECT * FROM public.t", "TABLE t",
 ])
 def test_statement_that_reads_views_passes(engine: SparkEngine, statement: str) -> None:
     list(engine.query(statement).text_rows())

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
-from dblake.sql.query import query
 from tests.model.state import Event, fold
 from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
 from tests.spark.state.conftest import Lake, table_schema
 from tests.support.effort import EFFORT
+from tests.support.sql_rows import sql_rows
 
 KEYS = 15 * EFFORT
 BATCHES = 4
@@ -65,7 +65,7 @@ def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Pa
         listed = ", ".join(("id", *columns))
         newest = f"SELECT {listed}, _missing FROM {name}_history WHERE _to IS NULL"
         for statement in (f"SELECT {listed} FROM {name}_live", newest):
-            found = query(spark, lake.paths, statement).collect()
+            found = sql_rows(lake.paths, statement)
             assert {r["id"]: _texts(r, columns) for r in found} == live, f"seed {seed}, {statement}"
             assert len(found) == len(live)
         assert {r["id"]: frozenset(r["_missing"]) for r in found} == {k: expected[k].missing for k in live}
@@ -83,5 +83,5 @@ def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Pa
             assert rows[key] == (row.at, row.deleted, row.values, row.missing), f"seed {seed}, {name}: {history}"
 
 
-def _texts(row: Row | dict[str, Any], columns: list[str]) -> dict[str, str | None]:
+def _texts(row: dict[str, Any], columns: list[str]) -> dict[str, str | None]:
     return {name: None if row[name] is None else str(row[name]) for name in columns}

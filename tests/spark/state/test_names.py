@@ -26,6 +26,7 @@ from tests.support.odd_names import (
     wide_tables,
 )
 from tests.support.postgres import fresh_database
+from tests.support.sql_rows import sql_rows
 
 # Capture's tests cover all names; these are the ones that SQL, paths and views could misread.
 _PICKED = {
@@ -99,18 +100,11 @@ def test_every_table_has_its_own_rows(spark: SparkSession, paths: Paths) -> None
     }
 
 
-@pytest.mark.parametrize(
-    "suffix", ["", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("_live", "_history"))]
-)
-def test_sql_reads_every_table_or_rejects_ambiguous_name(
-    spark: SparkSession, paths: Paths, suffix: str
-) -> None:
+def test_spark_reads_every_table_or_rejects_ambiguous_name(spark: SparkSession, paths: Paths) -> None:
     selects = []
-    # A live view or a history of each costs as much as all tables.
-    chosen = [(number, name) for number, name in enumerate(ALL) if not suffix or number % 4 == 0 or not name.view]
-    for number, name in chosen:
+    for number, name in enumerate(ALL):
         schema, view = name.view or (name.schema, name.table)
-        statement = f"SELECT {number} AS number, id, v FROM {backquoted(schema, view + suffix)}"
+        statement = f"SELECT {number} AS number, id, v FROM {backquoted(schema, view)}"
         if name.view:
             selects.append(statement)
             continue
@@ -118,17 +112,39 @@ def test_sql_reads_every_table_or_rejects_ambiguous_name(
             query(spark, paths, statement)
     rows = [tuple(row) for row in query(spark, paths, " UNION ALL ".join(selects)).collect()]
     assert sorted(rows) == [
-        (number, key, f"{number} {key}") for number, name in chosen if name.view
-        for key in ((1, 2, 4) if suffix else (1, 2))
+        (number, key, f"{number} {key}") for number, name in enumerate(ALL) if name.view for key in (1, 2)
     ]
 
 
-@pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), "_live", "_history"])
+@pytest.mark.parametrize(
+    "suffix", ["", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("_live", "_history"))]
+)
+def test_sql_reads_every_table_by_its_real_name(paths: Paths, suffix: str) -> None:
+    rows = sql_rows(paths, " UNION ALL ".join(
+        f"SELECT {number} AS number, id, v FROM {double_quoted(name.schema, name.table + suffix)}"
+        for number, name in enumerate(ALL)
+    ))
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (number, key, f"{number} {key}") for number in range(len(ALL)) for key in ((1, 2, 4) if suffix else (1, 2))
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["_live", "_history"])
 @pytest.mark.parametrize("table", wide_tables(()))
-def test_every_column_has_its_own_values(spark: SparkSession, paths: Paths, table: str, suffix: str) -> None:
+def test_every_column_has_its_own_values(paths: Paths, table: str, suffix: str) -> None:
+    names = wide_tables(WIDE)[table]
+    columns = ", ".join(map(double_quoted, ("id", *names)))
+    assert [tuple(row.values()) for row in sql_rows(paths, f"SELECT {columns} FROM {table}{suffix} ORDER BY id")] == [
+        (key, *(f"{number} {key}" for number in range(len(names)))) for key in (1, 2, 3, 4)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", wide_tables(()))
+def test_every_column_has_its_own_values_in_spark(spark: SparkSession, paths: Paths, table: str) -> None:
     names = wide_tables(WIDE)[table]
     columns = ", ".join(map(backquoted, ("id", *names)))
-    rows = query(spark, paths, f"SELECT {columns} FROM {table}{suffix} ORDER BY id").collect()
+    rows = query(spark, paths, f"SELECT {columns} FROM {table} ORDER BY id").collect()
     assert [tuple(row) for row in rows] == [
-        (key, *(f"{number} {key}" for number in range(len(names)))) for key in ((1, 2, 3, 4) if suffix else (1, 2, 3))
+        (key, *(f"{number} {key}" for number in range(len(names)))) for key in (1, 2, 3)
     ]

@@ -17,10 +17,10 @@ from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.frontier import read_frontier
 from dblake.spark.types import read_sql
-from dblake.sql.query import query
 from dblake.state.rebuild import dumped_in
 from dblake.state.run import TableResult
 from tests.spark.state.conftest import Lake, table_schema
+from tests.support.sql_rows import sql_rows
 
 COMPOSITE = table_schema("public.composite", "a integer key", "b text key", "v text")
 KEYLESS = table_schema("public.keyless", "v integer")
@@ -248,7 +248,7 @@ def test_table_behind_is_rebuilt_after_its_folder_is_removed(spark: SparkSession
     position = read_frontier(lake.paths).position
     assert position is not None
     with pytest.raises(StateError, match=r"public\.changes"):
-        query(spark, lake.paths, "SELECT * FROM changes", f"{position.incarnation}/{position.lsn}")
+        sql_rows(lake.paths, "SELECT * FROM changes", f"{position.incarnation}/{position.lsn}")
     shutil.rmtree(lake.paths.state("public", "changes"))
     lake.fold()
     there = lake.state("public", "changes").where("NOT _deleted").collect()

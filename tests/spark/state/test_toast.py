@@ -9,15 +9,15 @@ from pyspark.sql import SparkSession
 from dblake.core.schema import Column, TableSchema
 from dblake.lake.layout import Paths
 from dblake.reconcile.stream import reconcile_once
-from dblake.sql.query import query
 from dblake.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
+from tests.support.sql_rows import sql_rows
 
 T = "public.docs"
 DOCS = TableSchema(T, (Column("id", "integer", False, 1), Column("v", "text"), Column("big", "text")))
-MISSING = "SELECT id, _missing FROM {} WHERE {} AND size(_missing) > 0 ORDER BY id"
+MISSING = "SELECT id, _missing FROM {} WHERE {} AND {}(_missing) > 0 ORDER BY id"
 
 
 def big(number: int) -> str:
@@ -31,17 +31,16 @@ def fold(spark: SparkSession, paths: Paths) -> None:
 
 def missing(spark: SparkSession, paths: Paths) -> list[tuple[int, list[str]]]:
     """Return rows with missing columns: the query of the runbook, which must equal the history view."""
-    table = MISSING.format(f"delta.`{paths.state('public', 'docs')}`", "NOT _deleted")
-    history = MISSING.format("docs_history", "_valid_to IS NULL")
-    rows, current = ([tuple(row) for row in frame.collect()] for frame in (
-        spark.sql(table), query(spark, paths, history),
-    ))
+    table = MISSING.format(f"delta.`{paths.state('public', 'docs')}`", "NOT _deleted", "size")
+    history = MISSING.format("docs_history", "_valid_to IS NULL", "len")
+    rows = [tuple(row) for row in spark.sql(table).collect()]
+    current = [tuple(row.values()) for row in sql_rows(paths, history)]
     assert rows == current
     return rows
 
 
 def state(spark: SparkSession, paths: Paths) -> dict[int, tuple[str, str | None, list[str]]]:
-    rows = spark.read.format("delta").load(paths.state("public", "docs")).where("NOT _deleted").collect()
+    rows = spark.read.format("delta").load(paths.state("public", "docs")).where("NOT _deleted", "size").collect()
     return {row["id"]: (row["v"], row["big"], row["_missing"]) for row in rows}
 
 

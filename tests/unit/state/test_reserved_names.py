@@ -7,7 +7,7 @@ import pytest
 from dblake.core.errors import StateError
 from dblake.core.schema import Column, TableSchema
 from dblake.source.checks import clashing_columns
-from dblake.sql.history import history_sql
+from dblake.sql.duckdb_history import history_sql
 from dblake.state.shape import RESERVED, shape_of
 
 
