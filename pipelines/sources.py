@@ -21,7 +21,7 @@ def postgres_settings(config: Config) -> PostgresSettings:
     return PostgresSettings(
         name=source.name, host=source.host, port=source.port, database=source.database, user=source.user,
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
-        tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, plugin=source.plugin, slot=source.slot,
+        tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, slot=source.slot,
         publication=source.publication, log_ddl=source.log_ddl,
     )
 

@@ -71,20 +71,6 @@ State follows a type change at the source if the wider of the two types holds al
 `integer` and `bigint`, `real` and `double precision`, and decimals with enough digits. The state table gets or keeps
 the wider type. Any other change stops that table, by name, until its state is rebuilt from a dump
 ([runbook](runbook.md#78-state)).
-
-## Limits of wal2json
-
-With `source.plugin: wal2json` the text is the same, with these exceptions:
-
-- wal2json 2.5 and older send NaN and infinity in `numeric`, `real` and `double precision` columns as NULL. In a NOT
-  NULL column such a value counts as not sent (`_missing`). In a key, reconcile stops and names the column. wal2json 2.6
-  and newer send every number exactly, as text. Arrays, domains and composites of these types are exact in both.
-  `preflight` lists the columns.
-- Tables with generated columns and partitioned tables are rejected by name.
-- A table that is renamed and gets its name back between two catalog checks lacks the rows written under the other name:
-  dump it. pgoutput's log has the table's number, and capture dumps it.
-- Databases with an encoding other than UTF-8 or SQL_ASCII are rejected by `preflight`, since wal2json does not convert
-  them.
 """
 
 

@@ -1,6 +1,6 @@
 """The suite's databases. Each test runs once for every kind of source.
 
-The short suite runs every test on the memory twin and PostgreSQL. On wal2json, MariaDB and MySQL it runs the tests
+The short suite runs every test on the memory twin and PostgreSQL. On PostgreSQL 15, MariaDB and MySQL it runs the tests
 marked ``parity`` (at least one per module) and the windows of ``test_windows``; their other tests are slow, because
 they repeat rules of the generic engine. What is special to a server is tested in ``integration``.
 """
@@ -18,13 +18,13 @@ from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
 
-KINDS = ["memory", "postgres", "wal2json", "mariadb", "mysql"]
-_PARITY_KINDS = {"wal2json", "mariadb", "mysql"}
+KINDS = ["memory", "postgres", "postgres15", "mariadb", "mysql"]
+_PARITY_KINDS = {"postgres15", "mariadb", "mysql"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of wal2json, MariaDB and MySQL as slow unless they are marked ``parity``."""
+    """Mark tests of PostgreSQL 15, MariaDB and MySQL as slow unless they are marked ``parity``."""
     for item in items:
         if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
@@ -38,14 +38,9 @@ def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Yield an empty database of the fixture's kind."""
     if request.param == "memory":
         yield MemoryBackend()
-    elif request.param == "postgres":
-        with fresh_database(request.getfixturevalue("postgres")) as database:
+    elif request.param in ("postgres", "postgres15"):
+        with fresh_database(request.getfixturevalue(request.param)) as database:
             postgres = PostgresBackend(database)
-            yield postgres
-            postgres.close()
-    elif request.param == "wal2json":
-        with fresh_database(request.getfixturevalue("wal2json_server")) as database:
-            postgres = PostgresBackend(database, "wal2json")
             yield postgres
             postgres.close()
     else:
@@ -60,7 +55,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.fixture(params=["memory", "postgres", "wal2json"])
+@pytest.fixture(params=["memory", "postgres", "postgres15"])
 def keeping_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Yield an empty database of the kinds that retain their log for a reader: it has a slot."""
     with empty_backend(request) as backend:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from dblake.status.table_problems import dump_problems, life_problems, stale_tab
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
+from tests.support.postgres import Database
 from tests.support.reshaped import Reshaped, reshaped
 
 A, B, NEW = "public.a", "public.b", "public.new"
@@ -456,13 +457,9 @@ SHIFTS = (
 """Statements that give two rows one key for a moment, as a deferrable key allows."""
 
 
-@pytest.mark.parametrize("fixture", ["database", pytest.param("wal2json_database", marks=pytest.mark.slow)])
-def test_deferrable_key_suspends_its_table(
-    fixture: str, request: pytest.FixtureRequest, lake: CaptureLake
-) -> None:
+def test_deferrable_key_suspends_its_table(database: Database, lake: CaptureLake) -> None:
     """The log names the row that leaves a key like the one that takes it, so no order of events is right."""
-    plugin: Literal["pgoutput", "wal2json"] = "wal2json" if "wal2json" in fixture else "pgoutput"
-    with reshaped(request.getfixturevalue(fixture), plugin) as world:
+    with reshaped(database) as world:
         world.run(*TABLES, f"INSERT INTO {B} SELECT n, 'x' FROM generate_series(2, 20) n")
         source = world.backend.source("public.*")
         with running(lake, source) as wait_for:

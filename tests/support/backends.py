@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 from psycopg2 import sql
 
@@ -166,9 +166,8 @@ class PostgresBackend:
 
     keeps_log_for_reader = has_txids = truncates_together = True
 
-    def __init__(self, database: Database, plugin: Literal["pgoutput", "wal2json"] = "pgoutput") -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.plugin = plugin
         self.settings: PostgresSettings | None = None
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
@@ -196,13 +195,6 @@ class PostgresBackend:
         return PostgresTransaction(self.database)
 
     def delete_unlogged(self, table: str, where: Row) -> None:
-        if self.plugin == "wal2json":
-            name = _name(table)
-            self.run(sql.SQL("ALTER TABLE {} SET UNLOGGED").format(name))
-            with self.begin() as transaction:
-                transaction.delete(table, where)
-            self.run(sql.SQL("ALTER TABLE {} SET LOGGED").format(name))
-            return
         # The publication that is current when a change happens decides whether it is published.
         self.run("ALTER PUBLICATION p SET (publish = 'insert, update, truncate')")
         with self.begin() as transaction:
@@ -229,7 +221,7 @@ class PostgresBackend:
             server, name = self.database.server, self.database.name
             self.settings = PostgresSettings(
                 name="shop", host="127.0.0.1", port=server.port, database=name, user=f"cap_{name}", password="secret",
-                patterns=patterns, tls="disable", plugin=self.plugin, slot=f"slot_{name}", publication="p",
+                patterns=patterns, tls="disable", slot=f"slot_{name}", publication="p",
             )
             run_init(self.settings, server.user, server.password)
         self.settings = replace(self.settings, patterns=patterns)
@@ -283,7 +275,7 @@ class PostgresBackend:
         assert self.settings is not None
         other = connect_replication(self.settings)
         with other.cursor() as cursor:
-            options = {"proto_version": "1", "publication_names": '"p"'} if self.plugin == "pgoutput" else {}
+            options = {"proto_version": "1", "publication_names": '"p"'}
             cursor.start_replication(slot_name=self.settings.slot, decode=False, options=options)
             yield
         other.close()

@@ -60,7 +60,7 @@ TREES = {
     # Stable releases of Debian have no MySQL.
     "mysql": Tree("MySQL", "sid", ("mysql-server-core",), ("usr/sbin/mysqld", "usr/bin/mysqlbinlog")),
     # initdb executes postgres, so every program of the folder gets a wrapper.
-    "postgresql": Tree("PostgreSQL with wal2json", "bookworm", ("postgresql-15", "postgresql-15-wal2json"),
+    "postgresql": Tree("PostgreSQL 15", "bookworm", ("postgresql-15",),
                        ("usr/lib/postgresql/15/bin/*",)),
     # Netty serves TLS.
     "zookeeper": Tree("ZooKeeper", "bookworm", (

@@ -70,9 +70,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 
 
 @pytest.fixture(scope="session")
-def wal2json_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """Return the session's server with Debian's binaries, which include wal2json."""
-    with debian_server(tmp_path_factory.mktemp("debian") / "data", "pgoutput, wal2json") as server:
+def postgres15(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """Return the session's server with Debian's binaries of PostgreSQL 15, which have ICU."""
+    with debian_server(tmp_path_factory.mktemp("debian") / "data", None) as server:
         note_postgres(server)
         yield server
 
@@ -118,7 +118,7 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
 
 
 @pytest.fixture
-def wal2json_database(wal2json_server: EmbeddedPostgres) -> Iterator[Database]:
-    """Return a fresh database on the server with wal2json."""
-    with fresh_database(wal2json_server) as database:
+def postgres15_database(postgres15: EmbeddedPostgres) -> Iterator[Database]:
+    """Return a fresh database on the server of version 15."""
+    with fresh_database(postgres15) as database:
         yield database

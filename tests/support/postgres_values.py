@@ -182,30 +182,22 @@ CASES = (
 )
 
 
-def cases(plugin: str) -> tuple[Case, ...]:
-    """Return the cases for an output plugin: wal2json's server lacks the vector extension."""
-    return CASES if plugin == "pgoutput" else tuple(case for case in CASES if not case.type.startswith("vector"))
-
-
-def create(database: Database, plugin: str = "pgoutput") -> None:
-    """Create the parity table with an identity column and, for pgoutput, a generated column.
-
-    pgoutput sends the first and omits the second; wal2json rejects a table with a generated column.
-    """
-    typed = ", ".join(f"{name} {type_}" for name, type_ in columns(cases(plugin)).items())
-    twice = "twice int GENERATED ALWAYS AS (touched * 2) STORED," if plugin == "pgoutput" else ""
+def create(database: Database) -> None:
+    """Create the parity table with an identity column, which the log has, and a generated one, which it omits."""
+    typed = ", ".join(f"{name} {type_}" for name, type_ in columns(CASES).items())
+    twice = "twice int GENERATED ALWAYS AS (touched * 2) STORED,"
     database.run(
         *(f"ALTER DATABASE {database.name} SET {name} = {value}" if name == "search_path"
           else f"ALTER DATABASE {database.name} SET {name} = '{value}'" for name, value in SETTINGS.items()),
     )
     database.run(
-        *(type_ for type_ in TYPES if plugin == "pgoutput" or type_ != _VECTOR),
+        *TYPES,
         f"CREATE TABLE {TABLE} (id int PRIMARY KEY, touched int NOT NULL DEFAULT 0,"
         f" given int GENERATED ALWAYS AS IDENTITY, {twice} {typed})",
         f"ALTER TABLE {TABLE} REPLICA IDENTITY FULL",
     )
 
 
-def insert(database: Database, first: int, plugin: str = "pgoutput") -> None:
+def insert(database: Database, first: int) -> None:
     """Insert all rows under ids from ``first`` on."""
-    database.run(*inserts(cases(plugin), first))
+    database.run(*inserts(CASES, first))

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 from dblake.core.source import Source
 from dblake.source.postgres.init import run_init
@@ -87,7 +86,7 @@ CHANGES = {change.name: change for change in (
 )}
 
 
-KINDS = {"database": "postgres", "wal2json_database": "postgres", "mariadb": "mysql", "mysql": "mysql"}
+KINDS = {"database": "postgres", "mariadb": "mysql", "mysql": "mysql"}
 """The kind of each fixture's server, in whose statements a change is declared."""
 
 
@@ -96,7 +95,6 @@ class Reshaped:
 
     def __init__(self, kind: str, backend: PostgresBackend | MysqlBackend, run: Callable[..., None]) -> None:
         self.kind, self.backend, self.run = kind, backend, run
-        self.plugin = backend.plugin if isinstance(backend, PostgresBackend) else ""
 
     def create(self) -> Source:
         """Create table ``t`` with six rows; return the source that captures it."""
@@ -124,12 +122,10 @@ class Reshaped:
 
 
 @contextmanager
-def reshaped(
-    server: Database | MysqlServer, plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
-) -> Iterator[Reshaped]:
+def reshaped(server: Database | MysqlServer) -> Iterator[Reshaped]:
     """Yield a PostgreSQL database, or a MySQL or MariaDB server that is emptied before and after the block."""
     if isinstance(server, Database):
-        postgres = PostgresBackend(server, plugin)
+        postgres = PostgresBackend(server)
         yield Reshaped("postgres", postgres, server.run)
         postgres.close()
     else:

@@ -22,7 +22,7 @@ SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _NAMED_BY_SOURCE = ("slot", "publication")
 """Keys whose null means the name derived from the source's name."""
-_POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "plugin": "pgoutput", "log_ddl": False}
+_POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "log_ddl": False}
 """Keys of type postgres alone, each with the value that means "not set"."""
 
 
@@ -62,15 +62,12 @@ class SourceConfig(Section):
         defaults.WATERMARK_SCHEMA, min_length=1,
         description="A dedicated schema (PostgreSQL) or database (MySQL, MariaDB) for the table `watermark`.",
     )
-    plugin: Literal["pgoutput", "wal2json"] = Field(
-        "pgoutput", description="PostgreSQL only: the logical decoding plugin; wal2json where pgoutput is unavailable."
-    )
     slot: str = Field(
         "", pattern=SLOT_NAME, description="PostgreSQL only: the replication slot.",
         json_schema_extra=shown_default("`null`: `dblake_<name>`"),
     )
     publication: str = Field(
-        "", min_length=1, max_length=63, description="PostgreSQL with pgoutput only: the publication.",
+        "", min_length=1, max_length=63, description="PostgreSQL only: the publication.",
         json_schema_extra=shown_default("`null`: `dblake_<name>`"),
     )
     log_ddl: bool = Field(
@@ -93,8 +90,7 @@ class SourceConfig(Section):
         # A wrong name is one fault, not that of each object named after it.
         if kind == "postgres" and isinstance(name, str) and re.fullmatch(SOURCE_NAME, name):
             filled.setdefault("slot", default_server_object(name))
-            if settings.get("plugin") != "wal2json":
-                filled.setdefault("publication", default_server_object(name))
+            filled.setdefault("publication", default_server_object(name))
         return filled
 
     @field_validator("password", mode="before")
@@ -128,11 +124,6 @@ class SourceConfig(Section):
             raise ValueError("database is missing: PostgreSQL is captured one database at a time")
         if self.server_id:
             raise ValueError("server_id requires type mysql or mariadb")
-        if self.plugin == "wal2json":
-            if self.log_ddl:
-                raise ValueError("log_ddl requires plugin pgoutput")
-            if self.publication:
-                raise ValueError("publication requires plugin pgoutput: wal2json sends all tables")
         return self
 
     def wants(self) -> TableFilter:

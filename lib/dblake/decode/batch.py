@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dblake.core.op import Op
 from dblake.core.schema import TableSchema
-from dblake.decode import binlog_rows, copy_text, mysql_rows, pgoutput, wal2json
+from dblake.decode import binlog_rows, copy_text, mysql_rows, pgoutput
 from dblake.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL, UNDECODED
 from dblake.decode.payloads import Changes, Decoder, Payloads, decode_error
 from dblake.landing import columns as landing
@@ -25,7 +25,6 @@ from dblake.landing.columns import FORMAT, KIND, LAST_IN_TXN, SCHEMA_ID, SEQ
 #: Decoders by kind and format. A new format gets a module and a line here.
 DECODERS: Mapping[tuple[str, str], Decoder] = {
     (landing.ROW, landing.PGOUTPUT): pgoutput.decode,
-    (landing.ROW, landing.WAL2JSON): wal2json.decode,
     (landing.ROW, landing.BINLOG_ROWS): binlog_rows.decode,
     (landing.CHUNK, landing.COPY): copy_text.decode,
     (landing.CHUNK, landing.MYSQL_ROWS): mysql_rows.decode,

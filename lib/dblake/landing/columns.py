@@ -7,10 +7,8 @@ their layout:
 kind       format                payload
 ========== ===================== ================================================================================
 row        pgoutput              one Insert, Update or Delete message
-row        wal2json              one object of format 2 for an insert, update or delete
 row        binlog_rows           one rows event, from its header on, without a checksum: one row change or many
 truncate   pgoutput              the Truncate message; one landing row for each table in it
-truncate   wal2json              the object, which names one table
 truncate   json                  MySQL, MariaDB: the statement; one landing row for each table that it empties or drops
 ddl        json                  a statement that changes tables, as both log readers write it: one landing row for
                                  each captured table, with ``rewrites`` and ``gone``; of no table if none is named
@@ -45,7 +43,7 @@ VERIFY_LOW, VERIFY_CHUNK, VERIFY_HIGH = "verify_low", "verify_chunk", "verify_hi
 """Chunks that ``verification`` compares with state. They become no events: reconcile reads none of these kinds. The
 names sort after all others, so that readers find them by the statistics of landing's files."""
 
-PGOUTPUT, WAL2JSON, COPY, JSON = "pgoutput", "wal2json", "copy", "json"
+PGOUTPUT, COPY, JSON = "pgoutput", "copy", "json"
 BINLOG_ROWS, MYSQL_ROWS = "binlog_rows", "mysql_rows"
 
 #: The field of a commit's metadata in which capture records where it resumes; only capture's commits have it.

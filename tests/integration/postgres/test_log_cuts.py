@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 
@@ -46,26 +45,17 @@ ROWS = [  # kind, table, last of its transaction
 ]
 
 
-def prepared(database: Database, plugin: Literal["pgoutput", "wal2json"]) -> PostgresSource:
+@pytest.fixture
+def source(database: Database) -> PostgresSource:
     """Return a source whose log has all tables; its patterns exclude c."""
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
     everything = PostgresSettings(
         "cuts", "127.0.0.1", database.server.port, database.name, f"{database.name}_capture", "secret", ("public.*",),
-        tls="disable", plugin=plugin, slot=f"{database.name}_slot",
+        tls="disable", slot=f"{database.name}_slot",
     )
     run_init(everything, database.server.user, database.server.password)
     database.run(*STATEMENTS)
     return PostgresSource(replace(everything, patterns=("public.a", "public.b")))
-
-
-@pytest.fixture
-def source(database: Database) -> PostgresSource:
-    return prepared(database, "pgoutput")
-
-
-@pytest.fixture
-def wal2json_source(wal2json_database: Database) -> PostgresSource:
-    return prepared(wal2json_database, "wal2json")
 
 
 @contextmanager
@@ -148,19 +138,3 @@ def test_small_frames_cut_no_transaction(
     monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", 1)
     monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
     assert read(source, max_rows=1000, again=1000) == ROWS
-
-
-@pytest.mark.parametrize(
-    ("look_every", "frame_bytes", "max_rows", "again"),
-    [
-        (1, 1, 1, 9), pytest.param(2, 300, 2, 5, marks=pytest.mark.slow),
-        pytest.param(3, 1000, 5, 3, marks=pytest.mark.slow), (256, 2 << 20, 1000, 1000),
-    ],
-)
-def test_wal2json_rows_land_once_wherever_log_is_cut(
-    wal2json_source: PostgresSource, monkeypatch: pytest.MonkeyPatch, look_every: int, frame_bytes: int, max_rows: int,
-    again: int,
-) -> None:
-    monkeypatch.setattr(log, "_MESSAGES_PER_CHECK", look_every)
-    monkeypatch.setattr(log, "_MAX_UNFRAMED_BYTES", frame_bytes)
-    assert read(wal2json_source, max_rows=max_rows, again=again) == ROWS

@@ -385,10 +385,10 @@ def test_init_again_adds_new_tables_only(settings: PostgresSettings, database: D
     assert unmet(settings) == []
 
 
-def test_changed_collation_library_suspends_dumps(wal2json_database: Database) -> None:
+def test_changed_collation_library_suspends_dumps(postgres15_database: Database) -> None:
     """An update of the operating system may leave the key's index out of order, so that chunks miss rows."""
     # The other servers are built without ICU.
-    database = wal2json_database
+    database = postgres15_database
     database.run(*SHOP)
     settings = replace(settings_for(database), user=database.server.user, password=database.server.password)
     assert find_check(settings, "collation_versions") == Check("collation_versions", True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -32,11 +32,9 @@ def cases(*short: str, servers: Iterable[str] = KINDS) -> list[ParameterSet]:
     ]
 
 
-@pytest.fixture(params=["database", pytest.param("wal2json_database", marks=pytest.mark.slow), "mariadb",
-                        pytest.param("mysql", marks=pytest.mark.slow)])
+@pytest.fixture(params=["database", "mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest) -> Iterator[Reshaped]:
-    plugin: Literal["pgoutput", "wal2json"] = "wal2json" if request.param == "wal2json_database" else "pgoutput"
-    with reshaped(request.getfixturevalue(request.param), plugin) as world:
+    with reshaped(request.getfixturevalue(request.param)) as world:
         yield world
 
 
@@ -92,7 +90,6 @@ def test_change_in_chunk_read_converges(world: Reshaped, lake: CaptureLake, name
 @pytest.mark.parametrize("where", ["low", "high"])
 @pytest.mark.parametrize(("world", "name"), cases(servers=("database", "mariadb", "mysql")), indirect=["world"])
 def test_change_beside_chunk_read_converges(world: Reshaped, lake: CaptureLake, name: str, where: str) -> None:
-    """Chunks are the same with wal2json: only the log differs."""
     change_in_window(world, lake, CHANGES[name], where)
 
 

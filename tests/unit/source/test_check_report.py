@@ -12,7 +12,7 @@ CHECKS = [
     Check("wal_level", False, "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"),
     Check("table_privileges", False, "the role may not read public.b", GRANT, {"public.b": "no SELECT"}, "dump"),
     Check("slot_retention", True, "max_slot_wal_keep_size is unlimited"),
-    Check("encoding", False, "LATIN1", "set source.plugin to pgoutput"),
+    Check("encoding", False, "LATIN1", "set source.host to the primary"),
 ]
 TABLES = [
     TableSchema("public.a", (Column("id", "int", False, 1),)),
@@ -30,7 +30,7 @@ def test_report_shows_problems_whole_and_tables() -> None:
         f"    {GRANT}",
         "",
         "✗ encoding: LATIN1",
-        "    set source.plugin to pgoutput",
+        "    set source.host to the primary",
         "",
         "- slot_retention: max_slot_wal_keep_size is unlimited",
         "",
@@ -67,5 +67,5 @@ def test_script_has_statements_and_comments_only() -> None:
     assert build_script(CHECKS) == [
         "-- wal_level: wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';",
         "-- table_privileges: the role may not read public.b", GRANT,
-        "-- encoding: LATIN1", "-- set source.plugin to pgoutput",
+        "-- encoding: LATIN1", "-- set source.host to the primary",
     ]

@@ -38,7 +38,7 @@ def test_tree_without_tools_is_unavailable(
     with pytest.raises(Unavailable, match=r"^MariaDB cannot be fetched: apt-get, .* Next: install apt, dpkg and"):
         debian.tree("mariadb")
     assert debian.main() == 0
-    assert "tests of MariaDB, PostgreSQL with wal2json, ZooKeeper, MySQL will be skipped" in capsys.readouterr().err
+    assert "tests of MariaDB, PostgreSQL 15, ZooKeeper, MySQL will be skipped" in capsys.readouterr().err
 
 
 def test_tree_after_failure_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:

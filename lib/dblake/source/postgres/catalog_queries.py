@@ -6,9 +6,6 @@ role connects.
 
 from __future__ import annotations
 
-from typing import Literal
-
-import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor
 
@@ -17,7 +14,6 @@ from dblake.source.postgres import catalog, ddl_trigger
 from dblake.source.postgres.capture_objects import WATERMARK_TABLE, Publication, Slot, WatermarkTable
 from dblake.source.postgres.catalog_facts import CatalogFacts, Role, Server, WholeSchema
 from dblake.source.postgres.collations import read_changed_collations
-from dblake.source.postgres.driver_errors import is_plugin_refusal
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
 from dblake.source.postgres.table_storage import read_foreign_storage
@@ -156,7 +152,7 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
         names=tuple((t.schema_name, t.table_name) for t in everything) + unlogged,
         unlogged=unlogged,
         watermarks=_read_watermarks(cur, settings, parameters),
-        publication=_read_publication(cur, server.version, parameters) if settings.plugin == "pgoutput" else None,
+        publication=_read_publication(cur, server.version, parameters),
         slot=Slot(*slot) if slot else None,
         has_ddl_triggers=ddl_trigger.are_enabled(cur, settings),
     )
@@ -216,24 +212,3 @@ def _read_publication(cur: cursor, version: int, parameters: dict[str, str]) -> 
         frozenset(oid for oid, narrowed in members if narrowed),
         *publication,
     )
-
-
-def probe_output_plugin(cur: cursor, settings: PostgresSettings) -> Literal["", "missing", "refused"]:
-    """Return why the server cannot use the output plugin, or "". ``cur`` must not be in a transaction.
-
-    No catalog lists plugins, so this creates a slot and drops it at once. A time-out while the server waits for
-    running transactions comes after the plugin is loaded, and other errors have checks of their own.
-    """
-    try:
-        cur.execute("SET statement_timeout = '2s'")
-        cur.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_create_logical_replication_slot(%s, %s, true)",
-            (f"{settings.slot[:50]}_preflight", settings.plugin),
-        )
-    except psycopg2.errors.UndefinedFile:
-        return "missing"
-    except psycopg2.Error as error:
-        return "refused" if is_plugin_refusal(error) else ""
-    finally:
-        cur.execute("RESET statement_timeout")
-    return ""

@@ -29,7 +29,7 @@ _STEPS = {
 """What corrects a failed connection here, where preflight can help."""
 _KEYS = {key: f"source.{key}" for key in ("user", "password", "database", "tls", "tls_ca")}
 _OF_ROLE = (
-    (_PLUGIN_REFUSED, "the server does not allow source.plugin as an output plugin",
+    (_PLUGIN_REFUSED, "the server does not allow pgoutput as an output plugin",
      "run preflight, which prints the statement that allows it"),
     ("permission denied", "the role lacks a privilege", _PRINTS_GRANT),
     ("replication role", "the role lacks REPLICATION", "run preflight, which prints the ALTER ROLE"),
@@ -100,7 +100,7 @@ def translate_init_errors(settings: PostgresSettings, admin: str) -> Iterator[No
     except psycopg2.errors.InsufficientPrivilege as error:
         if is_plugin_refusal(error):
             raise PrerequisitesNotMet(
-                f"source {settings.name}: the server does not allow {settings.plugin} as an output plugin",
+                f"source {settings.name}: the server does not allow pgoutput as an output plugin",
                 next_step="run preflight, which prints the statement that allows it",
             ) from error
         raise PrerequisitesNotMet(

@@ -18,7 +18,6 @@ from dblake.source.postgres import catalog
 from dblake.source.postgres.settings import PostgresSettings
 
 # A recreated table is neither published (pgoutput) nor granted until preflight --init has run again.
-_GRANTED = "SELECT oid, '', false FROM pg_class WHERE relkind IN ('r', 'p') AND has_table_privilege(oid, 'SELECT')"
 # Without pg_publication_tables, which waits for locks on the tables from PostgreSQL 16 on.
 _PUBLISHED = """
 SELECT c.oid, concat_ws('/', p.oid, p.xmin, {member}), r.oid IS NOT NULL
@@ -83,7 +82,7 @@ def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
     published = _PUBLISHED.format(
         member="coalesce(r.oid, s.oid)" if has_schemas else "r.oid", schemas=_SCHEMAS if has_schemas else ""
     )
-    cur.execute(published if settings.plugin == "pgoutput" else _GRANTED, {"publication": settings.publication})
+    cur.execute(published, {"publication": settings.publication})
     readable = {oid: (published, is_member) for oid, published, is_member in cur.fetchall()}
     captured = catalog.captured_tables(cur, settings.table_filter, settings.watermark_schema)
     tables = [table for table in captured if table.oid in readable]

@@ -1,4 +1,4 @@
-"""From a run of raw plugin messages to landing rows, many messages at a time.
+"""From a run of raw pgoutput messages to landing rows, many messages at a time.
 
 Guarantee: each captured row is framed once, at the position that its transaction's Begin message gives. The stream's
 read loop only appends bytes; table, transaction, sequence number and ``last_in_txn`` of each row are computed here over
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,34 +19,10 @@ import pyarrow as pa
 from dblake.core.position import Position
 from dblake.core.source import WatermarkSeen
 from dblake.formats import pgoutput as letters
-from dblake.landing.columns import CAPTURED, DDL, JSON, ROW, SCHEMA, TRUNCATE
+from dblake.landing.columns import CAPTURED, DDL, JSON, PGOUTPUT, ROW, SCHEMA, TRUNCATE
+from dblake.source.postgres import pgoutput
 from dblake.source.postgres.lsn import widen
-from dblake.source.postgres.relations import Numbers, ResolvedTable, TableRegistry
-from dblake.source.postgres.settings import PostgresSettings
-
-
-class Plugin(Protocol):
-    """The parts of an output plugin's messages that capture parses. Both plugins use the same kind letters."""
-
-    FORMAT: str
-    KIND_OFFSET: int
-    """Offset of the kind letter in a message."""
-
-    def stream_options(self, settings: PostgresSettings) -> Sequence[dict[str, str]]:
-        """Return the options to start the stream with, the preferred ones first; older versions need later ones."""
-
-    def parse_begins(self, payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:
-        """Return ``lsn`` and ``committed_at`` of the commit and the 32-bit ``xid`` of Begin messages."""
-
-    def parse_commit_end(self, payload: bytes) -> int:
-        """Return the LSN after a commit record, given the Commit message."""
-
-    def split_truncate(self, payload: bytes) -> list[bytes]:
-        """Return a Truncate as one message for each table."""
-
-    def parse_watermark(self, payload: bytes) -> tuple[int, str]:
-        """Return id and value of the new row in an update of the watermark table."""
-
+from dblake.source.postgres.relations import Numbers, Relations, ResolvedTable
 
 NO_ROWS = CAPTURED.empty_table()
 
@@ -90,9 +65,9 @@ class MessageRun:
         starts = [start - index for start in self.starts[begun:]]
         return head, MessageRun(None, self.messages[index:], self.begins[begun:], starts, self.open)
 
-    def transactions(self, plugin: Plugin, near_txid: int) -> TransactionColumns:
+    def transactions(self, near_txid: int) -> TransactionColumns:
         """Return the run's transactions, ``carried`` first. ``near_txid`` is a 64-bit id of about the same time."""
-        begins = plugin.parse_begins(self.begins)
+        begins = pgoutput.parse_begins(self.begins)
         columns = [begins["lsn"], widen(begins["xid"].astype(np.int64), near_txid), begins["committed_at"]]
         starts = self.starts
         number = 0
@@ -138,7 +113,7 @@ class Messages:
     numbers: Numbers
 
     @classmethod
-    def of(cls, messages: list[bytes], tables: TableRegistry) -> Messages:
+    def of(cls, messages: list[bytes], tables: Relations) -> Messages:
         """Copy messages into one buffer and number their tables."""
         payload = pa.array(messages, pa.binary())
         return cls(payload, tables.table_numbers(payload))
@@ -148,15 +123,15 @@ class Messages:
         return (Messages(self.payload.slice(0, index), self.numbers[:index]),
                 Messages(self.payload.slice(index), self.numbers[index:]))
 
-    def kinds(self, plugin: Plugin) -> npt.NDArray[np.uint8]:
+    def kinds(self) -> npt.NDArray[np.uint8]:
         """Return the kind letter of each message."""
         _, offsets, data = self.payload.buffers()
         starts = np.frombuffer(offsets, np.int32)[self.payload.offset :][: len(self.payload)]
-        return np.frombuffer(data, np.uint8)[starts + plugin.KIND_OFFSET]
+        return np.frombuffer(data, np.uint8)[starts]
 
 
 def frame(
-    messages: Messages, plugin: Plugin, transactions: TransactionColumns, tables: TableRegistry, incarnation: int,
+    messages: Messages, transactions: TransactionColumns, tables: Relations, incarnation: int,
     after: Position | None,
 ) -> tuple[pa.Table, list[WatermarkSeen]]:
     """Return the landing rows (CAPTURED columns) and watermarks of a run.
@@ -166,7 +141,7 @@ def frame(
     count = len(messages.numbers)
     if count == 0:
         return NO_ROWS, []
-    payload, kinds = messages.payload, messages.kinds(plugin)
+    payload, kinds = messages.payload, messages.kinds()
     txn = np.repeat(np.arange(len(transactions.lsn)), np.diff(transactions.starts))
     numbers = np.arange(count) - transactions.starts[txn]
     numbers[txn == 0] += transactions.number
@@ -177,7 +152,7 @@ def frame(
         captured, marks = captured & fresh, marks & fresh
     watermarks = [
         WatermarkSeen(
-            *plugin.parse_watermark(payload[i].as_py()), Position(incarnation, int(lsns[i]), int(numbers[i]) * 2),
+            *pgoutput.parse_watermark(payload[i].as_py()), Position(incarnation, int(lsns[i]), int(numbers[i]) * 2),
             int(transactions.txid[txn[i]]), int(transactions.committed_at[txn[i]]),
         )
         for i in np.flatnonzero(marks)
@@ -201,7 +176,7 @@ def frame(
             pa.array(transactions.committed_at[txn_kept]).cast(CAPTURED.field("committed_at").type),
             pa.array(last),
             pa.nulls(len(kept), pa.string()),
-            pa.repeat(plugin.FORMAT, len(kept)),
+            pa.repeat(PGOUTPUT, len(kept)),
             payload if len(kept) == count else payload.take(pa.array(kept)),
         ],
         schema=CAPTURED,
@@ -221,7 +196,7 @@ def mark_last(row: pa.Table) -> pa.Table:
 
 
 def _resolve_tables(
-    tables: TableRegistry, numbers: Numbers, kinds: npt.NDArray[np.uint8]
+    tables: Relations, numbers: Numbers, kinds: npt.NDArray[np.uint8]
 ) -> tuple[pa.Array, pa.Array, np.ndarray, np.ndarray, np.ndarray]:
     """Return names and schema ids of the distinct tables, and three arrays with one element per message.
 

@@ -18,19 +18,19 @@ _SCHEMA_PUBLICATIONS_VERSION = 150000
 """The first version that publishes the tables of a schema."""
 
 
-def schemas_to_publish(facts: CatalogFacts, settings: PostgresSettings) -> list[str]:
+def schemas_to_publish(facts: CatalogFacts) -> list[str]:
     """Return the schemas that are not published as a whole and can be, by a superuser."""
-    return [s.name for s in _unpublished(facts, settings) if not _publishing_obstacle(s, facts)]
+    return [s.name for s in _unpublished(facts) if not _publishing_obstacle(s, facts)]
 
 
 def check_future_tables(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
     """Return a note about later tables that are not captured until ``--init`` runs again, and why."""
     details, fixes = [], []
-    for schema in _unpublished(facts, settings):
+    for schema in _unpublished(facts):
         obstacle = _publishing_obstacle(schema, facts)
         why = f" ({obstacle})" if obstacle else ""
         details.append(f"{quote_part(schema.name)} is not published as a whole{why}")
-    if publishable := schemas_to_publish(facts, settings):
+    if publishable := schemas_to_publish(facts):
         fixes.append(statements.add_schemas(settings, publishable))
     for schema in facts.schemas:
         if schema.owners:
@@ -43,10 +43,10 @@ def check_future_tables(facts: CatalogFacts, settings: PostgresSettings) -> Find
     )
 
 
-def describe_manual_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[str]:
+def describe_manual_steps(facts: CatalogFacts) -> Iterator[str]:
     """Yield what ``--init`` leaves to a person about tables that are created later."""
     again = "run preflight --init after creating tables there"
-    for schema in _unpublished(facts, settings):
+    for schema in _unpublished(facts):
         obstacle = _publishing_obstacle(schema, facts)
         if not (obstacle or facts.is_superuser):
             obstacle = "only a superuser may publish a schema"
@@ -65,9 +65,9 @@ def describe_manual_steps(facts: CatalogFacts, settings: PostgresSettings) -> It
             )
 
 
-def _unpublished(facts: CatalogFacts, settings: PostgresSettings) -> list[WholeSchema]:
+def _unpublished(facts: CatalogFacts) -> list[WholeSchema]:
     publication = facts.publication
-    if settings.plugin != "pgoutput" or (publication and publication.has_all_tables):
+    if publication and publication.has_all_tables:
         return []
     return [s for s in facts.schemas if not (publication and s.oid in publication.schemas)]
 

@@ -96,7 +96,7 @@ def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSetting
         (*(["BEGIN;", *steps, "COMMIT;"] if steps else []), *slot),
         (
             *(f"{c.detail}. Next: {' '.join(c.fix.split())}" if c.fix else c.detail for c in manual),
-            *describe_manual_steps(facts, settings),
+            *describe_manual_steps(facts),
         ),
     )
 
@@ -124,10 +124,10 @@ def _read_facts(conn: connection, settings: PostgresSettings) -> CatalogFacts:
             f"{where} is lost: the server removed log it still needed, a gap; --init does not repair it",
             next_step=ACCEPT_GAP,
         )
-    if slot and not is_usable(slot, facts.server, settings):
+    if slot and not is_usable(slot, facts.server):
         raise PrerequisitesNotMet(
             f"{where} is {slot.kind}, of plugin {slot.plugin} and database {slot.database}; --init does not replace it",
-            next_step="set source.slot to another name, or source.plugin to the slot's",
+            next_step="set source.slot to another name",
         )
     marks = facts.watermarks
     if marks and marks.oid is not None and not marks.is_well_formed:

@@ -48,8 +48,7 @@ def build_steps(
         yield statements.grant_usage(settings, [settings.watermark_schema])
     if marks is None or not marks.can_read_and_update:
         yield statements.grant_watermarks(settings)
-    if settings.plugin == "pgoutput":
-        yield from _build_publication_steps(facts, settings)
+    yield from _build_publication_steps(facts, settings)
     if settings.log_ddl and not facts.has_ddl_triggers:
         yield from ddl_trigger.create(settings)
 
@@ -57,7 +56,7 @@ def build_steps(
 def _build_publication_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[sql.Composable]:
     publication, marks = facts.publication, facts.watermarks
     publishable = [t for t in facts.tables if t.is_publishable]
-    schemas = schemas_to_publish(facts, settings) if facts.is_superuser else []
+    schemas = schemas_to_publish(facts) if facts.is_superuser else []
     if publication is None:
         yield statements.create_publication(settings, publishable, schemas)
         return

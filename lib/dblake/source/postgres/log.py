@@ -1,4 +1,4 @@
-"""The log of a PostgreSQL database: a replication slot read through an output plugin, framed and not decoded.
+"""The log of a PostgreSQL database: a replication slot read through pgoutput, framed and not decoded.
 
 Guarantee: transactions come in commit order, each row at the position that its transaction's Begin message gives; a
 stream opened at a resume point repeats no row and skips none. Deciding what has landed, and so what may be
@@ -7,35 +7,25 @@ acknowledged, is for capture.
 
 from __future__ import annotations
 
-import logging
 import select
 import time
-from collections.abc import Callable
 
 import psycopg2
 from psycopg2.extensions import connection, cursor
 from psycopg2.extras import REPLICATION_LOGICAL
 
-from dblake.core.errors import PrerequisitesNotMet, SourceError
-from dblake.core.names import TableFilter
+from dblake.core.errors import SourceError
 from dblake.core.position import ResumePoint
 from dblake.core.source import LogPiece
 from dblake.formats import pgoutput as letters
-from dblake.source.postgres import ddl_trigger, frames, pgoutput, wal2json
+from dblake.source.postgres import ddl_trigger, pgoutput
 from dblake.source.postgres.connection import connect_replication
 from dblake.source.postgres.driver_errors import translate_errors
 from dblake.source.postgres.lsn import lsn_number
 from dblake.source.postgres.pieces import PieceBuilder
-from dblake.source.postgres.relations import Relations, TableRegistry
-from dblake.source.postgres.row_layouts import RowLayouts
+from dblake.source.postgres.relations import Relations
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.slot import resolve_start
-
-logger = logging.getLogger(__name__)
-
-_PLUGINS: dict[str, tuple[frames.Plugin, Callable[[cursor, TableFilter, str], TableRegistry]]] = {
-    "pgoutput": (pgoutput, Relations), "wal2json": (wal2json, RowLayouts),
-}
 
 _KEEP_ALIVE_SECONDS = 0.5
 """How often the stream sends a keepalive without being asked to."""
@@ -55,17 +45,16 @@ class PgLogStream:
     ) -> None:
         self._settings = settings
         self._sql = conn
-        self._plugin, registry = _PLUGINS[settings.plugin]
         with translate_errors(settings):
             cur = conn.cursor()
             token = resolve_start(cur, settings, resume)
-            tables = registry(cur, settings.table_filter, settings.watermark_schema)
+            tables = Relations(cur, settings.table_filter, settings.watermark_schema)
             cur.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
             near_txid = int(cur.fetchone()[0])
         self.start = ResumePoint(incarnation, token, resume.landed if resume else None)
         self._connection = connect_replication(settings)
         self._start(token)
-        self._pieces = PieceBuilder(self._plugin, tables, self.start, near_txid)
+        self._pieces = PieceBuilder(tables, self.start, near_txid)
 
     def _start(self, token: str) -> None:
         # psycopg2 confirms more than it was given: once the confirmed LSN covers the last message's LSN, a keepalive
@@ -86,26 +75,12 @@ class PgLogStream:
                 ) from error
 
     def _start_reader(self, token: str) -> cursor:
-        """Start a reading cursor with the best options that the server's plugin supports."""
-        where = f"source {self._settings.name}: the server's {self._settings.plugin}"
-        choices = self._plugin.stream_options(self._settings)
-        for number, options in enumerate(choices):
-            reader = self._connection.cursor()
-            try:
-                reader.start_replication(
-                    slot_name=self._settings.slot, slot_type=REPLICATION_LOGICAL, start_lsn=token, options=options,
-                    decode=False, status_interval=3600,
-                )
-            except psycopg2.errors.InvalidParameterValue:
-                continue
-            except psycopg2.errors.UndefinedFile as error:
-                raise PrerequisitesNotMet(
-                    f"{where} is not installed any more", next_step="install it on the server again"
-                ) from error
-            if number:
-                logger.warning("%s is an old version: NaN and infinity in numeric columns arrive as NULL", where)
-            return reader
-        raise PrerequisitesNotMet(f"{where} is too old", next_step="install a newer version on the server")
+        reader = self._connection.cursor()
+        reader.start_replication(
+            slot_name=self._settings.slot, slot_type=REPLICATION_LOGICAL, start_lsn=token,
+            options=pgoutput.stream_options(self._settings), decode=False, status_interval=3600,
+        )
+        return reader
 
     def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
         until = time.monotonic() + seconds
@@ -132,7 +107,6 @@ class PgLogStream:
         read = self._reader.read_message
         pieces, run = self._pieces, self._pieces.run
         append = run.messages.append
-        kind_offset = self._plugin.KIND_OFFSET
         size = 0
         try:
             for _ in range(_MESSAGES_PER_CHECK):
@@ -140,7 +114,7 @@ class PgLogStream:
                 if message is None:
                     return True
                 payload = message.payload
-                kind = payload[kind_offset]
+                kind = payload[0]
                 if kind == letters.UPDATE or kind == letters.INSERT or kind == letters.DELETE:  # noqa: PLR1714 - the fastest form, once per message
                     append(payload)
                     size += len(payload)
@@ -150,7 +124,7 @@ class PgLogStream:
                     run.open = False
                     pieces.committed = payload
                 elif kind == letters.TRUNCATE:
-                    run.messages.extend(self._plugin.split_truncate(payload))
+                    run.messages.extend(pgoutput.split_truncate(payload))
                 elif kind in (letters.RELATION, letters.MESSAGE):
                     if kind == letters.RELATION:
                         pieces.register_table(payload)

@@ -12,25 +12,19 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dblake.landing.columns import PGOUTPUT
 from dblake.source.postgres.relation_messages import read_string
 from dblake.source.postgres.settings import PostgresSettings
-
-FORMAT = PGOUTPUT
-KIND_OFFSET = 0
-"""Offset of the kind letter in a message."""
 
 _BEGIN = np.dtype([("kind", "u1"), ("lsn", ">u8"), ("committed_at", ">i8"), ("xid", ">u4")])
 _COMMIT = struct.Struct(">cBQQq")
 _EPOCH_2000_MICROSECONDS = 946_684_800_000_000
 
 
-def stream_options(settings: PostgresSettings) -> Sequence[dict[str, str]]:
-    """Return the one set of options to start the stream with."""
+def stream_options(settings: PostgresSettings) -> dict[str, str]:
+    """Return the options to start the stream with."""
     messages = {"messages": "true"} if settings.log_ddl else {}
-    return ({
-        "proto_version": "1", "publication_names": '"' + settings.publication.replace('"', '""') + '"', **messages,
-    },)
+    quoted = settings.publication.replace('"', '""')
+    return {"proto_version": "1", "publication_names": f'"{quoted}"', **messages}
 
 
 def parse_begins(payloads: Sequence[bytes]) -> dict[str, npt.NDArray[np.int64]]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from dblake.core.errors import SourceError
 from dblake.core.position import Position, ResumePoint
 from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.source.postgres import frames
+from dblake.source.postgres import frames, pgoutput
 from dblake.source.postgres.lsn import lsn_text
-from dblake.source.postgres.relations import TableRegistry
+from dblake.source.postgres.relations import Relations
 
 
 class PieceBuilder:
@@ -25,8 +25,8 @@ class PieceBuilder:
     last captured row, alone in its table: only the next message shows whether it is the transaction's last row.
     """
 
-    def __init__(self, plugin: frames.Plugin, tables: TableRegistry, start: ResumePoint, near_txid: int) -> None:
-        self._plugin, self._tables = plugin, tables
+    def __init__(self, tables: Relations, start: ResumePoint, near_txid: int) -> None:
+        self._tables = tables
         self._incarnation, self._token, self._skip_to = start.incarnation, start.token, start.landed
         self._near_txid = near_txid
         self.run = frames.MessageRun()
@@ -85,13 +85,13 @@ class PieceBuilder:
 
     def _frame(self, run: frames.MessageRun, messages: frames.Messages) -> None:
         """Frame a run; the next run begins inside the open transaction, if there is one."""
-        transactions = run.transactions(self._plugin, self._near_txid)
+        transactions = run.transactions(self._near_txid)
         if len(transactions.lsn) == 0:
             if run.messages:
                 raise SourceError("the log sent a row outside a transaction", next_step="run capture again")
             return
         rows, watermarks = frames.frame(
-            messages, self._plugin, transactions, self._tables, self._incarnation, self._skip_to
+            messages, transactions, self._tables, self._incarnation, self._skip_to
         )
         self._watermarks.extend(watermarks)
         self._rows += rows.num_rows
@@ -126,7 +126,7 @@ class PieceBuilder:
             later = [mark for mark in watermarks if mark.position.lsn == transaction.lsn]
             watermarks = watermarks[: len(watermarks) - len(later)]
         if self.committed is not None:
-            self._token = lsn_text(self._plugin.parse_commit_end(self.committed))
+            self._token = lsn_text(pgoutput.parse_commit_end(self.committed))
             self.committed = None
         remaining = self._framed[end:]
         framed = [table for table in self._framed[:end] if table.num_rows]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 from psycopg2 import sql
 from psycopg2.extensions import connection
@@ -20,13 +19,13 @@ from dblake.core.source import Check
 from dblake.source.postgres import ddl_trigger, statements
 from dblake.source.postgres.capture_objects import WATERMARK_ROWS, Publication, Slot
 from dblake.source.postgres.catalog_facts import CatalogFacts, Server
-from dblake.source.postgres.catalog_queries import probe_output_plugin, read_facts
+from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect
 from dblake.source.postgres.driver_errors import lacks_connect_privilege, translate_errors
 from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.future_tables import check_future_tables
 from dblake.source.postgres.preflight_tables import table_findings
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.settings import PLUGIN, PostgresSettings
 
 _VERSIONS = range(13, 19)
 ALL_OPERATIONS = "publish = 'insert, update, delete, truncate'"
@@ -55,21 +54,18 @@ def run_checks(conn: connection, settings: PostgresSettings) -> list[Check]:
             facts = read_facts(cur, settings)
         finally:
             cur.execute("COMMIT")
-        refusal = probe_output_plugin(cur, settings) if settings.plugin != "pgoutput" else ""
-        results = [*findings(facts, settings), output_plugin(facts.server, settings, refusal)]
-        return [finding.check(cur) for finding in results]
+        return [finding.check(cur) for finding in [*findings(facts, settings), check_output_plugin(facts.server)]]
 
 
 def findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:
     """Return the findings that follow from the facts, in the order in which their fixes can be run."""
     yield Finding("connect")
     yield from _check_server(facts.server, has_slot=facts.slot is not None)
-    yield _check_encoding(facts.server, settings)
+    yield _check_encoding(facts.server)
     yield _check_role(facts, settings)
     yield from _check_watermarks(facts, settings)
     yield from table_findings(facts, settings)
-    if settings.plugin == "pgoutput":
-        yield from _check_publication(facts, settings)
+    yield from _check_publication(facts, settings)
     yield check_future_tables(facts, settings)
     yield from _check_slot(facts, settings)
     if settings.log_ddl:
@@ -107,14 +103,11 @@ def _check_server(server: Server, *, has_slot: bool) -> Iterator[Finding]:
     yield Finding("slot_retention", detail="; ".join(_describe_retention(server)))
 
 
-def _check_encoding(server: Server, settings: PostgresSettings) -> Finding:
+def _check_encoding(server: Server) -> Finding:
     if server.encoding == "UTF8":
         return Finding("encoding")
     if server.encoding == "SQL_ASCII":
         return Finding("encoding", detail="SQL_ASCII: bytes that are not UTF-8 are stored as hex and listed in _lossy")
-    if settings.plugin == "wal2json":
-        return Finding("encoding", ok=False, detail=f"{server.encoding}: wal2json does not convert it to UTF-8",
-                       fix="set source.plugin to pgoutput, for which the server converts it to UTF-8")
     return Finding("encoding", detail=f"{server.encoding}: the server converts it to UTF-8")
 
 
@@ -236,12 +229,12 @@ def _check_slot(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Fin
             fix=statements.create_slot(settings, facts.server.version),
         )
         return
-    unusable = "" if is_usable(slot, facts.server, settings) else (
+    unusable = "" if is_usable(slot, facts.server) else (
         f"slot {settings.slot} is {'temporary, ' if slot.is_temporary else ''}{slot.kind},"
         f" of plugin {slot.plugin} and database {slot.database}"
     )
     yield Finding("slot", ok=not unusable, detail=unusable,
-                  fix="set source.slot to another name, then run --init; or source.plugin to the slot's")
+                  fix="set source.slot to another name, then run --init")
     lost, is_expiring = slot.wal_status == "lost", slot.wal_status == "unreserved"
     yield Finding(
         "slot_log", ok=not lost and not is_expiring,
@@ -270,28 +263,21 @@ def _check_ddl_triggers(facts: CatalogFacts, settings: PostgresSettings) -> Iter
     )
 
 
-def is_usable(slot: Slot, server: Server, settings: PostgresSettings) -> bool:
+def is_usable(slot: Slot, server: Server) -> bool:
     """Return True if capture can read from the slot: plugin, kind and database match, and it is not temporary."""
-    required = (settings.plugin, "logical", server.database, False)
+    required = (PLUGIN, "logical", server.database, False)
     return (slot.plugin, slot.kind, slot.database, slot.is_temporary) == required
 
 
-def output_plugin(server: Server, settings: PostgresSettings, refusal: Literal["", "missing", "refused"]) -> Finding:
-    """Check the output plugin; ``refusal`` is the result of ``probe_output_plugin``.
-
-    Newer servers reject plugins that ``output_plugin_libraries`` does not list.
-    """
-    name, plugin = "output_plugin", settings.plugin
-    if refusal == "missing":
-        return Finding(name, ok=False, detail=f"the server has no output plugin {plugin}",
-                       fix=f"install {plugin} on the server (a package such as postgresql-15-wal2json)")
+def check_output_plugin(server: Server) -> Finding:
+    """Check that the server allows pgoutput: newer servers reject plugins that ``output_plugin_libraries`` omits."""
     listed = [part.strip(' "') for part in (server.plugins or "").split(",") if part.strip()]
-    if refusal != "refused" and (server.plugins is None or plugin in listed):
-        return Finding(name)
-    # One literal for each name; a single literal would be one name. Only superusers can read the list.
-    add = sql.SQL("ALTER SYSTEM SET output_plugin_libraries = {}; SELECT pg_reload_conf()").format(
-        sql.SQL(", ").join(map(sql.Literal, [*(listed or ("pgoutput", "test_decoding")), plugin]))
+    if server.plugins is None or PLUGIN in listed:
+        return Finding("output_plugin")
+    # One literal for each name; a single literal would be one name.
+    return Finding(
+        "output_plugin", ok=False, detail=f"output_plugin_libraries does not list {PLUGIN}",
+        fix=sql.SQL("ALTER SYSTEM SET output_plugin_libraries = {}; SELECT pg_reload_conf()").format(
+            sql.SQL(", ").join(map(sql.Literal, [*listed, PLUGIN]))
+        ),
     )
-    hidden = sql.SQL(" -- keep the other names that it lists now" if server.plugins is None else "")
-    return Finding(name, ok=False, detail=f"output_plugin_libraries does not list {plugin}",
-                   fix=sql.SQL("{}{}").format(add, hidden))

@@ -20,14 +20,12 @@ from dblake.source.postgres.finding import Finding
 from dblake.source.postgres.settings import PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
 
-_OTHER_PLUGIN = "remove the tables from source.tables, or set source.plugin to pgoutput"
-
 
 def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:
     """Return the findings about the captured tables."""
     yield _check_patterns(facts, settings)
     yield _check_column_names(facts.tables)
-    yield _check_generated_columns(facts.tables, settings)
+    yield _check_generated_columns(facts.tables)
     yield _check_unlogged_tables(facts.unlogged)
     yield _check_storage(facts.tables)
     yield from _check_privileges(facts.tables, settings)
@@ -36,8 +34,6 @@ def table_findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[
     yield _check_replica_identity(facts)
     yield _check_toasted_identity(facts)
     yield _check_primary_key(facts, settings)
-    if settings.plugin == "wal2json":
-        yield from _check_wal2json_limits(facts.tables)
 
 
 def _check_patterns(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
@@ -57,12 +53,7 @@ def _check_column_names(tables: Sequence[Table]) -> Finding:
     )
 
 
-def _check_generated_columns(tables: Sequence[Table], settings: PostgresSettings) -> Finding:
-    if settings.plugin == "wal2json":
-        names = [t.qualified for t in tables if t.generated]
-        return Finding.of_names(
-            "generated_columns", "wal2json does not distinguish generated columns from others: ", names, _OTHER_PLUGIN
-        )
+def _check_generated_columns(tables: Sequence[Table]) -> Finding:
     in_key = [t.qualified for t in tables if t.has_generated_key]
     details = {
         "the primary key contains a generated column, which the log omits": in_key,
@@ -171,12 +162,11 @@ def _check_primary_key(facts: CatalogFacts, settings: PostgresSettings) -> Findi
     published = [t for t in keyless if publication and publication.publishes(t.oid, t.schema_oid)]
     failing = [t for t in published if not t.is_publishable]
     unpublished = [t for t in keyless if not t.is_publishable and t not in published]
-    reason = ("once published, their UPDATE and DELETE would fail at the source" if settings.plugin == "pgoutput"
-              else "wal2json omits their UPDATE and DELETE")
     details = {
         "no primary key, so captured from the log and not dumped": [t for t in keyless if t not in unpublished],
         "published without a replica identity, so their UPDATE and DELETE FAIL at the source": failing,
-        f"no primary key and no replica identity, so not captured: {reason}": unpublished,
+        "no primary key and no replica identity, so not captured: once published, their UPDATE and DELETE would fail"
+        " at the source": unpublished,
     }
     # From PostgreSQL 18 on, FULL does not identify rows with generated columns.
     fixable = [t for t in failing + unpublished if not t.generated or facts.server.version < 180000]
@@ -194,21 +184,4 @@ def _check_primary_key(facts: CatalogFacts, settings: PostgresSettings) -> Findi
             for t in unpublished
         },
         affects="log",
-    )
-
-
-def _check_wal2json_limits(tables: Sequence[Table]) -> Iterator[Finding]:
-    """Return the findings about tables that pgoutput supports and wal2json does not."""
-    partitioned = [t.qualified for t in tables if t.is_partitioned]
-    yield Finding.of_names(
-        "wal2json_partitions", "wal2json names rows by their partitions: ", partitioned, _OTHER_PLUGIN
-    )
-    numbers = [
-        f"{t.qualified}.{quote_part(c.name)}" for t in tables for c in t.columns.columns
-        if c.type.startswith(("numeric", "real", "double precision")) and not c.type.endswith("]")
-    ]
-    yield Finding(
-        "wal2json_numbers",
-        detail=f"wal2json up to 2.5 sends NaN and infinity as NULL, in {abbreviated(numbers)}" if numbers else "",
-        fix="install wal2json 2.6 or later on the server, if such values occur",
     )

@@ -7,7 +7,6 @@ nullability). Guarantee: where the two disagree, because the catalog is newer, t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,32 +36,8 @@ class ResolvedTable:
     """True if this stream has described the table under another name."""
 
 
-class TableRegistry(Protocol):
-    """The numbers by which the messages of one log stream identify their tables."""
-
-    rejected: dict[str, str]
-    """The rejected tables that framed rows belong to, with the reason, until ``PieceBuilder`` takes them."""
-
-    def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
-        """Return the table number of each insert, update, delete or truncate."""
-
-    def register(self, message: bytes) -> None:
-        """Add a message that describes a table for the rows that follow it."""
-
-    def first_unresolved(self, numbers: Numbers) -> int | None:
-        """Return the index of the first number that has to be resolved, if there is one."""
-
-    def resolve(self, number: int) -> TableSchema | None:
-        """Resolve a number for the messages from here on; return the schema to land, if its table is captured.
-
-        A table whose rows cannot be identified is rejected.
-        """
-
-    def __getitem__(self, number: int) -> ResolvedTable: ...
-
-
 class Relations:
-    """The relation oids of one pgoutput stream; see TableRegistry."""
+    """The relation numbers by which the messages of one pgoutput stream identify their tables."""
 
     def __init__(self, cur: cursor, table_filter: TableFilter, watermark_schema: str) -> None:
         self._cursor = cur
@@ -72,14 +47,17 @@ class Relations:
         self._resolved: dict[int, ResolvedTable] = {}
         self._names: dict[int, str] = {}
         self.rejected: dict[str, str] = {}
+        """The rejected tables that framed rows belong to, with the reason, until ``PieceBuilder`` takes them."""
 
     def __getitem__(self, number: int) -> ResolvedTable:
         return self._resolved[number]
 
     def table_numbers(self, messages: pa.BinaryArray) -> Numbers:
+        """Return the table number of each insert, update, delete or truncate."""
         return relation_numbers(messages)
 
     def first_unresolved(self, numbers: Numbers) -> int | None:
+        """Return the index of the first number that has to be resolved, if there is one."""
         # The log also describes partitions, whose rows have their root's number: they are no tables.
         unresolved = self._messages.keys() - self._resolved.keys()
         if not unresolved:
@@ -88,6 +66,7 @@ class Relations:
         return int(indices[0]) if len(indices) else None
 
     def register(self, message: bytes) -> None:
+        """Add a message that describes a table for the rows that follow it."""
         # After a change of nullability the log repeats the same description, so the catalog is queried each time.
         relation = parse_relation(message)
         resolved = self._resolved.get(relation.oid)
@@ -98,6 +77,10 @@ class Relations:
         self._resolved.pop(relation.oid, None)
 
     def resolve(self, number: int) -> TableSchema | None:
+        """Resolve a number for the messages from here on; return the schema to land, if its table is captured.
+
+        A table whose rows cannot be identified is rejected.
+        """
         relation = parse_relation(self._messages[number])
         name = qualified(relation.schema_name, relation.table_name)
         is_renamed = self._names.setdefault(number, name) != name
@@ -145,10 +128,10 @@ class Relations:
     def _require_identity(relation: Relation, table: TableSchema) -> None:
         identity = {c.name for c in relation.columns if c.identity}
         if table.primary_key and relation.replica_identity == "i" and not set(table.primary_key) <= identity:
-            raise identity_without_key(table)
+            raise _identity_without_key(table)
 
 
-def identity_without_key(table: TableSchema) -> Unsupported:
+def _identity_without_key(table: TableSchema) -> Unsupported:
     """Return the error for a table whose replica identity index does not cover its primary key."""
     return Unsupported(
         f"table {table.table}: its replica identity is an index that does not cover the primary key, so"

@@ -9,6 +9,9 @@ from typing import Literal
 from dblake.core.defaults import WATERMARK_SCHEMA
 from dblake.core.names import TableFilter, default_server_object
 
+PLUGIN = "pgoutput"
+"""The output plugin: part of every server since PostgreSQL 10, and the one that managed servers allow."""
+
 
 @dataclass(frozen=True)
 class PostgresSettings:
@@ -30,7 +33,6 @@ class PostgresSettings:
     tls: Literal["verify", "require", "disable"] = "verify"
     tls_ca: str | None = None
     watermark_schema: str = WATERMARK_SCHEMA
-    plugin: Literal["pgoutput", "wal2json"] = "pgoutput"
     slot: str = ""
     publication: str = ""
     log_ddl: bool = False

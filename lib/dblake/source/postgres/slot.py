@@ -14,7 +14,7 @@ from dblake.core.errors import ACCEPT_GAP, LogWentBack, PositionLost, Prerequisi
 from dblake.core.position import ResumePoint
 from dblake.source.postgres import statements
 from dblake.source.postgres.lsn import lsn_number, lsn_text
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.settings import PLUGIN, PostgresSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint |
             )
         raise PrerequisitesNotMet(f"{where} does not exist", next_step="run preflight --init")
     plugin, database, confirmed, wal_status, active_pid = slot
-    if plugin != settings.plugin or database != settings.database:
+    if plugin != PLUGIN or database != settings.database:
         raise PrerequisitesNotMet(
-            f"{where} belongs to plugin {plugin} in database {database}, not to {settings.plugin} in"
+            f"{where} belongs to plugin {plugin} in database {database}, not to {PLUGIN} in"
             f" {settings.database}",
-            next_step="set source.slot to another name, or source.plugin and source.database to the slot's",
+            next_step="set source.slot to another name, or source.database to the slot's",
         )
     if wal_status == "lost":
         raise PositionLost(f"{where} is lost: the server removed log it still needed, a gap", next_step=ACCEPT_GAP)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from psycopg2 import sql
 
 from dblake.source.postgres.capture_objects import WATERMARK_ROWS, WATERMARK_TABLE
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.settings import PLUGIN, PostgresSettings
 from dblake.source.postgres.table_facts import Identity, Table
 
 _FAILOVER_SLOTS_VERSION = 170000
@@ -120,7 +120,7 @@ def create_slot(settings: PostgresSettings, version: int) -> sql.Composable:
     """Create the slot, with failover where the server supports it. Requires a transaction that has written nothing."""
     failover = ", failover => true" if version >= _FAILOVER_SLOTS_VERSION else ""
     return sql.SQL("SELECT pg_create_logical_replication_slot({}, {}" + failover + ")").format(
-        sql.Literal(settings.slot), sql.Literal(settings.plugin)
+        sql.Literal(settings.slot), sql.Literal(PLUGIN)
     )
 
 
