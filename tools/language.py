@@ -39,6 +39,11 @@ _REJECTED = re.compile(
     rf"\b(?:{'|'.join((*map(re.escape, WORDS), *(phrase.replace(' ', _SEPARATOR) for phrase in PHRASES)))})\b",
     re.IGNORECASE,
 )
+#: Every file with a rejected word matches, also one inside a name; files that do not are not tokenized.
+_SUSPECT = re.compile(
+    rf"(?i:{_REJECTED.pattern})|(?<![a-z])(?i:{'|'.join(WORDS)})(?![a-z])"
+    rf"|[a-z](?:{'|'.join(word.capitalize() for word in WORDS)})(?![a-z])"
+)
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -88,6 +93,8 @@ class Finding:
 def find_rejected(file: str, text: str) -> Iterator[Finding]:
     """Yield every rejected word of one file. Identifiers are split at underscores and capitals."""
     if file.endswith(".py"):
+        if not _SUSPECT.search(text):
+            return
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
         for token in tokens:
             if token.type == tokenize.NAME:

@@ -1,6 +1,6 @@
 """Spark SQL for the rows of one state table, under the newest schema.
 
-Place: between state and ``sql.views``. Guarantee: the rows are those of one version of the state table, without
+Place: between state and ``sql.views``. Guarantee: the rows come from one version of the state table, without
 tombstones. Newer events are not folded here: ``read`` does that in process.
 """
 
