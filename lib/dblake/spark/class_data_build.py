@@ -73,7 +73,10 @@ def _run_spark() -> None:
     gateway.shutdown()
     # The JVM ends with its stdin, and writes the archive then.
     gateway.proc.stdin.close()
-    gateway.proc.wait(_EXIT_SECONDS)
+    try:
+        gateway.proc.wait(_EXIT_SECONDS)
+    finally:
+        gateway.proc.kill()
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ row is written again. The rules:
 
 A table without a primary key is append-only: each ``c`` is a row of state; updates, deletes and truncates of it exist
 in events only. Values are typed last, once per key. What cannot be typed is NULL and named in ``_lossy``.
-
 """
 
 from __future__ import annotations
