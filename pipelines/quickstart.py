@@ -38,7 +38,7 @@ from dblake.source.postgres.source import PostgresSource
 from dblake.spark.session import spark_session
 from dblake.spark.sql_literals import delta, identifier
 from dblake.sql.engine import DuckdbEngine
-from dblake.sql.result import Result
+from dblake.sql.result import QueryResult
 from dblake.state.digest import digest_sql
 from dblake.state.run import run_state
 from dblake.verification.requests import Verification
@@ -117,7 +117,7 @@ class Quickstart:
         assert self._spark is not None
         return self._spark
 
-    def query(self, statement: str) -> Result:
+    def query(self, statement: str) -> QueryResult:
         """Return the result of one SQL statement over state, events or history."""
         return DuckdbEngine(self._paths).query(statement)
 

@@ -35,8 +35,8 @@ def test_imported_row_has_text_of_log(backend: PostgresBackend, tmp_path: Path, 
     read = {int(change["key"]["id"]): change["after"] for change in lake.decoded() if change["op"] == "r"}
     wrong = [
         (type_, value and value.text[:60], image[name] and image[name][:60])
-        for number, row in enumerate(rows(values.cases("pgoutput")), 1) for image in [read.pop(number)]
-        for name, type_ in columns(values.cases("pgoutput")).items() for value in [row.get(name)]
+        for number, row in enumerate(rows(values.CASES), 1) for image in [read.pop(number)]
+        for name, type_ in columns(values.CASES).items() for value in [row.get(name)]
         if image[name] != (value.text if value else None)
     ]
     assert (wrong, read) == ([], {})
