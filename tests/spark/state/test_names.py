@@ -121,7 +121,7 @@ def test_spark_reads_every_table_or_rejects_ambiguous_name(spark: SparkSession, 
 )
 def test_sql_reads_every_table_by_its_real_name(paths: Paths, suffix: str) -> None:
     rows = sql_rows(paths, " UNION ALL ".join(
-        f"SELECT {number} AS number, id, v FROM {double_quoted(name.schema, name.table + suffix)}"
+        f"SELECT {number} AS number, id, v FROM {double_quoted(name.schema)}.{double_quoted(name.table + suffix)}"
         for number, name in enumerate(ALL)
     ))
     assert sorted(tuple(row.values()) for row in rows) == [

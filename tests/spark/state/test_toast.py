@@ -40,7 +40,7 @@ def missing(spark: SparkSession, paths: Paths) -> list[tuple[int, list[str]]]:
 
 
 def state(spark: SparkSession, paths: Paths) -> dict[int, tuple[str, str | None, list[str]]]:
-    rows = spark.read.format("delta").load(paths.state("public", "docs")).where("NOT _deleted", "size").collect()
+    rows = spark.read.format("delta").load(paths.state("public", "docs")).where("NOT _deleted").collect()
     return {row["id"]: (row["v"], row["big"], row["_missing"]) for row in rows}
 
 
