@@ -11,6 +11,6 @@ from dblake.sql.engine import DuckdbEngine
 def sql_rows(paths: Paths, statement: str, at: str | None = None) -> list[dict[str, Any]]:
     """Return the statement's rows, by column name; with ``at``, as of that point."""
     engine = DuckdbEngine(paths, at)
-    rows: list[dict[str, Any]] = engine.rows(statement).to_arrow().to_pylist()
+    rows: list[dict[str, Any]] = engine.prepare(statement).to_arrow().to_pylist()
     engine.close()
     return rows
