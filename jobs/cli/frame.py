@@ -242,11 +242,12 @@ def _report_ending(job: str, error: BaseException) -> int:
     if known is not None:
         _print_error(job, known.exit_code, known.what, known.next_step)
         return known.exit_code
-    where = f"{type(error).__name__} {_origin(error)}"
     reason = transient_reason(error)
     if reason:
-        _print_error(job, ExitCode.TRY_AGAIN, f"{reason} ({where})", "remove the cause and run again")
+        _print_error(job, ExitCode.TRY_AGAIN, f"{reason} ({_origin(error)})", "remove the cause and run again")
         return ExitCode.TRY_AGAIN
+    # For those who correct the code.
+    where = f"{type(error).__name__} {_origin(error)}"
     _print_error(
         job, ExitCode.BUG, f"unexpected {where}; this is a bug", "run again with --verbose and report its output"
     )

@@ -31,8 +31,11 @@ def open(conf: str | os.PathLike[str]) -> Lake:
     from pathlib import Path
 
     from dblake.config import load_config
+    from dblake.core.extras import named_extras
     from dblake.lake.layout import Paths
-    from dblake.sql.lake import Lake
+
+    with named_extras():
+        from dblake.sql.lake import Lake
 
     config = load_config(Path(conf))
     return Lake(Paths(config.warehouse, config.source.name))

@@ -15,6 +15,7 @@ from dblake.capture.batch import Batch
 from dblake.core.errors import DblakeError
 from dblake.core.failpoints import failpoint
 from dblake.core.source import ServerIdentity
+from dblake.core.transient import transient_reason
 from dblake.landing.table import Landing, Reached
 
 logger = logging.getLogger(__name__)
@@ -70,4 +71,5 @@ class Committer:
         """Wait for the running commit, and log its error if it fails."""
         self._thread.shutdown()
         if self._running and (error := self._running[1].exception()):
-            logger.warning("%s", error.what if isinstance(error, DblakeError) else type(error).__name__)
+            what = error.what if isinstance(error, DblakeError) else transient_reason(error) or "a bug, see --verbose"
+            logger.warning("the last batch may not have landed: %s", what, exc_info=error)

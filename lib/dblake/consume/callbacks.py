@@ -13,7 +13,7 @@ from itertools import groupby
 
 from dblake.consume.model import Control, Event, Transaction
 from dblake.consume.subscription import Subscription
-from dblake.core.errors import ConsumeError
+from dblake.core.errors import ConsumeError, DblakeError
 from dblake.core.position import Position
 
 _MAX_ATTEMPTS = 10
@@ -154,7 +154,7 @@ class _ConsumerRun:
             raise error
         pause = min(_MIN_PAUSE_SECONDS * 2 ** (self._attempts - 1), _MAX_PAUSE_SECONDS)
         logger.warning("consumer %s: goes back to its last checkpoint (%s), in %.1f s", self._name,
-                       type(error).__name__.lstrip("_"), pause)
+                       _cause(error), pause)
         self._unsaved, self._pending = None, 0
         if self._consumer.on_rollback() is Result.STOP:
             return False
@@ -175,6 +175,13 @@ class _ConsumerRun:
                     self._subscription.record_dead_letter(self._name, event, "the consumer skipped it")
             _require(consumer.on_end_source(transaction.source, table))
         _require(consumer.on_end_sequence(transaction.position))
+
+
+def _cause(error: Exception) -> str:
+    """Return why a consumer goes back: what a callback raised is the consumer's own."""
+    if isinstance(error, _Retry):
+        return "a callback returned RETRY"
+    return error.what if isinstance(error, DblakeError) else f"a callback raised {type(error).__name__}"
 
 
 def _require(result: Result) -> Result:

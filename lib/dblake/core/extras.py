@@ -7,6 +7,9 @@ installs to ``pyproject.toml``; a test compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dblake.core.errors import ConfigError
 
 EXTRAS = {
@@ -37,3 +40,14 @@ def missing_extra(error: ImportError) -> ConfigError | None:
         f"the Python package {package} is not installed",
         next_step=f"pip install 'dblake[{EXTRAS[package]}]'; in a checkout: ./spark-submit.sh setup",
     )
+
+
+@contextmanager
+def named_extras() -> Iterator[None]:
+    """Raise ConfigError, which names the extra, for a missing package that the block imports: for programs."""
+    try:
+        yield
+    except ImportError as error:
+        if named := missing_extra(error):
+            raise named from error
+        raise

@@ -1,12 +1,13 @@
 """Recognize errors of the operating system, storage and Spark by the words of their messages, and what clears them.
 
 This is the one place that matches such messages: neither delta-rs nor Spark gives these errors types of their own. The
-reason returned holds nothing of the message, which may quote paths and values.
+reason returned holds nothing of the message, which may quote paths and values. It names the store that this process
+opened last: the clients' messages do not always do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dblake.core.errors import StorageDenied, StorageUnavailable
 
@@ -95,11 +96,42 @@ _STORAGE_FAULTS = {
 }
 
 
+_OF_STORE = ("aws error", "s3 error", "s3a")
+"""Words that only errors of object storage have."""
+_UNREACHED = {
+    "connection refused": "connection refused: no server listens there",
+    "could not connect": "no server listens there, or a firewall rejects connections",
+    "dns error": "unknown host", "could not resolve": "unknown host", "unknownhostexception": "unknown host",
+    "timed out": "connection timed out", "timeout was reached": "connection timed out",
+    "error sending request": "no connection", "network_connection": "no connection",
+}
+_store: str | None = None
+
+
+def name_store(name: str) -> None:
+    """Set the endpoint or region of object storage that faults name from now on: a process has one warehouse."""
+    global _store
+    _store = name
+
+
 def storage_fault(error: BaseException) -> StorageFault | None:
     """Return what storage answered, given an error of the system or of one of its three clients; None for any other."""
     # Arrow writes NO_SUCH_BUCKET where the others write NoSuchBucket.
-    text = _foreign_text(error).replace("_", "")
-    return next((fault for words, fault in _STORAGE_FAULTS.items() if words in text), None)
+    text = _foreign_text(error)
+    plain = text.replace("_", "")
+    fault = next((fault for words, fault in _STORAGE_FAULTS.items() if words in plain), None)
+    if _store is None or (fault and fault.next_step == _WRITABLE):
+        return fault
+    if fault:
+        return replace(fault, reason=f"{fault.reason} ({_store})")
+    cause = next((cause for words, cause in _UNREACHED.items() if words in text), None)
+    if cause is None or not any(words in text for words in _OF_STORE):
+        return None
+    return StorageFault(
+        f"object storage at {_store} cannot be reached: {cause}",
+        "check `storage.endpoint`, and that the store is up and reachable from this machine; then run again",
+        is_permanent=False,
+    )
 
 
 def transient_reason(error: BaseException) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dblake.core.transient import name_store
 from dblake.lake.authority import bundle, read_authority, trust_in_process
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Storage:
         """Return the storage options of delta-rs. Reads the secrets, and trusts the authority in this process."""
         if authority := self.authority():
             trust_in_process(authority)
+        name_store(self._name())
         options = {
             "aws_region": self._region(),
             "aws_virtual_hosted_style_request": str(not self._uses_path_style()).lower(),
@@ -99,6 +101,7 @@ class Storage:
 
     def spark_settings(self) -> dict[str, str]:
         """Return Spark's settings, with credentials: never on a command line, which any user of a host can list."""
+        name_store(self._name())
         settings = {
             "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
@@ -122,6 +125,7 @@ class Storage:
     def arrow_filesystem(self) -> fs.FileSystem:
         """Return Arrow's file system. Its paths begin with the bucket's name. Reads the secrets."""
         authority = self.authority()
+        name_store(self._name())
         return _arrow_filesystem(
             self.endpoint, self._region(), self._uses_path_style(), *self._credentials(),
             bundle(authority) if authority else None,
@@ -135,6 +139,9 @@ class Storage:
 
     def _region(self) -> str:
         return self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _DEFAULT_REGION
+
+    def _name(self) -> str:
+        return self.endpoint or f"AWS, region {self._region()}"
 
     def _uses_path_style(self) -> bool:
         return self.endpoint is not None if self.path_style is None else self.path_style

@@ -107,11 +107,11 @@ def find_fault(expectation: Expectation) -> str | None:
     except ValueError as error:
         # pydantic lists one fault per field; its own text has several lines and may quote the given value.
         faults = error.errors() if hasattr(error, "errors") else []
-        return "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in faults) or type(error).__name__
+        return "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in faults) or "its arguments are not valid"
     except gx.exceptions.ExpectationNotFoundError:
         return "there is no such expectation"
-    except (gx.exceptions.GreatExpectationsError, TypeError) as error:
-        return type(error).__name__
+    except (gx.exceptions.GreatExpectationsError, TypeError):
+        return "its arguments are not valid"
     return None
 
 

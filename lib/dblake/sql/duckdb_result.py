@@ -18,6 +18,15 @@ from dblake.sql.result import TextRow
 from dblake.sql.rows import text
 
 _BATCH_ROWS = 8192
+_CAUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (duckdb.ConversionException, "a value cannot be converted to the type that the query requires"),
+    (duckdb.OutOfRangeException, "a value is out of range"),
+    (duckdb.OutOfMemoryException, "it requires more memory than there is"),
+    (duckdb.InvalidInputException, "a function does not accept a value"),
+    (duckdb.NotImplementedException, "it uses what DuckDB does not support"),
+    ((duckdb.IOException, OSError), "a file cannot be read or written"),
+    (pa.ArrowException, "the result is too large, or of a type that Arrow does not have"),
+)
 _BOUND = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
 
 
@@ -83,4 +92,5 @@ def to_usage_error(error: Exception) -> UsageError:
     if isinstance(error, duckdb.PermissionException):
         return UsageError("sql reads the tables of its sources only, no other file",
                           next_step="select from a table; SHOW TABLES lists all")
-    return UsageError(f"the query failed while running: {type(error).__name__}", next_step="correct the query")
+    cause = next((cause for kinds, cause in _CAUSES if isinstance(error, kinds)), "DuckDB gives no cause")
+    return UsageError(f"the query failed while running: {cause}", next_step="correct the query")

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dblake.core.errors import UsageError
+from dblake.core.extras import named_extras
 from dblake.core.position import Position
 from dblake.core.schema import TableSchema
 from dblake.lake.layout import Paths
@@ -133,7 +134,8 @@ class LakeTable:
 
     def to_spark(self, session: SparkSession) -> DataFrame:
         """Return the rows as a data frame of a Spark session, which has Delta's packages."""
-        from dblake.sql.spark_reading import reading_frame
+        with named_extras():
+            from dblake.sql.spark_reading import reading_frame
 
         return reading_frame(session, self._table)
 
@@ -214,7 +216,8 @@ class LakeQuery:
 
 
 def _to_pandas(rows: pa.Table) -> pd.DataFrame:
-    import pandas as pd
+    with named_extras():
+        import pandas as pd
     import pyarrow as pa
 
     nullable = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in ("Int16", "Int32", "Int64")}
@@ -227,7 +230,8 @@ def _to_pandas(rows: pa.Table) -> pd.DataFrame:
 
 
 def _to_polars(rows: pa.Table) -> pl.DataFrame:
-    import polars as pl
+    with named_extras():
+        import polars as pl
 
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame), "a table becomes a data frame"

@@ -16,6 +16,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from dblake.core.errors import UsageError
+from dblake.core.transient import transient_reason
 from dblake.lake.layout import Paths
 from dblake.sql.views import Views
 
@@ -97,7 +98,7 @@ def to_usage_error(error: PySparkException) -> UsageError:
         # Spark adds the statement and its plans on further lines.
         message = str(error).strip().splitlines()[0].partition(" SQLSTATE:")[0].rstrip(".")
         return UsageError(message, next_step="correct the query")
-    condition = error.getCondition() or type(error).__name__
+    condition = error.getCondition() or transient_reason(error) or "Spark gives no condition"
     return UsageError(f"the query failed while running: {condition}", next_step="correct the query")
 
 

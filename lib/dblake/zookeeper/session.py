@@ -142,13 +142,13 @@ def mapped_errors(server: ZookeeperUrl) -> Iterator[None]:
         yield
     except _TRANSIENT as error:
         raise ProgressUnavailable(
-            f"progress: ZooKeeper at {server.hosts} does not answer: {_find_cause(server)}",
+            f"ZooKeeper at {server.hosts} does not answer: {_find_cause(server)}",
             next_step="check that the ensemble is up, has a majority and is reachable from here; then run this again",
         ) from error
     except (NoAuthError, AuthFailedError, InvalidACLError) as error:
         raise ConfigError(
-            f"progress: ZooKeeper at {server.hosts}: access denied for this user at {server.root}",
-            next_step="correct user and password in `progress`, or the ACL of the nodes",
+            f"ZooKeeper at {server.hosts}: access denied for this user at {server.root}",
+            next_step="correct user and password in its URL (`progress`, `checkpoint` or `group`), or the ACL of nodes",
         ) from error
 
 

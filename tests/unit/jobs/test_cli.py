@@ -103,7 +103,7 @@ def test_transient_error_exits_75(tmp_path: Path, body: str, reason: str) -> Non
                     "AZURE_STORAGE_ACCOUNT_NAME": "x", "AZURE_STORAGE_ACCOUNT_KEY": "eA=="}
     done = run(tmp_path, JOB.format(body=body), "--conf", CONF, **unreachable)
     assert done.returncode == 75
-    assert done.stderr.startswith(f"dblake probe: {reason} (") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"dblake probe: {reason} (at ") and done.stderr.count("\n") == 1
     assert done.stderr.endswith("Next: remove the cause and run again\n")
 
 

@@ -135,3 +135,19 @@ assert "pyspark" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["polars", "pandas"])
+def test_missing_package_names_extra(lake: Lake, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    extra = {"polars": "polars", "pandas": "spark"}[package]
+    for rows in (lake.table("public.orders"), lake.sql("SELECT 1 AS one")):
+        with pytest.raises(ConfigError, match=rf"pip install 'dblake\[{extra}\]'"):
+            getattr(rows, f"to_{package}")()
+
+
+def test_failed_query_names_no_class(lake: Lake) -> None:
+    for statement in ("SELECT CAST(note AS INTEGER) FROM (SELECT 'x' AS note)", "SELECT 127::TINYINT + 127::TINYINT"):
+        with pytest.raises(UsageError, match="the query failed while running: a value ") as failed:
+            lake.sql(statement).to_arrow()
+        assert "Exception" not in str(failed.value)

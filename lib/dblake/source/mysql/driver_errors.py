@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pymysql
 from pymysql.constants import CR, ER
 
+from dblake.core.connection_faults import LOST
 from dblake.core.errors import (
     ACCEPT_GAP,
     DblakeError,
@@ -92,10 +93,10 @@ def translate_errors(settings: MysqlSettings) -> Iterator[None]:
         if number in _PERMANENT:
             cause, next_step = _PERMANENT[number]
             raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
-        raise _connection_failed(settings, error, f"{type(error).__name__}{f' {number}' if number else ''}") from error
+        raise _connection_failed(settings, error, f"error {number}" if number else LOST.cause) from error
     except OSError as error:
         _raise_unreachable(settings, error)
-        raise _connection_failed(settings, error, type(error).__name__) from error
+        raise _connection_failed(settings, error, LOST.cause) from error
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def translate_init_errors(settings: MysqlSettings, admin: str) -> Iterator[None]
                 next_step="hand the output of preflight --init --dry-run to an administrator of the server",
             ) from error
         raise PrerequisitesNotMet(
-            f"source {settings.name}: --init failed: {type(error).__name__} {number}",
+            f"source {settings.name}: --init failed: the server rejected a statement (error {number})",
             next_step="run preflight, which names the unmet prerequisites",
         ) from error
 

@@ -148,7 +148,7 @@ class Transactions:
             except _MALFORMED as error:
                 kind = f"of type {event[4]}" if len(event) > 4 else "without a type"
                 raise Unsupported(
-                    f"{self._where}: an event {kind} that cannot be read ({type(error).__name__})",
+                    f"{self._where}: an event {kind} that cannot be read",
                     next_step="report it with the server's version; " + SKIP_STEP,
                 ) from error
 

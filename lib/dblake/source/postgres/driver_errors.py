@@ -115,7 +115,7 @@ def translate_init_errors(settings: PostgresSettings, admin: str) -> Iterator[No
         ) from error
     except psycopg2.Error as error:
         raise PrerequisitesNotMet(
-            f"source {settings.name}: --init failed: {type(error).__name__} (SQLSTATE {error.pgcode})",
+            f"source {settings.name}: --init failed: the server rejected a statement (SQLSTATE {error.pgcode})",
             next_step="run preflight, which names the unmet prerequisites",
         ) from error
 
