@@ -23,7 +23,8 @@ Image = Mapping[str, str | None]
 class Event:
     """One change. From the log: c create, u update, d delete, t truncate; from a dump: r read, f fill, d phantom.
 
-    ``whole`` marks an ``after`` with every column of its own schema, which may differ from a chunk's schema.
+    ``whole`` marks an ``after`` with every column of its own schema, which may differ from a chunk's schema. A create
+    that a key change made has the old key as ``key_before``; the delete of the old key precedes it.
     """
 
     position: Position
@@ -37,6 +38,7 @@ class Event:
     chunk_id: str | None = None
     schema_id: str = ""
     whole: bool = False
+    key_before: Key | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
 
     A delete, a truncate or a whole image evicts the row; a partial image leaves the columns that it lacks, as a fill. A
     whole image evicts also under an earlier schema than the chunk's: that schema change requests a dump of its own,
-    which supplies the new columns.
+    which supplies the new columns. A row that key changes moved in the window leaves a fill of its last key.
     """
     window = high.window
     inside = [e for e in log if e.table == high.table and window.holds(e.position, e.txid)]
@@ -135,15 +137,43 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
             continue
         if (row.chunk_id, row.table, row.lease_epoch) != (high.chunk_id, high.table, high.lease_epoch):
             continue
-        rivals = [e for e in inside if e.key == row.key]
+        key, rivals = followed(row.key, inside)
         carried = {column for e in rivals for column in e.after or {}}
         rest = {column: value for column, value in row.after.items() if column not in carried}
-        if rest and not any(e.op == "d" or e.whole for e in rivals):
+        if rest and key is not None:
             rows.append(Event(
                 Position(high.position.incarnation, high.position.lsn, row.number * 2), high.batch, high.lease_epoch,
-                row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id, row.schema_id,
+                row.table, "f" if rivals else "r", key, rest, high.txid, row.chunk_id, row.schema_id,
             ))
     return rows
+
+
+def followed(key: Key, inside: list[Event]) -> tuple[Key | None, list[Event]]:
+    """Return the key that a row read as ``key`` has at the end of its window, and the window's events of the row.
+
+    The key is None where a delete or a whole image supersedes the row. So does a create of a key that had a row in the
+    window before: nothing shows which of the two rows was read.
+    """
+    inside = sorted(inside, key=lambda e: e.position)
+    life = [e for e in inside if e.key == key]
+    if {"c", "d"} <= {e.op for e in life}:
+        return None, life
+    chain: list[Event] = []
+    while True:
+        deleted = next((e for e in life if e.op == "d"), None)
+        life = [e for e in life if deleted is None or e.position < deleted.position]
+        chain += life
+        if any(e.whole for e in life):
+            return None, chain
+        if deleted is None:
+            return key, chain
+        moved = next((e for e in inside if e.key_before == key and e.position > deleted.position), None)
+        if moved is None or any(
+            e.key == key and e.op == "d" and deleted.position < e.position < moved.position for e in inside
+        ):
+            return None, chain
+        key = moved.key or ()
+        life = [e for e in inside if e.key == key and e.position >= moved.position]
 
 
 def phantoms(high: High, events: list[Event]) -> list[Event]:
@@ -222,17 +252,24 @@ def gaps(landing: list[Landed]) -> list[LedgerRow]:
 
 
 def fold(events: Iterable[Event]) -> dict[tuple[str, Key], dict[str, str | None]]:
-    """Return the rows after events in order. A column that no event has set is absent, which differs from NULL."""
+    """Return the rows after events in order. A column that no event has set is absent, which differs from NULL.
+
+    A partial create that a key change made keeps, of the columns that it lacks, what the row of its old key held when
+    the delete of that key ended it.
+    """
     rows: dict[tuple[str, Key], dict[str, str | None]] = {}
+    ended: dict[tuple[str, Key], dict[str, str | None]] = {}
     for event in events:
         if event.op == "t":
             rows = {at: row for at, row in rows.items() if at[0] != event.table}
+            ended = {at: row for at, row in ended.items() if at[0] != event.table}
         elif event.key is None:
             continue
         elif event.op == "d":
-            rows.pop((event.table, event.key), None)
+            ended[event.table, event.key] = rows.pop((event.table, event.key), {})
         elif event.op in "cr":
-            rows[event.table, event.key] = dict(event.after or {})
+            moved = ended.get((event.table, event.key_before), {}) if event.key_before and not event.whole else {}
+            rows[event.table, event.key] = {**moved, **(event.after or {})}
         else:
             rows.setdefault((event.table, event.key), {}).update(event.after or {})
     return rows

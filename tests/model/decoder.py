@@ -59,7 +59,7 @@ def _events(row: dict[str, Any], schema: TableSchema) -> list[dict[str, Any]]:
         return [_event(row, schema, 0, "u", key=new_key, before=before, after=after)]
     delete = _event(row, schema, 0, "d", key=old_key, before=before)
     delete["last_in_txn"] = False
-    return [delete, _event(row, schema, 1, "c", key=new_key, after=after)]
+    return [delete, _event(row, schema, 1, "c", key=new_key, after=after, key_before=old_key)]
 
 
 def _message(payload: bytes, columns: int) -> tuple[str, tuple[str, list[Cell]] | None, list[Cell] | None]:
@@ -137,6 +137,7 @@ def _key(image: dict[str, Cell], schema: TableSchema) -> dict[str, Cell] | None:
 def _event(
     row: dict[str, Any], schema: TableSchema, step: int, op: str, *, key: dict[str, Cell] | None = None,
     before: dict[str, Cell] | None = None, after: dict[str, Cell] | None = None,
+    key_before: dict[str, Cell] | None = None,
 ) -> dict[str, Any]:
     undecoded = set()
 
@@ -161,4 +162,5 @@ def _event(
         "last_in_txn": row["last_in_txn"], "chunk_id": row["chunk_id"],
     }
     event["undecoded"] = [name for name in schema.names if name in undecoded] or None
+    event["key_before"] = image(key_before)
     return event

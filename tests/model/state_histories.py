@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import pairwise
 
 from dblake.core.schema import TableSchema
 from tests.model.state import Event
@@ -57,6 +58,53 @@ def altered_table(draw: random.Random, keys: int) -> tuple[list[TableSchema], li
             there = op != "d"
             events.append(Event((1, at, 0), op, f"k{number}", {} if op == "d" else image, 0, frozenset(names)))
     return schemas, since, events
+
+
+def moving_history(draw: random.Random, keys: int, steps: int, truncates: int) -> list[Event]:
+    """Return a history of rows that change their keys, also in chains and swaps, with their batches.
+
+    An event is a batch of its own or continues one, but a key change is never cut. Some keys have rows from before the
+    history, of which no event has the values.
+    """
+    there = {f"k{n}" for n in range(keys // 2)}
+    cuts = sorted(draw.sample(range(1, steps), truncates))
+    events: list[Event] = []
+    batch = 1
+
+    def image(share: float) -> dict[str, str | None]:
+        return {c: draw.choice([None, f"{c}{len(events)}"]) for c in COLUMNS if draw.random() < share}
+
+    def move(old: str, new: str, lsn: int) -> None:
+        seq = 2 * len(events)
+        events.append(Event((1, lsn, seq), "d", old, {}, batch))
+        events.append(Event((1, lsn, seq + 1), "c", new, image(0.5), batch, key_before=old))
+
+    for lsn in range(1, steps):
+        batch = 1 + 4 * lsn // steps
+        key, other = (f"k{draw.randrange(keys)}" for _ in range(2))
+        at = (1, lsn, 2 * len(events))
+        if lsn in cuts:
+            events.append(Event(at, "t", "", {}, batch))
+            there = set()
+        elif key not in there:
+            events.append(Event(at, draw.choice("ccr"), key, image(2), batch))
+            there.add(key)
+        elif other not in there:
+            names = [key, other, *draw.sample([f"chain{n}" for n in range(5)], draw.randrange(3))]
+            for old, new in pairwise(names):
+                move(old, new, lsn)
+            there = there - {key} | {names[-1]}
+            if names[-1] != other:
+                move(names[-1], other, lsn)
+                there = there - {names[-1]} | {other}
+        elif key != other and draw.random() < 0.3:
+            for old, new in ((key, "spare"), (other, key), ("spare", other)):
+                move(old, new, lsn)
+        else:
+            op = draw.choice("uuufd")
+            events.append(Event(at, op, key, {} if op == "d" else image(0.5), batch))
+            there -= {key} if op == "d" else set()
+    return events
 
 
 def in_batches(events: list[Event], batches: int) -> list[Event]:

@@ -60,7 +60,7 @@ class Change:
             Event(self.position, self.batch, self.lease_epoch, self.table, "d", self.old_key, None, self.txid,
                   None, self.schema_id),
             Event(after, self.batch, self.lease_epoch, self.table, "c", self.key, self.after, self.txid, None,
-                  self.schema_id, self.whole),
+                  self.schema_id, self.whole, self.old_key),
         ]
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblake.changes.differences import Differences, Way
 from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.read.fold import as_columns, row_schema
+from dblake.state.moved import as_columns, row_schema
 from dblake.state.shape import Shape
 
 _OWN = ("_key", "_incarnation", "_lsn", "_seq", "_lossy")

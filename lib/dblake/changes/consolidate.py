@@ -22,10 +22,11 @@ from dblake.core.arrays import take_rows
 from dblake.core.errors import StateError
 from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.read.fold import FOLDED, fold_over_rows, row_schema
+from dblake.read.fold import FOLDED, fold_over_rows
 from dblake.read.reading import TableReading
 from dblake.read.rows import read_state_rows
 from dblake.state.fold import NEEDED, fold
+from dblake.state.moved import row_schema
 from dblake.state.shape import shape_of
 from dblake.state.upsert import first_rows
 

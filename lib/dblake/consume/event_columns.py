@@ -56,6 +56,8 @@ PLAIN_READERS = {
 
 def image_dicts(column: pa.ChunkedArray) -> list[dict[str, str | None] | None]:
     """Return a column of maps as dicts; ten times as fast as ``to_pylist``."""
+    if column.null_count == len(column):
+        return [None] * len(column)
     found: list[dict[str, str | None] | None] = []
     for chunk in column.chunks:
         offsets = chunk.offsets.to_numpy().tolist()

@@ -55,13 +55,13 @@ class EventBuilder:
         The last event of each transaction is marked; the last of all only if ``is_end``.
         """
         lists = {name: read(rows[name]) for name, read in PLAIN_READERS.items()}
-        images = [image_dicts(rows[name]) for name in ("key", "before", "after")]
+        images = [image_dicts(rows[name]) for name in ("key", "before", "after", "key_before")]
         events = []
         source, lsns, incarnations, count = self._source, lists["lsn"], lists["incarnation"], rows.num_rows
         schemas, projects = dict[str, TableSchema](), bool(self._selection.columns)
-        for n, (table, op, incarnation, lsn, seq, schema_id, txid, at, origin, undecoded, key, before, after) in (
-            enumerate(zip(*lists.values(), *images, strict=True))
-        ):
+        for n, (
+            table, op, incarnation, lsn, seq, schema_id, txid, at, origin, undecoded, key, before, after, key_before
+        ) in enumerate(zip(*lists.values(), *images, strict=True)):
             is_last = is_end if n + 1 == count else lsns[n + 1] != lsn or incarnations[n + 1] != incarnation
             schema = schemas.get(schema_id)
             if schema is None:
@@ -70,6 +70,7 @@ class EventBuilder:
             event = Event(
                 source, table, op, Position(incarnation, lsn, seq), key, before, after,
                 None if txid is None else str(txid), at, is_last, origin, schema.schema_id, schema, undecoded or (),
+                key_before,
             )
             if projects:
                 self._project(event)

@@ -55,6 +55,8 @@ class Event:
     ``op`` is ``c`` create, ``u`` update, ``d`` delete, ``r`` a row read by a dump or a bootstrap, ``f`` a fill (only
     the columns that it supplies), ``t`` truncate. ``key`` is None without a primary key, and for a truncate.
     ``last_in_transaction`` is True for the last event of its transaction that the subscription delivers.
+    ``key_before`` is the old key where a change of the key made this create; columns that it lacks keep the values that
+    the row of the old key had.
     ``undecoded`` names columns whose bytes are not valid text: their values are ``\x`` and hex digits.
     """
 
@@ -72,8 +74,9 @@ class Event:
     schema_id: str
     schema: TableSchema
     undecoded: Sequence[str] = ()
+    key_before: Image | None = None
 
-    def values(self, image: Literal["key", "before", "after"] = "after") -> dict[str, Value] | None:
+    def values(self, image: Literal["key", "key_before", "before", "after"] = "after") -> dict[str, Value] | None:
         """Return an image with typed values; a text that its type cannot hold stays a str. None without the image."""
         texts: Image | None = getattr(self, image)
         return None if texts is None else read_image(texts, self.schema, self.undecoded)

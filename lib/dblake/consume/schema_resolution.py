@@ -34,7 +34,7 @@ def resolve(event: Event, reader: TableSchema) -> Event:
     return Event(
         event.source, event.table, event.op, event.position, event.key, project(event.before), project(event.after),
         event.txid, event.committed_at, event.last_in_transaction, event.origin, reader.schema_id, reader,
-        [name for name in event.undecoded if name in names],
+        [name for name in event.undecoded if name in names], event.key_before,
     )
 
 

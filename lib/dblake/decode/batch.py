@@ -17,7 +17,18 @@ import pyarrow.compute as pc
 from dblake.core.op import Op
 from dblake.core.schema import TableSchema
 from dblake.decode import binlog_rows, copy_text, mysql_rows, pgoutput
-from dblake.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL, UNDECODED
+from dblake.decode.columns import (
+    AFTER,
+    BEFORE,
+    DECODED,
+    DECODER_INPUT,
+    IMAGE,
+    KEY,
+    KEY_BEFORE,
+    OP,
+    PARTIAL,
+    UNDECODED,
+)
 from dblake.decode.payloads import Changes, Decoder, Payloads, decode_error
 from dblake.landing import columns as landing
 from dblake.landing.columns import FORMAT, KIND, LAST_IN_TXN, SCHEMA_ID, SEQ
@@ -116,5 +127,6 @@ def _decoded(rows: pa.RecordBatch, changes: Changes) -> pa.RecordBatch:
     columns |= {
         OP: changes.op, KEY: changes.key, BEFORE: changes.before, AFTER: changes.after,
         PARTIAL: changes.partial, UNDECODED: changes.undecoded,
+        KEY_BEFORE: pa.nulls(len(changes.op), IMAGE) if changes.key_before is None else changes.key_before,
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in DECODED.names], schema=DECODED)

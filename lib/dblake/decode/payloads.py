@@ -99,7 +99,7 @@ class Changes:
 
     ``row`` is the number of the change's landing row; None if every change ``i`` comes from row ``i``. ``step`` is
     added to the row's ``seq``. ``closing`` is true for the last change of a landing row, which alone may end a
-    transaction; None if every change is its row's last.
+    transaction; None if every change is its row's last. ``key_before`` is None if no change has one.
     """
 
     op: pa.StringArray
@@ -111,6 +111,7 @@ class Changes:
     row: Index | None = None
     step: Index | None = None
     closing: Mask | None = None
+    key_before: pa.MapArray | None = None
 
 
 class Decoder(Protocol):

@@ -1,8 +1,8 @@
 """Turn old and new rows of a log into changes: creates, updates, deletes, and key changes.
 
 Called by the decoders of log formats once they have read the rows. Guarantees: an update that changes the key becomes
-``d`` of the old key and ``c`` of the new one. A key is never guessed. If a landing row has many row changes, each gets
-its ``step``. Reading bytes is left to the formats.
+``d`` of the old key and ``c`` of the new one, which carries the old key. A key is never guessed. If a landing row has
+many row changes, each gets its ``step``. Reading bytes is left to the formats.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, 
     deleted[old_of[moved]] = True
     changes = []
     if len(new.row):
-        changes.append(_creates_and_updates(new, old.grid, np.where(moved, -1, old_of), keys, moved))
+        changes.append(_creates_and_updates(new, old.grid, old_of, keys, moved))
     if deleted.any():
         changes.append(_deletes(old, np.flatnonzero(deleted), keys))
     return changes
@@ -61,6 +61,8 @@ def row_changes(payloads: Payloads, old: Images, new: Images, old_of: Index, *, 
 
 def _creates_and_updates(new: Images, old: Grid, old_of: Index, keys: Sequence[int], moved: Mask) -> Changes:
     """Return a change for each new row; ``old_of`` is the number of its old row, -1 for none."""
+    key_before = old.key(keys).take(pa.array(old_of, mask=~moved)) if moved.any() else None
+    old_of = np.where(moved, -1, old_of)
     has_old = old_of >= 0
     before, undecoded = pa.nulls(len(new.row), IMAGE), new.grid.undecoded
     if has_old.any():
@@ -77,6 +79,7 @@ def _creates_and_updates(new: Images, old: Grid, old_of: Index, keys: Sequence[i
         partial=pa.array(~new.grid.present.all(axis=1)),
         undecoded=undecoded_names(new.grid.names, undecoded, len(new.row)),
         row=new.row, step=step if new.number is None else 2 * new.number + step, closing=new.last,
+        key_before=key_before,
     )
 
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblake.core.position import Position
-from dblake.decode.columns import AFTER, BEFORE, DECODED, KEY, OP, PARTIAL, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, DECODED, KEY, KEY_BEFORE, OP, PARTIAL, UNDECODED
 from dblake.lake.files import filesystem
 from dblake.landing.columns import (
     BATCH,
@@ -50,7 +50,7 @@ EVENT_COLUMNS = pa.schema(
             INCARNATION, LSN, SEQ, TABLE, OP, KEY, BEFORE, AFTER, SCHEMA_ID, TXID, COMMITTED_AT, LAST_IN_TXN,
         )),
         pa.field(ORIGIN, pa.string()),
-        *(DECODED.field(name) for name in (CHUNK_ID, BATCH, PARTIAL, UNDECODED)),
+        *(DECODED.field(name) for name in (CHUNK_ID, BATCH, PARTIAL, UNDECODED, KEY_BEFORE)),
     ]
 )
 #: The columns whose statistics the table's Delta log holds.
@@ -66,6 +66,7 @@ _MEASURED_BYTES = 1 << 20
 # Not the values of images: they rarely repeat in a page, so the writer would abandon each dictionary half-way.
 _DICTIONARIES = [
     TABLE, OP, SCHEMA_ID, ORIGIN, CHUNK_ID, "key.key_value.key", "before.key_value.key", "after.key_value.key",
+    "key_before.key_value.key",
     "undecoded.list.element", INCARNATION, TXID, COMMITTED_AT, BATCH,
 ]
 

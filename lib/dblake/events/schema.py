@@ -46,6 +46,7 @@ EVENTS = StructType(
         StructField("batch", LongType()),
         StructField("partial", BooleanType()),
         StructField("undecoded", ArrayType(StringType())),
+        StructField("key_before", _IMAGE),
     ]
 )
 

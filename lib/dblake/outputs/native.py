@@ -1,8 +1,8 @@
 r"""The native format: one JSON object per event, and control entries.
 
 Integers, floating point numbers and booleans are JSON values, everything else is the source's canonical text, binary
-values ``\x`` and hex digits. A column that is absent was not sent, null is NULL. NaN and infinities, which JSON lacks,
-are texts.
+values ``\x`` and hex digits. A column that is absent was not sent, null is NULL. ``key_before`` is absent unless the
+key changed. NaN and infinities, which JSON lacks, are texts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def event_document(event: Event) -> dict[str, Any]:
     schema = event.schema
     return {
         "source": event.source, "table": event.table, "op": event.op, "position": str(event.position),
-        "key": json_image(event.key, schema), "before": json_image(event.before, schema),
+        "key": json_image(event.key, schema),
+        **({} if event.key_before is None else {"key_before": json_image(event.key_before, schema)}),
+        "before": json_image(event.before, schema),
         "after": json_image(event.after, schema), "txid": event.txid, "committed_at": _format_time(event.committed_at),
         "last_in_transaction": event.last_in_transaction, "origin": event.origin, "schema_id": event.schema_id,
     }

@@ -32,10 +32,14 @@ def open_event_file(table: str, path: str, footer: pq.FileMetaData | None = None
 
 
 def as_plain_columns(events: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Select columns of events from any file, with their types in EVENT_COLUMNS."""
+    """Select columns of events from any file, with their types in EVENT_COLUMNS; those that a file lacks are NULL."""
     schema = pa.schema([EVENT_COLUMNS.field(name) for name in columns])
-    arrays = [events[one.name] if events[one.name].type == one.type else events[one.name].cast(one.type)
-              for one in schema]
+    there = set(events.column_names)
+    arrays = [
+        pa.chunked_array([pa.nulls(events.num_rows, one.type)]) if one.name not in there
+        else events[one.name] if events[one.name].type == one.type else events[one.name].cast(one.type)
+        for one in schema
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -18,11 +18,11 @@ from dblake.lake.layout import Paths
 from dblake.lake.schemas import SchemaVersion
 from dblake.read.versions import StateVersion
 from dblake.state.events import Selection, newest_truncate
-from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold, table_columns
+from dblake.state.files import TableFiles, table_columns
 from dblake.state.fold import NEEDED, UNKNOWN, fold
+from dblake.state.moved import as_columns, read_rows, row_schema, supply_moved
 from dblake.state.rebuild import closed_windows, dumped_in
 from dblake.state.shape import (
-    OWN,
     REBUILD,
     Shape,
     first_compatible_version,
@@ -33,7 +33,6 @@ from dblake.state.shape import (
 )
 from dblake.state.table import progress_of
 from dblake.state.upsert import Change, first_rows, match_keys, updated
-from dblake.state.values import arrow_type
 
 #: The columns of events that the functions here read.
 FOLDED = (*NEEDED, "table", "schema_id")
@@ -92,12 +91,12 @@ def fold_over(
 
 def fold_over_rows(
     versions: Sequence[SchemaVersion], events: pa.Table, known: Shape | None, start: Position,
-    read_rows: Callable[[pa.Array | None], pa.Table],
+    rows_at_start: Callable[[pa.Array | None], pa.Table],
 ) -> tuple[Shape, pa.Table, pa.Table]:
     """Fold the events after ``start`` over a table's live rows at ``start``, which have the shape ``known``.
 
-    ``events`` has FOLDED; ``read_rows`` returns the rows of some keys, or with None all. Returns the shape at the end,
-    the rows at ``start`` that may differ, and the live rows of the same keys at the end. Raises
+    ``events`` has FOLDED; ``rows_at_start`` returns the rows of some keys, or with None all. Returns the shape at the
+    end, the rows at ``start`` that may differ, and the live rows of the same keys at the end. Raises
     IncompatibleSchemaChange if rows and events do not fit one shape.
     """
     recent = [version.schema for version in versions if version.since > start]
@@ -110,8 +109,10 @@ def fold_over_rows(
     truncated_at = newest_truncate(events)
     folded = _fold(events, shape, truncated_at)
     schema = row_schema(shape)
-    before = as_columns(read_rows(None if truncated_at else folded["_key"].combine_chunks()), schema)
+    before = as_columns(rows_at_start(None if truncated_at else folded["_key"].combine_chunks()), schema)
     TooLargeToFold.require_fit(shape.table, "the rows that events change", before)
+    # A key that a row had before is among the keys that changed.
+    folded = supply_moved(folded, lambda _: before)
     match = match_keys(before["_key"], folded["_key"])
     fresh = np.ones(folded.num_rows, bool)
     fresh[match[match >= 0]] = False
@@ -161,7 +162,10 @@ def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -
     if not pc.any(partial, min_count=0).as_py():
         return first_rows(folded, shape)
     lacking = folded.filter(partial)
-    known = _rows_of_keys(path, state, shape, lacking)
+    files = TableFiles(path, state.table)
+    listed = files.files()
+    lacking = supply_moved(lacking, lambda keys: read_rows(path, files.columns, listed, shape, keys))
+    known = read_rows(path, files.columns, listed, shape, lacking)
     change = Change(lacking, shape)
     match = match_keys(known["_key"], lacking["_key"])
     fresh = np.ones(lacking.num_rows, bool)
@@ -173,46 +177,3 @@ def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -
         updated(known, change, match),
     ]
     return pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
-
-
-def _rows_of_keys(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -> pa.Table:
-    """Return the state table's rows with the keys of folded rows, with the columns and types of the shape."""
-    files = TableFiles(path, state.table)
-    types = files.columns.types
-    keys = {"_key": OrderedValues(folded["_key"])} | {
-        name: OrderedValues(folded[name]) for name in shape.primary_key
-        if pa.types.is_integer(folded.schema.field(name).type) and not folded[name].null_count
-    }
-    wanted = Columns(
-        {name: types[name] for name in (*OWN, *(c.name for c in shape.columns)) if name in types},
-        files.columns.physical,
-    )
-    schema = row_schema(shape)
-    found = [schema.empty_table()]
-    for file in files.files():
-        if not all(may_hold(file, name, values) for name, values in keys.items()):
-            continue
-        with FileReader(path, wanted, file) as reader:
-            for group in range(reader.groups):
-                head = reader.read(group, ("_key",))
-                match = match_keys(head["_key"], folded["_key"])
-                if (match >= 0).any():
-                    first = 0
-                    for rows in reader.slices(group, known=head):
-                        own = rows.filter(pa.array(match[first:first + rows.num_rows] >= 0))
-                        found.append(as_columns(own, schema))
-                        first += rows.num_rows
-    return pa.concat_tables(found)
-
-
-def as_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give rows the columns of a schema; those they lack are NULL."""
-    there = set(rows.column_names)
-    columns = [rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in schema]
-    return pa.table(columns, schema=schema)
-
-
-def row_schema(shape: Shape) -> pa.Schema:
-    """Return the Arrow schema of a state table of a shape."""
-    types = {**OWN, **{c.name: c.type for c in shape.columns}}
-    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in types.items()])

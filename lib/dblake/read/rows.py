@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.lake.tables import open_table
-from dblake.read.fold import as_columns, row_schema
 from dblake.read.reading import TableReading
 from dblake.state.files import Columns, FileReader, OrderedValues, TableFiles, may_hold
+from dblake.state.moved import as_columns, row_schema
 from dblake.state.upsert import match_keys
 
 _KEY = pa.field("_key", pa.string())

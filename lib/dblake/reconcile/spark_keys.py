@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.core.op import Op
 from dblake.core.position import Position
-from dblake.decode.columns import AFTER, BEFORE, KEY, OP, PARTIAL, UNDECODED
+from dblake.decode.columns import AFTER, BEFORE, KEY, KEY_BEFORE, OP, PARTIAL, UNDECODED
 from dblake.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
 from dblake.events.schema import DUMP, EVENTS, ORIGIN
 from dblake.lake.files import filesystem
@@ -172,7 +172,7 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
         F.col("removed").isNull() | (F.struct(*Position.COLUMNS) > F.col("removed"))
     )
     order = W.partitionBy(CHUNK).orderBy(KEY_TEXT)
-    nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED)}
+    nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED, KEY_BEFORE)}
     return gone.withColumn(SEQ, ((F.row_number().over(order) - 1) * 2).cast("bigint")).select(
         F.col("w_table").alias(TABLE), KEY, F.lit(Op.DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
         F.col(f"end.{LSN}").alias(LSN), SEQ, "schema_id", TXID, COMMITTED_AT, BATCH, F.col(CHUNK).alias(CHUNK_ID),

@@ -13,7 +13,9 @@ from dblake.core.names import TableFilter, abbreviated, qualified
 from dblake.core.schema import TableSchema
 from dblake.core.source import Check, UnfitTable
 
-_RESERVED = frozenset({"_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown"})
+_RESERVED = frozenset({
+    "_key", "_incarnation", "_lsn", "_seq", "_deleted", "_lossy", "_missing", "_unknown", "_moved_from",
+})
 """Columns of state tables, and of what is merged into them."""
 _TABLES = "tables"
 """The check that the patterns match a table."""

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from dblake.lake.locks import commit_lock
 from dblake.lake.log import OpenTable, commit_rows, record_batch
 from dblake.lake.query import query_arrow, query_rows
-from dblake.lake.tables import create_table, open_table
+from dblake.lake.tables import add_missing_columns, create_table, open_table
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -43,7 +43,7 @@ class AppendTable:
     def create(self) -> None:
         """Create the table if there is none; one with an earlier one begins where that one's rows end.
 
-        A table of an earlier version is given the columns that readers prune by now.
+        A table of an earlier version is given the columns that it lacks, and those that readers prune by now.
         """
         pruned = {_STATISTICS: ",".join(self.prune_by)}
         try:
@@ -53,6 +53,10 @@ class AppendTable:
                 # Delta's own spelling of a schema is Spark's.
                 create_table(self.path, Schema.from_json(self.columns.json()), pruned)
             self._opened = OpenTable(self.path)
+        columns = to_arrow_schema(self.columns, timezone="UTC")
+        if not set(columns.names) <= {field.name for field in self._opened.delta.schema().fields}:
+            with commit_lock(self.path):
+                add_missing_columns(self.path, columns)
         if self._opened.delta.metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
             with commit_lock(self.path):
                 open_table(self.path).alter.set_table_properties(pruned)

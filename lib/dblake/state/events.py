@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
+from dblake.decode.columns import IMAGE, KEY_BEFORE
 from dblake.lake.files import file_path, filesystem
 from dblake.lake.tables import list_files, open_table
 from dblake.state.fold import NEEDED
@@ -152,7 +153,14 @@ def read_span(root: str, span: Span, wanted: Selection, columns: Sequence[str]) 
         names = [name for name in file.schema_arrow.names if name in {*columns, *conditions}]
         for group in span.groups:
             found = file.read_row_group(group, names, use_threads=False)
-            yield _plain(wanted.filter(found).select(list(columns)))
+            yield _plain(_with_columns(wanted.filter(found), columns))
+
+
+def _with_columns(events: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Select columns; of a file that an earlier version wrote, ``key_before`` is NULL."""
+    if KEY_BEFORE in columns and KEY_BEFORE not in events.column_names:
+        events = events.append_column(KEY_BEFORE, pa.nulls(events.num_rows, IMAGE))
+    return events.select(list(columns))
 
 
 def _plain(events: pa.Table) -> pa.Table:

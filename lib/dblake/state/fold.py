@@ -6,8 +6,9 @@ only ``_missing`` may name a column too many where one was added or dropped sinc
 row is written again. The rules:
 
 - ``c`` and ``r`` begin a row. A column they lack never keeps its previous value. If the event's schema has the column,
-  it was not sent (a key change with unchanged TOAST values): it becomes NULL and is missing. If not, it is NULL. ``d``
-  is a whole row, too: a tombstone with nothing but its key.
+  it was not sent: it becomes NULL and is missing. If not, it is NULL. ``d`` is a whole row, too: a tombstone with
+  nothing but its key.
+- A partial ``c`` of a key change does not begin a row, but continues that of its old key (``lineage``).
 - ``u`` and ``f`` supply the columns they carry; the others keep their value. Of a key without a row they are missing.
 - ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows that only the state table
   has are left to ``upsert``.
@@ -29,14 +30,17 @@ from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.spark.types import TEXT
+from dblake.state.images import Images
+from dblake.state.lineage import RowEvents, trace
 from dblake.state.shape import OWN, Shape
 from dblake.state.values import arrow_type, read_texts
 
 #: The columns of events that a fold reads.
 NEEDED = (
-    "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch",
+    "incarnation", "lsn", "seq", "op", "key", "after", "partial", "undecoded", "batch", "key_before",
 )
 UNKNOWN = "_unknown"
+MOVED_FROM = "_moved_from"
 _NAMES = pa.list_(pa.string())
 _SPECIAL = r'["\\\x00-\x1f]'
 
@@ -48,24 +52,34 @@ def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Ta
     step, also those of other key ranges.
 
     Returns the columns ``OWN``, ``_unknown`` (names of the columns that no event supplied; only the state table can
-    have their values) and the typed columns of the shape. ``_missing`` names the columns whose value is in neither.
+    have their values), ``_moved_from`` (the key whose row there has them, NULL if it is the row's own) and the typed
+    columns of the shape. ``_missing`` names the columns whose value is in neither.
     """
     events = events.combine_chunks()
     if not shape.primary_key:
         rows = _Rows(events.filter(pc.equal(events["op"], Op.CREATE)), shape, None)
         count = len(rows)
         every = np.arange(count)
-        return _folded(shape, rows, every, [every] * len(shape.columns), pa.nulls(count, pa.string()), None)
+        none = pa.nulls(count, pa.string())
+        return _folded(shape, rows, every, [every] * len(shape.columns), none, none, None)
     rows = _Rows(events.filter(pc.not_equal(events["op"], Op.TRUNCATE)), shape, truncated_at)
     keys = key_texts(rows.keys, shape.primary_key).dictionary_encode(null_encoding="encode")
     codes, groups = keys.indices.to_numpy(), len(keys.dictionary)
     order = rows.order()
-    newest = _last(codes, order, groups)
+    newest, names = _last(codes, order, groups), keys.dictionary.cast(pa.string())
+    lines, count, line_of, moved_from = codes, groups, np.arange(groups), pa.nulls(groups, pa.string())
+    if rows.moved.any():
+        old_keys = key_texts(rows.old_keys, shape.primary_key)
+        traced = trace(RowEvents(codes, names, order, rows.begins, rows.deleted, rows.moved, old_keys))
+        rows.begins &= ~traced.continues
+        lines, count, line_of = traced.of_event, len(traced.source), traced.of_event[newest]
+        origin = traced.source[line_of]
+        moved_from = names.take(pa.array(origin, mask=(origin < 0) | (origin == np.arange(groups))))
     sources = [
-        newest if c.name in shape.primary_key else _last(codes, order[carried[order]], groups)
+        newest if c.name in shape.primary_key else _last(lines, order[carried[order]], count)[line_of]
         for c, carried in ((c, rows.carried(c.name)) for c in shape.columns)
     ]
-    return _folded(shape, rows, newest, sources, keys.dictionary.cast(pa.string()), truncated_at)
+    return _folded(shape, rows, newest, sources, names, moved_from, truncated_at)
 
 
 def key_texts(keys: pa.Array, names: tuple[str, ...]) -> pa.Array:
@@ -73,7 +87,7 @@ def key_texts(keys: pa.Array, names: tuple[str, ...]) -> pa.Array:
 
     ``keys`` is a column of maps, ``names`` are the key columns in key order.
     """
-    parts = _Images(keys)
+    parts = Images(keys)
     texts = [parts.texts(name, np.arange(len(keys))) for name in names]
     if len(texts) == 1:
         return texts[0]
@@ -106,64 +120,21 @@ def _last(codes: np.ndarray, order: np.ndarray, groups: int) -> np.ndarray:
     return last
 
 
-class _Images:
-    """A column of maps from column names to texts."""
-
-    def __init__(self, maps: pa.Array) -> None:
-        self._rows = len(maps)
-        offsets = maps.offsets.to_numpy()
-        lengths = np.diff(offsets)
-        if maps.null_count:
-            # A NULL map may still span entries.
-            lengths = np.where(pc.is_null(maps).to_numpy(zero_copy_only=False), 0, lengths)
-        first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        names = maps.keys.slice(first, last - first).dictionary_encode()
-        self._items = maps.items.slice(first, last - first)
-        self._names = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
-        codes = names.indices.to_numpy()
-        if maps.null_count and int(lengths.sum()) != len(codes):
-            starts = np.repeat(offsets[:-1] - first, lengths)
-            within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            entries = starts + within
-        else:
-            entries = np.arange(len(codes))
-        row_of = np.repeat(np.arange(self._rows), lengths)
-        kinds = codes[entries].astype(np.int16 if len(self._names) < 32768 else np.int32)
-        by_name = np.argsort(kinds, kind="stable")
-        bounds = np.searchsorted(kinds[by_name], np.arange(len(self._names) + 1))
-        self._entries = entries[by_name]
-        self._row_of = row_of[by_name]
-        self._bounds = bounds
-
-    def entries(self, name: str) -> np.ndarray:
-        """For each row the entry of a column; -1 if the image does not have it."""
-        found = np.full(self._rows, -1, np.int64)
-        code = self._names.get(name)
-        if code is not None:
-            these = slice(self._bounds[code], self._bounds[code + 1])
-            found[self._row_of[these]] = self._entries[these]
-        return found
-
-    def texts(self, name: str, rows: np.ndarray) -> pa.Array:
-        """Return the texts of a column in some rows; NULL for row -1 and where the image lacks the column."""
-        entries = self.entries(name)
-        at = np.where(rows < 0, -1, entries[rows]) if self._rows else np.full(len(rows), -1)
-        return self._items.take(pa.array(at, mask=at < 0))
-
-
 class _Rows:
     """Row events as the fold sees them: those before the truncate are deletes at the truncate."""
 
     def __init__(self, events: pa.Table, shape: Shape, truncated_at: Position | None) -> None:
         self.keys = _chunk(events, "key")
-        self._after = _Images(_chunk(events, "after"))
-        self._in_key = _Images(self.keys)
+        self._after = Images(_chunk(events, "after"))
+        self._in_key = Images(self.keys)
         self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in Position.COLUMNS]
         ops = _chunk(events, "op")
         self.voided = self._void(truncated_at)
         self.deleted = _mask(pc.equal(ops, Op.DELETE)) | self.voided
-        self._begins = _mask(pc.is_in(ops, value_set=pa.array([Op.CREATE, Op.READ]))) | self.deleted
+        self.begins = _mask(pc.is_in(ops, value_set=pa.array([Op.CREATE, Op.READ]))) | self.deleted
         self._partial = _mask(_chunk(events, "partial"))
+        self.old_keys = _chunk(events, "key_before")
+        self.moved = _mask(pc.is_valid(self.old_keys)) & self._partial & ~self.voided
         self._undecoded = _chunk(events, "undecoded")
         self._key_columns = set(shape.primary_key)
         self._carried: dict[str, np.ndarray] = {}
@@ -194,7 +165,7 @@ class _Rows:
 
     def carried(self, name: str) -> np.ndarray:
         """Return True where an event decides what a column holds."""
-        carried: np.ndarray = self._begins | self._has(name)
+        carried: np.ndarray = self.begins | self._has(name)
         return carried
 
     def texts(self, name: str, rows: np.ndarray) -> pa.Array:
@@ -234,7 +205,7 @@ class _Rows:
 
 def _folded(
     shape: Shape, rows: _Rows, newest: np.ndarray, sources: list[np.ndarray], keys: pa.Array,
-    truncated_at: Position | None,
+    moved_from: pa.Array, truncated_at: Position | None,
 ) -> pa.Table:
     """Build the folded rows: column ``n`` of key ``k`` comes from event ``sources[n][k]``, or from none (-1)."""
     count = len(newest)
@@ -265,6 +236,7 @@ def _folded(
     own = {
         "_key": keys, "_incarnation": incarnation, "_lsn": lsn, "_seq": seq, "_deleted": pa.array(deleted),
         "_lossy": name_lists(lossy, count), "_missing": name_lists(missing, count), UNKNOWN: name_lists(unknown, count),
+        MOVED_FROM: moved_from,
     }
     return pa.table({**own, **columns}, schema=folded_schema(shape))
 
@@ -272,7 +244,8 @@ def _folded(
 def folded_schema(shape: Shape) -> pa.Schema:
     """Return the Arrow schema of ``fold``'s result."""
     own = [pa.field(name, arrow_type(kind)) for name, kind in OWN.items()]
-    return pa.schema([*own, pa.field(UNKNOWN, _NAMES), *(pa.field(c.name, arrow_type(c.type)) for c in shape.columns)])
+    own += [pa.field(UNKNOWN, _NAMES), pa.field(MOVED_FROM, pa.string())]
+    return pa.schema([*own, *(pa.field(c.name, arrow_type(c.type)) for c in shape.columns)])
 
 
 def name_lists(masks: dict[str, np.ndarray], count: int) -> pa.Array:

@@ -2,7 +2,7 @@
 
 Events too many for one task's memory are split into buckets by key range, and each bucket is folded alone. Ranges
 rather than hashes: the rows of a bucket end up in the same files, so that a later merge finds recent keys in few of
-them.
+them. Keys that partial key changes connect go to one bucket: together they are the history of one row.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblake.core.arrays import join_chunks
 from dblake.core.op import Op
 from dblake.core.position import Position
+from dblake.decode.columns import KEY, KEY_BEFORE, PARTIAL
 from dblake.state.events import Events, Selection, Span, read_span
 from dblake.state.fold import NEEDED, fold, key_texts
 from dblake.state.runner import TaskRunner
@@ -38,7 +40,8 @@ def fold_ranges(
     """
     buckets = max(int(size / BUCKET_BYTES) + 1, 1)
     spans = [Span(span.path, (group,), span.bytes_per_row) for span in events.spans(wanted) for group in span.groups]
-    split = _Split(root, wanted, shape, buckets, _bounds(events, wanted, spans, shape, buckets))
+    connected = _connected_keys(events, wanted, spans, shape) if buckets > 1 and shape.primary_key else _NONE_CONNECTED
+    split = _Split(root, wanted, shape, buckets, _bounds(events, wanted, spans, shape, buckets), connected)
     yield from runner.exchange(split, spans, buckets, _Fold(shape, truncated_at))
 
 
@@ -52,6 +55,23 @@ class _Fold:
 
 
 @dataclass(frozen=True)
+class _Connected:
+    """Keys that key changes connect, and for each the key in whose place all connected ones go to a bucket."""
+
+    keys: pa.Array
+    places: pa.Array
+
+    def replace(self, texts: pa.Array) -> pa.Array:
+        """Return the keys, connected ones by the key in whose place they go."""
+        if not len(self.keys):
+            return texts
+        return pc.coalesce(self.places.take(pc.index_in(texts, value_set=self.keys)), texts)
+
+
+_NONE_CONNECTED = _Connected(pa.array([], pa.string()), pa.array([], pa.string()))
+
+
+@dataclass(frozen=True)
 class _Split:
     """Splits the events of a span by the range their key is in."""
 
@@ -60,6 +80,7 @@ class _Split:
     shape: Shape
     buckets: int
     bounds: pa.Array
+    connected: _Connected
 
     def __call__(self, span: Span) -> Iterator[tuple[int, pa.Table]]:
         for events in read_span(self.root, span, self.wanted, NEEDED):
@@ -77,7 +98,7 @@ class _Split:
     def _buckets(self, rows: pa.Table) -> np.ndarray:
         if not self.shape.primary_key or not len(self.bounds):
             return np.zeros(rows.num_rows, np.int64)
-        keys = _comparable(rows, self.shape)
+        keys = _comparable(self.connected.replace(_key_texts(rows, KEY, self.shape)), self.shape)
         places = np.searchsorted(_numpy(self.bounds), _numpy(keys), side="right")
         places[pc.is_null(keys).to_numpy(zero_copy_only=False)] = 0
         return np.minimum(places, self.buckets - 1)
@@ -95,7 +116,8 @@ def _bounds(
         for found in events.read_span(span, wanted, ("op", "key")):
             rows = found.filter(pc.not_equal(found["op"], Op.TRUNCATE))
             step = max(rows.num_rows // _SAMPLED_ROWS, 1)
-            keys.append(_comparable(rows.take(pa.array(np.arange(0, rows.num_rows, step))).combine_chunks(), shape))
+            sample = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
+            keys.append(_comparable(_key_texts(sample, KEY, shape), shape))
     ordered = pa.concat_arrays(keys).drop_null() if keys else pa.array([], pa.string())
     ordered = ordered.take(pc.sort_indices(ordered))
     if not len(ordered):
@@ -103,11 +125,35 @@ def _bounds(
     return ordered.take(pa.array([len(ordered) * n // buckets for n in range(1, buckets)]))
 
 
-def _comparable(rows: pa.Table, shape: Shape) -> pa.Array:
+def _connected_keys(events: Events, wanted: Selection, spans: Sequence[Span], shape: Shape) -> _Connected:
+    """Return the keys of key changes whose new row is partial: only these need their old key's events."""
+    pairs = []
+    for span in spans:
+        if any(rows[KEY_BEFORE].null_count < rows.num_rows for rows in events.read_span(span, wanted, (KEY_BEFORE,))):
+            for rows in events.read_span(span, wanted, (KEY, KEY_BEFORE, PARTIAL)):
+                moved = rows.filter(pc.and_(pc.is_valid(rows[KEY_BEFORE]), rows[PARTIAL]))
+                pairs += [_key_texts(moved, name, shape) for name in (KEY, KEY_BEFORE)] if moved.num_rows else []
+    if not pairs:
+        return _NONE_CONNECTED
+    ends = [pa.concat_arrays(pairs[0::2]), pa.concat_arrays(pairs[1::2])]
+    keys = pc.unique(pa.concat_arrays(ends))
+    new, old = (pc.index_in(texts, value_set=keys).to_numpy() for texts in ends)
+    place, before = np.arange(len(keys)), None
+    while before is None or (place != before).any():
+        before = place.copy()
+        least = np.minimum(place[new], place[old])
+        np.minimum.at(place, new, least)
+        np.minimum.at(place, old, least)
+        place = place[place]
+    return _Connected(keys, keys.take(pa.array(place)))
+
+
+def _key_texts(rows: pa.Table, name: str, shape: Shape) -> pa.Array:
+    return key_texts(join_chunks(rows[name]), shape.primary_key)
+
+
+def _comparable(texts: pa.Array, shape: Shape) -> pa.Array:
     """Keys in an order of their own: numbers if the key is one whole number, else the key's text."""
-    column = rows["key"].combine_chunks()
-    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    texts = key_texts(column, shape.primary_key)
     kind = next(c.type for c in shape.columns if c.name == shape.primary_key[0])
     if len(shape.primary_key) == 1 and kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         return read_texts("BIGINT", texts)

@@ -25,6 +25,7 @@ from dblake.state.events import newest_truncate
 from dblake.state.file_writer import FileWriter
 from dblake.state.files import StateFile, TableFiles, data_file
 from dblake.state.fold import fold
+from dblake.state.moved import read_rows, supply_moved
 from dblake.state.runner import from_bytes, to_bytes
 from dblake.state.shape import Shape, require_one_key, shape_of
 from dblake.state.table import prepare, progress, progress_of
@@ -149,8 +150,12 @@ def _upsert_parts(
     """Bring folded rows into the table, one part after the other: each finds the files as the part before left them."""
     files = {file.path: file for file in target.files()}
     before, adds = dict(files), {}
+
+    def rows_before(keys: pa.Table) -> pa.Table:
+        return read_rows(target.path, target.columns, before.values(), shape, keys)
+
     for rows in parts:
-        change = Change(rows, shape, truncated_at)
+        change = Change(supply_moved(rows, rows_before), shape, truncated_at)
         found = upsert(target.path, target.columns, list(files.values()), change, run_all)
         for file in found.removed:
             del files[file.path]

@@ -20,8 +20,8 @@ OWN = {
     "_key": "STRING", "_incarnation": "BIGINT", "_lsn": "BIGINT", "_seq": "BIGINT", "_deleted": "BOOLEAN",
     "_lossy": "ARRAY<STRING>", "_missing": "ARRAY<STRING>",
 }
-#: What a column may not be called: our own, and one that the fold hands to the merge.
-RESERVED = frozenset({*OWN, "_unknown"})
+#: What a column may not be called: our own, and those that the fold hands to the merge.
+RESERVED = frozenset({*OWN, "_unknown", "_moved_from"})
 REBUILD = "if the change is meant, dump start --table '{table}', unless capture has requested that automatically; " \
           "once that dump is done, the next state run rebuilds the table from it"
 

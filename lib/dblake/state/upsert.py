@@ -28,7 +28,7 @@ from dblake.state.files import (
     StateFile,
     may_hold,
 )
-from dblake.state.fold import UNKNOWN, name_lists, name_masks
+from dblake.state.fold import MOVED_FROM, UNKNOWN, name_lists, name_masks
 from dblake.state.shape import OWN, Shape
 
 _ABSORBED_BYTES = 256 << 10
@@ -255,7 +255,7 @@ def first_rows(folded: pa.Table, shape: Shape) -> pa.Table:
     gone = {column.name for column in shape.columns if column.dropped}
     masks = {c.name: masks[c.name] for c in shape.columns if c.name in masks and c.name not in gone}
     place = folded.column_names.index("_missing")
-    return folded.set_column(place, "_missing", name_lists(masks, count)).drop_columns([UNKNOWN])
+    return folded.set_column(place, "_missing", name_lists(masks, count)).drop_columns([UNKNOWN, MOVED_FROM])
 
 
 def _ordered_keys(change: Change) -> dict[str, OrderedValues]:

@@ -16,6 +16,6 @@ def folded(keys: Sequence[int], sizes: Sequence[int], *, lsn: int = 10, repeats:
     texts = pa.array([str(key) for key in keys], pa.string())
     return pa.table({
         "_key": texts, "_incarnation": pa.repeat(1, count), "_lsn": pa.repeat(lsn, count), "_seq": pa.repeat(0, count),
-        "_deleted": pa.repeat(False, count), "_lossy": none, "_missing": none, "_unknown": none, "id": texts,
-        "big": pa.array(values, pa.string()),
+        "_deleted": pa.repeat(False, count), "_lossy": none, "_missing": none, "_unknown": none,
+        "_moved_from": pa.nulls(count, pa.string()), "id": texts, "big": pa.array(values, pa.string()),
     })

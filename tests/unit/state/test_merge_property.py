@@ -26,7 +26,7 @@ from dblake.state.runner import LocalRunner
 from dblake.state.shape import Shape
 from tests.model.state import Event
 from tests.model.state import fold as model_fold
-from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
+from tests.model.state_histories import COLUMNS, altered_table, in_batches, moving_history, random_history
 from tests.support.effort import seeds
 from tests.support.schemas import table_schema
 
@@ -41,6 +41,7 @@ MAP = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema([
     ("incarnation", pa.int64()), ("lsn", pa.int64()), ("seq", pa.int64()), ("op", pa.string()), ("key", MAP),
     ("after", MAP), ("partial", pa.bool_()), ("undecoded", pa.list_(pa.string())), ("batch", pa.int64()),
+    ("key_before", MAP),
 ])
 PLAIN = table_schema("public.t", "id text key", *(f"{c} text" for c in COLUMNS))
 
@@ -50,6 +51,7 @@ def to_arrow(events: Sequence[Event], names: Sequence[str] = COLUMNS) -> pa.Tabl
     rows: list[dict[str, Any]] = [
         {"incarnation": e.at[0], "lsn": e.at[1], "seq": e.at[2], "op": e.op, "batch": e.batch, "undecoded": [],
          "key": None if e.op == "t" else {"id": e.key}, "after": None if e.op in "dt" else {"id": e.key, **e.after},
+         "key_before": None if e.key_before is None else {"id": e.key_before},
          "partial": e.op in "cur" and set(e.after) != set(names if e.columns is None else e.columns)}
         for e in events
     ]
@@ -168,6 +170,23 @@ def test_merge_through_schema_changes_equals_model(tmp_path: Path, seed: int) ->
             if batch == BATCHES:
                 current = {c.name for c in schemas[newest].columns}
                 assert row[3] >= missing & current, f"seed {seed}, {key}"
+
+
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize("seed", seeds(4, 20))
+def test_merge_of_key_changes_equals_model(tmp_path: Path, seed: int) -> None:
+    """Rows keep unsent columns through chains and swaps of keys, within one step and across steps."""
+    draw = random.Random(seed)
+    events = moving_history(draw, KEYS, 4 * KEYS, truncates=seed % 2)
+    target, last = Target(tmp_path), 0
+    for cut in sorted({draw.randint(1, BATCHES), draw.randint(1, BATCHES), BATCHES}):
+        step = [e for e in events if last < e.batch <= cut]
+        draw.shuffle(step)
+        target.merge(to_arrow(step), cut)
+        last = cut
+        done = [e for e in events if e.batch <= cut]
+        assert target.state(COLUMNS) == expected(done, COLUMNS), f"seed {seed}, up to batch {cut}"
+    assert any(e.key_before and set(e.after) < set(COLUMNS) for e in events)
 
 
 def test_merge_of_changed_rows_rewrites_their_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
