@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.core.arrays import join_chunks
-from dblake.state.files import Columns, DataFile, FileReader, OrderedValues, may_hold
+from dblake.state.files import Columns, FileReader, OrderedValues, StateFile, may_hold
 from dblake.state.fold import MOVED_FROM, UNKNOWN, name_lists, name_masks
 from dblake.state.shape import OWN, Shape
 from dblake.state.upsert import match_keys
@@ -54,7 +54,7 @@ def supply_moved(folded: pa.Table, read_rows: ReadRows) -> pa.Table:
     return folded
 
 
-def read_rows(path: str, columns: Columns, files: Iterable[DataFile], shape: Shape, keys: pa.Table) -> pa.Table:
+def read_rows(path: str, columns: Columns, files: Iterable[StateFile], shape: Shape, keys: pa.Table) -> pa.Table:
     """Return a state table's rows whose ``_key`` is among ``keys``, with the columns and types of the shape.
 
     ``keys`` has ``_key``; its columns of the primary key that are whole numbers rule out files, too.
