@@ -125,7 +125,7 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
 
     A delete, a truncate or a whole image evicts the row; a partial image leaves the columns that it lacks, as a fill. A
     whole image evicts also under an earlier schema than the chunk's: that schema change requests a dump of its own,
-    which supplies the new columns. A row that key changes moved in the window leaves a fill of its last key.
+    which supplies the new columns.
     """
     window = high.window
     inside = [e for e in log if e.table == high.table and window.holds(e.position, e.txid)]
@@ -137,43 +137,15 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
             continue
         if (row.chunk_id, row.table, row.lease_epoch) != (high.chunk_id, high.table, high.lease_epoch):
             continue
-        key, rivals = followed(row.key, inside)
+        rivals = [e for e in inside if e.key == row.key]
         carried = {column for e in rivals for column in e.after or {}}
         rest = {column: value for column, value in row.after.items() if column not in carried}
-        if rest and key is not None:
+        if rest and not any(e.op == "d" or e.whole for e in rivals):
             rows.append(Event(
                 Position(high.position.incarnation, high.position.lsn, row.number * 2), high.batch, high.lease_epoch,
-                row.table, "f" if rivals else "r", key, rest, high.txid, row.chunk_id, row.schema_id,
+                row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id, row.schema_id,
             ))
     return rows
-
-
-def followed(key: Key, inside: list[Event]) -> tuple[Key | None, list[Event]]:
-    """Return the key that a row read as ``key`` has at the end of its window, and the window's events of the row.
-
-    The key is None where a delete or a whole image supersedes the row. So does a create of a key that had a row in the
-    window before: nothing shows which of the two rows was read.
-    """
-    inside = sorted(inside, key=lambda e: e.position)
-    life = [e for e in inside if e.key == key]
-    if {"c", "d"} <= {e.op for e in life}:
-        return None, life
-    chain: list[Event] = []
-    while True:
-        deleted = next((e for e in life if e.op == "d"), None)
-        life = [e for e in life if deleted is None or e.position < deleted.position]
-        chain += life
-        if any(e.whole for e in life):
-            return None, chain
-        if deleted is None:
-            return key, chain
-        moved = next((e for e in inside if e.key_before == key and e.position > deleted.position), None)
-        if moved is None or any(
-            e.key == key and e.op == "d" and deleted.position < e.position < moved.position for e in inside
-        ):
-            return None, chain
-        key = moved.key or ()
-        life = [e for e in inside if e.key == key and e.position >= moved.position]
 
 
 def phantoms(high: High, events: list[Event]) -> list[Event]:
