@@ -1,6 +1,6 @@
 """Images of events: columns of maps from column names to texts, as arrays by column.
 
-Place: below ``fold``. Guarantee: no loop over rows, and no copy of a text that is not asked for. What a missing column
+Place: below ``fold``. Guarantee: no loop over rows, and no copy of a text that no caller takes. What a missing column
 means is left to ``fold``.
 """
 
