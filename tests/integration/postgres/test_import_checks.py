@@ -67,7 +67,7 @@ def test_position_without_whole_log_is_rejected(place: Place) -> None:
     place.reject(taken, PointOutOfRange, "longer ago than half of maintain.landing_days", landing_days=0)
     life = read_lives(place.lake.store)[T]
     save_life(place.lake.store, replace(life, since="2100-01-01T00:00:00Z"))
-    place.reject(taken, PointOutOfRange, "when capture began to follow it")
+    place.reject(taken, PointOutOfRange, "position is earlier than 2100-01-01.*when capture began to follow it")
     save_life(place.lake.store, replace(life, state=LifeState.SUSPENDED, reason="row_security"))
     place.reject(taken, PrerequisitesNotMet, "is suspended: row_security")
 

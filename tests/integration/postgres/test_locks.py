@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from dblake.capture.loop import Until
+from dblake.core.errors import SourceError, TableUnreadable
 from dblake.core.source import Source
+from dblake.source.postgres.connection import open_cursor
+from dblake.source.postgres.driver_errors import table_errors
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database
@@ -110,7 +113,9 @@ def test_locked_heartbeat_row_does_not_stop_log(
         wait_for_rows(lake, A, 1)
 
 
-def test_locked_table_is_dumped_after_others(backend: PostgresBackend, database: Database, lake: CaptureLake) -> None:
+def test_locked_table_is_dumped_after_others(
+    backend: PostgresBackend, database: Database, lake: CaptureLake, caplog: pytest.LogCaptureFixture
+) -> None:
     source = backend.source("public.*")
     lake.dump(A)
     lake.dump(B)
@@ -121,8 +126,32 @@ def test_locked_table_is_dumped_after_others(backend: PostgresBackend, database:
                 assert time.monotonic() < deadline, lake.dumps()
                 time.sleep(0.1)
             assert {d["table"]: d["state"] for d in lake.dumps()}[A] == "running"
+            assert f"table {A}: another session holds a lock on it" in caplog.text
         deadline = time.monotonic() + 20
         while any(dump["state"] != "done" for dump in lake.dumps()):
             assert time.monotonic() < deadline, lake.dumps()
             time.sleep(0.1)
     assert len(lake.state(A)) == 1
+
+
+def test_lock_beyond_time_out_is_named(backend: PostgresBackend, database: Database) -> None:
+    """The next step helps: once the session has ended, the statement runs."""
+    backend.source("public.*")
+    assert backend.settings is not None
+    query = "SELECT count(*) FROM dblake.watermark"
+    message = "another session at the source holds a lock for longer than lock_timeout"
+    with held(database, "LOCK TABLE dblake.watermark IN ACCESS EXCLUSIVE MODE"):
+        with pytest.raises(SourceError, match=message) as caught, open_cursor(backend.settings, purpose="test") as cur:
+            cur.execute(query)
+        assert "end it, then run again" in caught.value.next_step
+    with open_cursor(backend.settings, purpose="test") as cur:
+        cur.execute(query)
+
+
+def test_table_that_server_cannot_read_is_named(backend: PostgresBackend) -> None:
+    backend.source("public.*")
+    assert backend.settings is not None
+    message = r"table public\.a: the server cannot read it \(SQLSTATE 22012\)"
+    with pytest.raises(TableUnreadable, match=message), open_cursor(backend.settings, purpose="test") as cur, \
+            table_errors(A):
+        cur.execute("SELECT 1 / 0")

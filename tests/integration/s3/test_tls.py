@@ -79,7 +79,7 @@ def test_unusable_ca_file_is_named(tmp_path: Path, text: str | None, reason: str
     file = tmp_path / "ca.pem"
     if text:
         file.write_text(text)
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=rf"storage\.ca: the file {file} cannot be used: {reason}"):
         Storage(ca=str(file)).delta_options()
 
 

@@ -83,8 +83,8 @@ class Follower:
 
     def __init__(self, paths: Paths, *, restarts: bool) -> None:
         self._paths, self._restarts, self._stop = paths, restarts, threading.Event()
-        (newest,) = query_rows(paths.events, "SELECT incarnation, lsn FROM t ORDER BY 1 DESC, 2 DESC LIMIT 1")
-        self._start = Position(newest["incarnation"], newest["lsn"])
+        newest = query_rows(paths.events, "SELECT incarnation, lsn FROM t ORDER BY 1 DESC, 2 DESC LIMIT 1")
+        self._start = Position(newest[0]["incarnation"], newest[0]["lsn"]) if newest else Position(1, 0)
         self._seen: Seen = []
         self._checkpoint: str | None = None
         self._error = ""

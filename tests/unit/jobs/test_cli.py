@@ -96,6 +96,8 @@ def test_ending_sets_exit_code_and_message(tmp_path: Path, body: str, code: int,
          "Spark's JVM ended before the job; the system may have killed it for its memory"),
         ("raise __import__('pyspark').errors.PySparkException('java.lang.OutOfMemoryError: Java heap space')",
          "Spark ran out of memory"),
+        ("raise __import__('pyspark').errors.PySparkException('ExecutorLostFailure (executor 1 exited)')",
+         "Spark lost an executor"),
     ],
 )  # fmt: skip
 def test_transient_error_exits_75(tmp_path: Path, body: str, reason: str) -> None:

@@ -124,6 +124,11 @@ def test_kind_of_location(path: str, local: bool, s3: bool) -> None:
         ("AWS Error NO_SUCH_BUCKET during PutObject operation", StorageDenied, "bucket of the warehouse"),
         ("AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush", StorageUnavailable, "throttling"),
         ("<Code>SignatureDoesNotMatch</Code>", StorageDenied, "rejected the credentials"),
+        ("<Code>RequestTimeTooSkewed</Code>", StorageDenied, "rejected this machine's clock"),
+        ("Unable to load credentials from any of the providers in the chain", StorageDenied,
+         "no credentials for object storage were found"),
+        ("invalid peer certificate: UnknownIssuer", StorageDenied,
+         "has a certificate that this machine does not trust"),
     ],
 )
 def test_storage_fault_by_clients_words(text: str, kind: type[DblakeError], reason: str) -> None:
