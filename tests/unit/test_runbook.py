@@ -47,7 +47,10 @@ PRODUCED = {
         "waited too long for transactions that began before it",
         "integration/postgres/test_prepared_transactions.py::test_init_behind_prepared_transaction_names_it"),
     "slot … belongs to plugin": (
-        "belongs to plugin", "integration/postgres/test_wal2json.py::test_slot_of_other_plugin_is_rejected"),
+        "belongs to plugin", "integration/postgres/test_preflight.py::test_physical_slot_is_rejected"),
+    "output_plugin_libraries does not list": (
+        "output_plugin_libraries does not list",
+        "integration/postgres/test_preflight.py::test_server_that_does_not_allow_plugin_is_unmet"),
     "the position is later": ("later than what capture has landed", _POSITION),
     "the position is earlier": ("position is earlier than", _POSITION),
     "a dump has read rows": ("a dump has read rows of it that are newer", _OLDER),

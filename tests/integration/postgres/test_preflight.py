@@ -20,8 +20,9 @@ from dblake.source.postgres.catalog_queries import read_facts
 from dblake.source.postgres.connection import connect, connect_replication
 from dblake.source.postgres.embedded import EmbeddedPostgres
 from dblake.source.postgres.init import plan_init, run_init
-from dblake.source.postgres.preflight import findings, preflight
+from dblake.source.postgres.preflight import check_output_plugin, findings, preflight
 from dblake.source.postgres.settings import PostgresSettings
+from dblake.source.postgres.source import PostgresSource
 from tests.support.postgres import Database, note_postgres
 
 HOME = Path(__file__).parents[3]
@@ -302,7 +303,18 @@ def test_physical_slot_is_rejected(settings: PostgresSettings, database: Databas
     assert check.detail == f"slot phys_{database.name} is physical, of plugin None and database None"
     with pytest.raises(PrerequisitesNotMet, match="--init does not replace it"):
         init(database, other)
+    with pytest.raises(PrerequisitesNotMet, match=f"slot phys_{database.name} belongs to plugin None"):
+        PostgresSource(other).open_log(None, 1)
     database.run(f"SELECT pg_drop_replication_slot('phys_{database.name}')")
+
+
+def test_server_that_does_not_allow_plugin_is_unmet(settings: PostgresSettings) -> None:
+    """Only servers since the minor releases of August 2026 have the setting."""
+    with closing(connect(settings, purpose="test")) as conn, conn.cursor() as cur:
+        server = read_facts(cur, settings).server
+        check = check_output_plugin(replace(server, plugins="other")).check(cur)
+    assert (check.ok, check.detail) == (False, "output_plugin_libraries does not list pgoutput")
+    assert check.fix.startswith("ALTER SYSTEM SET output_plugin_libraries = 'other', 'pgoutput'")
 
 
 @pytest.mark.parametrize(("purpose", "ok"), [("log", True), ("other", False)])
