@@ -13,7 +13,7 @@ from dblake.core.position import Position
 from dblake.lake.layout import Paths
 from dblake.lake.tables import has_table
 from dblake.read.event_log import EventLog, Wanted
-from dblake.read.points import Point, describe, parse_point
+from dblake.read.points import Point, parse_point
 from dblake.read.reading import LakeReading, open_reading_at
 from dblake.read.resolve import Resolved, resolve
 
@@ -96,8 +96,3 @@ def _resolve_start(point: Point, log: EventLog, paths: Paths) -> Resolved | None
     if point.position is not None and oldest and point.position < oldest.position and not log.consolidated:
         return None
     return resolve(point, log, paths)
-
-
-def describe_span(span: Span) -> str:
-    """Return the span's ends as users write them."""
-    return f"{describe(span.start)} to {describe(span.end)}"

@@ -34,13 +34,6 @@ def key_text_of(values: list[str]) -> str:
     return values[0] if len(values) == 1 else "".join(f"{len(value.encode())}:{value}" for value in values)
 
 
-def key_text_sql(key: str) -> str:
-    """Return SQL for ``key_text`` of a key that is in events already."""
-    values = f"map_values({key})"
-    counted = f"transform({values}, v -> concat(octet_length(v), ':', v))"
-    return f"IF(size({key}) = 1, {values}[0], array_join({counted}, ''))"
-
-
 def carried_columns(rows: pa.RecordBatch) -> pa.ListArray:
     """Return the columns that each partial image carries; null for any other. ``rows`` are DECODED."""
     names = pa.list_(pa.string())

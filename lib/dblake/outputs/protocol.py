@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from dblake.consume.model import Control, Event, Transaction
 
@@ -74,7 +74,3 @@ class Output(Protocol):
 
     def close(self) -> None:
         """Release the connection; what ``write`` has returned for stays."""
-
-
-OutputFactory = Any
-"""A class or function called with an OutputContext and the settings as keyword arguments; returns an Output."""

@@ -6,8 +6,6 @@ change of a key replaces the row, so they equal the source as of the reading's p
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from dblake.core.position import Position
 from dblake.events.files import EVENT_COLUMNS
 from dblake.read.reading import EventsReading, TableReading
@@ -68,9 +66,3 @@ def until_sql(until: Position, lsn: str = "lsn") -> str:
 def text(value: str) -> str:
     """Return a string literal."""
     return "'" + value.replace("'", "''") + "'"
-
-
-def arrow_rows(connection: Connection, rows: pa.Table, name: str) -> str:
-    """Register an Arrow table and return its name."""
-    connection.register(name, rows)
-    return quoted(name)
