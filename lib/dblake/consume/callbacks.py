@@ -1,8 +1,8 @@
 """The callback interface of a subscription: Databus, section 3.6.
 
-Place: on ``subscription``, for consumers that are called. Guarantee: callbacks of a transaction come
-in the paper's order; after ``RETRY`` or an exception they come again from the last checkpoint, at most so many times
-without progress, with growing pauses.
+Place: on ``subscription``, for consumers that are called. Guarantee: callbacks of a transaction come in the paper's
+order. After ``RETRY`` or an exception they come again from the last checkpoint, with growing pauses. The number of
+attempts without progress is limited.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Consumer:
         return Result.SUCCESS
 
     def on_event(self, event: Event) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle an event."""
+        """Handle one event of the transaction."""
         return Result.SUCCESS
 
     def on_end_source(self, source: str, table: str) -> Result:  # noqa: ARG002 - for subclasses
@@ -56,11 +56,11 @@ class Consumer:
         return Result.SUCCESS
 
     def on_end_sequence(self, position: Position) -> Result:  # noqa: ARG002 - for subclasses
-        """End a transaction."""
+        """Handle the end of a transaction."""
         return Result.SUCCESS
 
     def on_control(self, control: Control) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle a control entry."""
+        """Handle a control entry of the stream."""
         return Result.SUCCESS
 
     def on_checkpoint(self, position: Position) -> Result:  # noqa: ARG002 - for subclasses
@@ -72,7 +72,7 @@ class Consumer:
         return Result.SUCCESS
 
     def on_error(self, error: Exception) -> Result:  # noqa: ARG002 - for subclasses
-        """Learn why delivery stops."""
+        """Handle the error that stops delivery."""
         return Result.SUCCESS
 
 
@@ -81,7 +81,7 @@ class _Retry(Exception):
 
 
 class _Stop(Exception):
-    """A callback ends the run."""
+    """Raised when a callback ends the run."""
 
 
 def run_consumer(
@@ -97,7 +97,7 @@ def run_consumer(
 
 
 class _ConsumerRun:
-    """One run of a consumer."""
+    """One run of a consumer, from its checkpoint on."""
 
     def __init__(
         self, subscription: Subscription, consumer: Consumer, name: str, checkpoint_every: int, max_attempts: int

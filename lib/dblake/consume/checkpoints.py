@@ -32,7 +32,7 @@ class CheckpointStore(Protocol):
         """Return False while another process may have taken the store. Raises Fenced once it is lost for good."""
 
     def close(self) -> None:
-        """Release the store."""
+        """Release what the store holds open."""
 
 
 def open_store(url: str) -> CheckpointStore:

@@ -1,7 +1,7 @@
 """Arrow columns of events → Python lists, each kind of column the fastest way.
 
-Place: below ``event_rows``, which makes events of the lists. Guarantee: the values are those of ``to_pylist``; a value
-that repeats in a column is one Python object.
+Place: below ``event_rows``, which makes events of the lists. Guarantee: the values equal ``to_pylist``'s; a value that
+repeats in a column is one Python object.
 """
 
 from __future__ import annotations

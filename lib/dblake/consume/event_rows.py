@@ -1,7 +1,7 @@
 """Rows of events → ``Event`` objects.
 
 Place: between ``event_table``, which reads and orders rows, and ``transactions``, which groups them. Columns become
-Python lists at once (``event_columns``), so the cost per event is that of its own object and its images.
+Python lists at once (``event_columns``), so an event costs no more than its own object and its images.
 """
 
 from __future__ import annotations

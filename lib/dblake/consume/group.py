@@ -50,7 +50,7 @@ class GroupSubscription:
         """The partition that was rolled back last, until something is delivered."""
 
     def __enter__(self) -> Self:
-        """Join the group."""
+        """Join the group in ZooKeeper."""
         try:
             self._membership.join()
         except BaseException:
@@ -110,7 +110,7 @@ class GroupSubscription:
         return self._save(partition, lambda subscription: subscription.save_idle())
 
     def rollback(self, partition: int) -> None:
-        """Go back to a partition's last checkpoint: what follows it comes next, before that of other partitions."""
+        """Go back to a partition's last checkpoint: the transactions after it come next, before other partitions'."""
         if partition in self._owned:
             self._owned[partition].rollback()
             self._failed = partition

@@ -86,10 +86,10 @@ class Event:
 class Transaction:
     """A whole transaction of the source, rows of one chunk or of a bootstrap, or (without events) a control entry.
 
-    ``position`` is that of its last event; a subscription that resumes from it continues with the next transaction.
+    ``position`` is its last event's; a subscription that resumes from it continues with the next transaction.
     ``events`` may be backed by a temporary file: iterate over it rather than copying it. ``bootstrap`` identifies the
     bootstrap that it is part of; it is empty outside one. ``partition`` is the number of the hash partition that a
-    group delivers: of the transaction's rows, ``events`` has those of that partition.
+    group delivers: ``events`` has only the transaction's rows in that partition.
     """
 
     source: str

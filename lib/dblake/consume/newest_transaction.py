@@ -1,9 +1,9 @@
 """The newest transaction with events, and whether events have all of it, from few row groups of the events table.
 
-Place: beside ``event_table``, which names the files of one version and reads their row groups. Guarantee: the answer is
-that of the rows. A file or row group that has events of two incarnations has the least and greatest value of each
-column, which together need not be a position of any event: they rule a row group out, and never stand for its rows. A
-row group is read once, however often it is asked about, and without images.
+Place: beside ``event_table``, which names the files of one version and reads their row groups. Guarantee: the rows
+decide the answer. A file or row group with events of two incarnations has the least and the greatest value of each
+column. Together these values need not be an event's position: they can only rule a row group out. A row group is read
+once, however often it is asked about, and without images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NewestTransaction:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Its incarnation and LSN."""
+        """The transaction's incarnation and LSN."""
         return self.incarnation, self.lsn
 
     def joined(self, other: NewestTransaction) -> NewestTransaction:

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Generator[Item, None, None]) -> Iterator[Item]:
-    """Yield items, the next of which is made while the caller handles one; raise what making it raises."""
+    """Yield items; make the next one while the caller handles one. Raise any error from making it."""
     end = object()
     with closing(items), ThreadPoolExecutor(1, "read-ahead") as reader:
         following = reader.submit(next, items, end)

@@ -1,8 +1,8 @@
 """Typed columns of state → the source's canonical text, the inverse of ``state.values.read_texts``.
 
-Place: below ``state_rows``. Guarantee: the text is what the source sends for the same value, except for the digits of
-floating point numbers and trailing zeros of PostgreSQL's ``numeric`` without a scale, which state does not keep; such
-texts denote the same number.
+Place: below ``state_rows``. Guarantee: the text is what the source sends for the same value. Two details are
+exceptions, because state does not keep them: digits of floating point numbers, and trailing zeros of PostgreSQL's
+``numeric`` without a scale. Such texts denote the same number.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from dblake.spark.types import TEXT, holds, spark_type
 def resolve(event: Event, reader: TableSchema) -> Event:
     """Return an event with the columns and types of ``reader``, the schema that a consumer was written for.
 
-    As in Avro's schema resolution: a column that the reader lacks is dropped; a column that only the reader has is
-    NULL in whole images, if it may be; a type may be wider in the reader. Raises ConsumeError for anything else, and
-    for another key.
+    As in Avro's schema resolution, a column that the reader lacks is dropped. A nullable column that only the reader
+    has is NULL in whole images. A type may be wider in the reader. Raises ConsumeError for anything else, and for
+    another key.
     """
     if event.schema == reader:
         return event

@@ -67,7 +67,7 @@ class Schemas:
         return sorted(self._versions)
 
     def refresh(self) -> None:
-        """Read the schemas table."""
+        """Read the present schemas table."""
         self._versions = read_schemas(self._paths)
         self._by_id = {
             (table, one.schema.schema_id): one.schema for table, versions in self._versions.items() for one in versions

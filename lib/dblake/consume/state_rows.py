@@ -1,7 +1,7 @@
 """Rows of one state table, at one version, as events of a bootstrap.
 
 Place: between the lake and ``stream``. Guarantee: the rows of a version come in the same order every time, so a number
-of rows is a point to resume from; files and row groups that the selection rules out are not read. A value that state's
+of rows is a point to resume from. Files and row groups that the selection rules out are not read. A value that state's
 type cannot hold is taken from events. Which versions belong together is the frontier's.
 """
 
@@ -92,7 +92,7 @@ class StateRows:
     def _read_files(self, *, only_lossy: bool = False) -> Iterator[pa.Table]:
         """Yield the selected rows by files, in order of their paths, and by row groups.
 
-        ``only_lossy`` leaves out row groups without a lossy value, of which only that column is read.
+        ``only_lossy`` leaves out row groups without a lossy value; only the column of lossy names is read there.
         """
         names = [*_OWN, *(() if only_lossy else (column.name for column in self._columns))]
         for file in sorted(self._files.files(), key=lambda one: one.path):

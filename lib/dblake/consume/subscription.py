@@ -188,7 +188,7 @@ class Subscription:
 
     @property
     def sources(self) -> list[str]:
-        """The names of the sources."""
+        """The names of the subscribed sources."""
         return list(self._paths)
 
     def _open_at(self, text: str | None) -> None:

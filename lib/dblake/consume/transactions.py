@@ -162,7 +162,7 @@ class SpooledEvents(_StoredEvents):
             self._schemas |= dict.fromkeys(pairs)
 
     def finish(self) -> None:
-        """End the file."""
+        """End the file, and map it into memory."""
         assert self._writer is not None, "a transaction has rows"
         self._writer.close()
         self._file.flush()

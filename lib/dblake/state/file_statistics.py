@@ -1,6 +1,6 @@
 """Delta statistics of a state table's file, from its Parquet footer: what readers and later merges skip files by.
 
-Bounds are valid for Spark and delta-rs alike: long texts are cut, times are rounded outwards to milliseconds, and a
+Bounds are valid for Spark and delta-rs alike. Long texts are cut, and times are rounded outwards to milliseconds. A
 value whose order differs between Delta and Parquet has no bound.
 """
 

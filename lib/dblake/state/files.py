@@ -192,7 +192,7 @@ class FileReader:
 
     @property
     def groups(self) -> int:
-        """The number of row groups."""
+        """The number of row groups in the file."""
         return int(self._file.num_row_groups)
 
     def read(

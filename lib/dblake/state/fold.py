@@ -1,8 +1,8 @@
 """Events of one table → one row per key: the state of the table after all of them, in order.
 
 ``fold`` is a function from Arrow to Arrow, without loops over rows. Tasks call it for the events of a table in a step,
-or for a key range of a large table. Promise: the result is the same whether events are folded at once or in steps;
-only ``_missing`` may name a column too many where one was added or dropped since the event that lacks it, until the
+or for a key range of a large table. Guarantee: the result is the same whether events are folded at once or in steps.
+Only ``_missing`` may differ: it may name a column that was added or dropped since the event that lacks it, until the
 row is written again. The rules:
 
 - ``c`` and ``r`` begin a row. A column they lack never keeps its previous value. If the event's schema has the column,
@@ -48,8 +48,8 @@ _SPECIAL = r'["\\\x00-\x1f]'
 def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Table:
     """Fold the events of one table, or of a range of its keys.
 
-    ``events`` has the columns ``NEEDED``. ``truncated_at`` is the newest truncate of the table among all events of the
-    step, also those of other key ranges.
+    ``events`` has the columns ``NEEDED``. ``truncated_at`` is the newest truncate of the table in the whole step, other
+    key ranges included.
 
     Returns the columns ``OWN``, ``_unknown`` (names of the columns that no event supplied; only the state table can
     have their values), ``_moved_from`` (the key whose row there has them, NULL if it is the row's own) and the typed
@@ -169,7 +169,7 @@ class _Rows:
         return carried
 
     def texts(self, name: str, rows: np.ndarray) -> pa.Array:
-        """Return a column's texts."""
+        """Return the texts of a column in some rows."""
         if name in self._key_columns:
             return self._in_key.texts(name, rows)
         kept = np.where((rows >= 0) & self._pick(self.deleted, rows), -1, rows)

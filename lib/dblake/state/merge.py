@@ -39,8 +39,9 @@ FoldParts = Callable[[Shape, int], Iterable[pa.Table]]
 class Slice:
     """One table's part of a step, a value that can be sent to an executor.
 
-    ``events`` are those after batch ``done`` up to ``batch``, with ``fold.NEEDED``. ``versions`` are the table's
-    schemas up to ``batch``, oldest first, ``recent`` those of events after ``done`` and the newest.
+    ``events`` begin after batch ``done`` and end with ``batch``; their columns are ``fold.NEEDED``. ``versions`` are
+    the table's schemas up to ``batch``, oldest first. ``recent`` are the schemas of events after ``done``, and the
+    newest one.
     """
 
     table: str

@@ -1,7 +1,7 @@
 """Whether state has anything to do, by the Delta logs and the statistics in them: no Spark, and no events are read.
 
-Place: before ``run``, which does the work. Guarantee: the answer is "no" only if no event is newer than the frontier,
-no table is behind, none is missing, and none rests on events that a redecode has replaced.
+Place: before ``run``, which does the work. Guarantee: the answer is "no" only if no event is newer than the frontier.
+Moreover, no table is behind or missing, and none rests on events that a redecode has replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A state table rebuilt from a dump, after a schema change that its rows cannot follow.
 
-If the key became another one, or a type does not hold the values of the one before, events from before that change do
-not fit a table of the new shape. A dump of the whole table that ended after the change does, with all events from the
+A change of the key, or to a type that does not hold the former values, makes a new shape. Events from before the change
+do not fit a table of that shape. A dump of the whole table that ended after the change does, with all events from the
 change on. Until such a dump is done the table stays as it is, and behind; then one commit replaces it.
 ``shape.first_compatible_version`` finds the change; which dump fits, ``dumped_in`` finds.
 """

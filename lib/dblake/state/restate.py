@@ -1,8 +1,8 @@
 """State tables rebuilt because their events were decoded again, before newer events are folded into them.
 
 State never returns to an older position, so an event that decoding again changed at its position would not reach it.
-One commit therefore replaces the table by what its events, up to where it is, leave; the table's own log records for
-which run of decoding again it was rebuilt, so a state run that ended in between continues. Columns dropped at the
+One commit therefore replaces the table by what its events leave, up to the table's present batch. The table's own log
+records the redecode that it was rebuilt for, so a state run that ended in between continues. Columns dropped at the
 source hold what the remaining events have. Folding on from there is ``run``'s.
 """
 

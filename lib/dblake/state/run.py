@@ -1,9 +1,9 @@
 """Events → state: find new events, fold them in steps, and record after each step how far state is.
 
 Each table records in its own log how far it is, so a run after one that died continues there and does nothing twice.
-After each step one row of ``frontier`` names the version of every state table that holds one position, cut between two
-landing batches: by it many tables can be read as of one point. A table that cannot take its events stays behind, is
-named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
+After each step one row of ``frontier`` names a version of every state table. All these versions hold one position,
+between two landing batches, so many tables can be read as of one point. A table that cannot take its events stays
+behind, is named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
 
 The events of a step are read once for all tables and split by table. Tasks then bring each table up to date
 (``merge.merge_slice``); ``runner`` executes them in threads or on Spark's executors. A table with too many events for
@@ -214,7 +214,7 @@ class _StepRun:
         return frontier
 
     def _merge_wave(self, tables: Sequence[str]) -> Iterator[SliceResult]:
-        """Merge tables whose events together fit in memory, or one table of which they do not."""
+        """Merge tables whose events together fit in memory, or one table whose events do not."""
         slices, failed = self._slices(tables)
         yield from failed
         if len(tables) == 1 and self.step.counts[tables[0]].size > self._slice_bytes:
@@ -264,7 +264,7 @@ class _StepRun:
         return self.behind.get(table, self.before.batch)
 
     def _merge_large(self, part: Slice) -> SliceResult:
-        """Merge a table of which a step has too many events for one task."""
+        """Merge a table whose events in this step are too many for one task."""
 
         def truncated(after: int) -> Position | None:
             return max((at for batch, at in self.step.truncates.get(part.table, ()) if batch > after), default=None)

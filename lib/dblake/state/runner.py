@@ -81,7 +81,7 @@ class LocalRunner:
 
 
 class _Spill:
-    """One file per bucket."""
+    """Temporary files, one per bucket."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -151,7 +151,7 @@ def choose_runner(session: Session, parallel: int) -> TaskRunner:
 
 
 def to_bytes(rows: pa.Table) -> bytes:
-    """Serialize a table."""
+    """Serialize a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -160,5 +160,5 @@ def to_bytes(rows: pa.Table) -> bytes:
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """Undo ``to_bytes``."""
+    """Return the table that ``to_bytes`` serialized."""
     return pa.ipc.open_stream(data).read_all()

@@ -1,9 +1,9 @@
-"""The columns of one state table: those of its schemas, in Spark's types.
+"""The columns of one state table: its schemas' columns, in Spark's types.
 
-Built from all versions of a table's schema up to some landing batch. Promise: a shape can be a Delta table, and what
-cannot (names that differ only in case, names of our own columns, a key or a type that changed beyond repair) is a
-StateError that names the table and the column. A column dropped at the source stays in the shape, after the newest
-schema's columns, so that the state table keeps its last values.
+Built from all versions of a table's schema up to some landing batch. Guarantee: a shape can be a Delta table. Anything
+else raises a StateError that names the table and the column. Examples are names that differ only in case, names of our
+own columns, and a key or type that changed beyond repair. A column dropped at the source stays in the shape, after the
+newest schema's columns, so that the state table keeps its last values.
 """
 
 from __future__ import annotations

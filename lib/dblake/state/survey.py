@@ -1,7 +1,7 @@
 """What there is to fold: events counted by batch and table, without their payloads.
 
-Place: between ``events`` and ``steps``. A survey of B batches and T tables has up to B x T entries of 40 bytes, so a
-caller bounds the batches; ``steps`` surveys one span after the other. Events of tables that are behind, from before the
+Place: between ``events`` and ``steps``. A survey of B batches and T tables has up to B x T entries of 40 bytes, so
+callers bound the batches. ``steps`` surveys one span after the other. Events of tables that are behind, from before the
 frontier, count as of the frontier's batch: they all belong to the next step.
 """
 

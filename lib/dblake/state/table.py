@@ -3,8 +3,8 @@
 A table records how far it is in its own log: the transaction identifier of each commit is the landing batch up to
 which events were folded in. Tables have no deletion vectors, so that every reader of Delta or Parquet can read them.
 
-Everything goes through delta-rs and works in a task without Spark, with one exception: column mapping, which a table
-needs if a column name has characters that Parquet reserves, is set up by Spark (``prepare_odd_names``).
+Everything goes through delta-rs and works in a task without Spark, with one exception. A table needs column mapping if
+a column name has characters that Parquet reserves; Spark sets it up (``prepare_odd_names``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Folded rows → a state table: which files change, and the rows they hold then.
 
 Promise: no row returns to an older position, deletes included. A file is rewritten only if a row in it changes:
-statistics rule out most files, the keys of the rest are read first. Rows new to the table go into a new file, together
-with small files while those are not larger than what is written anyway, so that a table has few small files however
-often it is written to, and a row is rewritten a logarithmic number of times.
+statistics rule out most files, the keys of the rest are read first. Rows new to the table go into a new file. Small
+files are merged into it while they are not larger than what is written anyway. A table therefore has few small files
+however often it is written to, and a row is rewritten a logarithmic number of times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Source text → typed Arrow arrays: the twin of ``spark.types.read_sql`` for folds outside Spark.
 
-``read_texts`` types a whole column at once. Promise: the result equals that of the SQL for every text a source can
-send: a text that the type cannot hold unchanged becomes NULL, and nothing is rounded, shifted or refused. A column
-without odd values is typed by one Arrow kernel; only if that kernel refuses, the odd values are sorted out.
+``read_texts`` types a whole column at once. Guarantee: the result equals the SQL's for every text that a source can
+send. A text that the type cannot hold unchanged becomes NULL; nothing is rounded, shifted or refused. A column without
+odd values is typed by one Arrow kernel; only if that kernel refuses, the odd values are sorted out.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _read_local_times(texts: pa.Array, pattern: str = f"^{_DATE}(?:[ T]{_TIME})?
 
 
 def _read_instants(texts: pa.Array) -> pa.Array:
-    """Read times that are UTC, with ``+00`` or without a zone; those of other zones one by one."""
+    """Read times in UTC, with ``+00`` or without a zone, at once, and times in other zones one by one."""
     pattern = f"^{_DATE}[ T]{_TIME}$"
     utc = _read_local_times(pc.replace_substring_regex(texts, r"^(.{19}.*)\+00(?::?00)?$", r"\1"), pattern)
     unread = pc.and_(pc.is_null(utc), pc.match_substring_regex(texts, r"^.{19}.*[+-][0-9]{2}"))
@@ -185,7 +185,7 @@ def _numbers(texts: pa.Array) -> np.ndarray:
 
 
 def _read_bytes(texts: pa.Array) -> pa.Array:
-    r"""Read ``\x`` and hex."""
+    r"""Read bytes from ``\x`` and hexadecimal digits."""
     digits = pc.utf8_slice_codeunits(texts, 2)
     if not _all_true(pc.match_substring_regex(digits, "^(?:[0-9a-fA-F]{2})*$")):
         # Spark reads an odd number of digits as if a 0 stood before them.

@@ -2,7 +2,7 @@
 
 Place: behind ``checkpoints.open_store``, the twin of ``file_checkpoint``. Guarantee: a checkpoint is replaced only by
 the process that opened it last: opening fences earlier ones, because the node's version is part of each write. Who may
-open it is decided by a lease: the checkpoint's own, or that of a group on the partition.
+open it is decided by a lease: the checkpoint's own, or a group's lease on the partition.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Membership of groups in ZooKeeper.
 
-Place: behind ``membership``. Guarantee: a partition's owner is a node that lives as long as its session; a member
-counts as one only for two thirds of the session's time-out after its last answered request was sent, by a clock that
-also runs while the process is suspended.
+Place: behind ``membership``. Guarantee: a partition's owner is a node that lives as long as its session. A member
+counts as one for only two thirds of the session's time-out, from the time when it sent its last answered request. The
+clock for this also runs while the process is suspended.
 """
 
 from __future__ import annotations
