@@ -63,7 +63,7 @@ class GroupFeed:
         self._partition = -1
 
     def __enter__(self) -> Self:
-        """Join the group."""
+        """Join the group in ZooKeeper."""
         self._group.__enter__()
         return self
 

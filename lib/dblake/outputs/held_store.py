@@ -1,7 +1,7 @@
 """A checkpoint store that a run holds from before its output is opened until after it is closed.
 
 Place: between ``delivery``, which enters it first, and the subscription, which uses it. Guarantee: an output has
-effects only while its process holds the checkpoint, those of opening and closing it among them.
+effects only while its process holds the checkpoint; this includes opening and closing the output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dblake.consume.checkpoints import CheckpointStore
 
 
 class HeldStore:
-    """A CheckpointStore whose opening and closing are those of the ``with`` block around its users."""
+    """A CheckpointStore that opens and closes with the ``with`` block around its users."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store

@@ -89,7 +89,7 @@ class HttpOutput:
         self._delivered = 0
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the service."""
         self._service.close()
 
     def _records(self, transactions: Sequence[Transaction]) -> Iterator[list[_Record]]:

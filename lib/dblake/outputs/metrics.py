@@ -1,6 +1,7 @@
 """Counts of a delivery, and their form as metrics in Prometheus' text format.
 
-The file is for node_exporter's textfile collector, like that of ``status``. Metrics hold numbers and names only.
+The file is for node_exporter's textfile collector, like the metrics file of ``status``. Metrics hold numbers and names
+only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FIGURES = {
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What a delivery did since it started. ``lag_seconds`` is that of the newest transaction when it was written."""
+    """What a delivery did since it started. ``lag_seconds`` is the newest transaction's lag when it was written."""
 
     events: int = 0
     transactions: int = 0

@@ -20,7 +20,7 @@ from dblake.core.schema import TableSchema
 
 
 class NativeFormat:
-    """See ``protocol.Format``."""
+    """The format ``native``: see ``protocol.Format``."""
 
     def encode(self, event: Event) -> bytes:
         """Return the event as one line of JSON without its end."""

@@ -52,9 +52,9 @@ class OutputContext:
 class Output(Protocol):
     """A target. One thread calls all methods; ``write`` and ``close`` only after ``open``.
 
-    ``open`` and ``write`` raise errors of ``core.errors``: a retryable one (exit code 75) is retried with back-off from
-    the last checkpoint, after ``close`` and ``open``; ``EventRejected`` names one event that can never be written,
-    which becomes a dead letter; any other stops the output.
+    ``open`` and ``write`` raise errors of ``core.errors``. After a retryable one (exit code 75) delivery resumes with
+    back-off from the last checkpoint, after ``close`` and ``open``. ``EventRejected`` names one event that can never be
+    written; it becomes a dead letter. Any other error stops the output.
 
     An output whose target holds the checkpoint has an attribute ``holds_checkpoint`` that is True: if ``open`` then
     returns None, delivery begins at the start, whatever was stored elsewhere.

@@ -41,7 +41,7 @@ class StdoutOutput:
         self._format, self._stream = context.format, stream or sys.stdout.buffer
 
     def open(self) -> str | None:
-        """Return None; see Output."""
+        """Return None, for no checkpoint; see Output."""
         return None
 
     def write(self, transactions: Sequence[Transaction], checkpoint: str) -> None:  # noqa: ARG002 - the caller stores it
@@ -54,4 +54,4 @@ class StdoutOutput:
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing; see Output."""
+        """Leave standard output open; see Output."""

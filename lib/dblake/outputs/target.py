@@ -22,7 +22,7 @@ _FORMAT_SETTINGS = "format_settings."
 
 @dataclass(frozen=True)
 class Group:
-    """A consumer group of an output: its number of hash partitions, and its ZooKeeper; None: that of ``progress``."""
+    """A consumer group of an output: its number of hash partitions, and its ZooKeeper; None: ``progress``'s."""
 
     partitions: int
     url: str | None = None
@@ -32,7 +32,7 @@ class Group:
 class ConfiguredOutput:
     """A configured output: its type or class, ``settings`` of that, and what all outputs have.
 
-    ``secrets`` are references by key; those of ``format_settings`` have its name and a dot before their key.
+    ``secrets`` are references by key; a secret of ``format_settings`` has its name and a dot before the key.
     """
 
     kind: str = STDOUT

@@ -17,7 +17,7 @@ from dblake.core.tls import Tls, client_context, require_stated_protocol
 
 
 class WebService:
-    """One service. ``name`` begins messages; ``url_key`` is the key of its address, beside those of its TLS."""
+    """One service. ``name`` begins messages; ``url_key`` is the key of its address, beside the keys of its TLS."""
 
     def __init__(self, name: str, url_key: str, url: str, tls: Tls, tls_ca: str | None, seconds: float) -> None:
         """Raise ConfigError if address and TLS contradict each other, or for CAs that cannot be read."""

@@ -112,7 +112,7 @@ class DuckdbCatalog:
         return table_rows_sql(self._connection, table, name)
 
     def is_system(self, schema: str, name: str) -> bool:
-        """Return whether a name is that of one of the source's own tables."""
+        """Return whether a name belongs to one of the source's own tables."""
         return schema.lower() == SYSTEM_SCHEMA and name.lower() in SYSTEM_TABLES
 
     def list_tables(self) -> TextResult:

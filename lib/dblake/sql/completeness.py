@@ -38,7 +38,7 @@ class WarningEngine:
         return self._engine.query(statement)
 
     def warnings(self) -> Sequence[str]:
-        """Return the engine's warnings, and the tables of the newest statement of which rows are missing."""
+        """Return the engine's warnings, and the tables in the newest statement that lack rows."""
         if self._known is None:
             self._known = self._missing()
         found = [table for table in self._known if table not in self._named and _uses(self._statement, table)]
@@ -59,7 +59,7 @@ class WarningEngine:
                       "dblake.events has them as text"
 
     def interrupt(self) -> None:
-        """Stop the running query."""
+        """Interrupt the running query."""
         self._engine.interrupt()
 
     def progress(self) -> float | None:

@@ -48,7 +48,7 @@ class DuckdbResult:
             raise to_usage_error(error) from None
 
     def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
-        """Yield each row's values as text, or those of the first ``most`` rows."""
+        """Yield the values of each row, or of each of the first ``most`` rows, as text."""
         limit = "" if most is None else f" LIMIT {most}"
         values = ", ".join(f"{text_sql(f'#{i}', kind)} AS c{i}" for i, kind in enumerate(self.types, 1))
         for batch in self._batches(f"SELECT {values} FROM ({self._statement}\n){limit}"):
@@ -65,7 +65,7 @@ class DuckdbResult:
             yield from batch.column(0).to_pylist()
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows."""
+        """Return all rows as an Arrow table."""
         try:
             return self._connection.sql(self._statement).to_arrow_table().rename_columns(list(self.columns))
         except (duckdb.Error, pa.ArrowException) as error:

@@ -2,8 +2,8 @@ r"""Spark types in DuckDB: their names, the typing of source texts, and values a
 
 Guarantee: ``read_sql`` is the twin of ``spark.types.read_sql`` and ``state.values.read_texts``: NULL for a text that
 the type cannot hold unchanged; nothing is rounded or shifted. ``text_sql`` and ``json_sql`` show values alike in all
-engines: a time with a zone with it, bytes as ``\x`` and hexadecimal digits, a number of an unconstrained ``numeric``
-without zeros that the source did not send.
+engines. A time keeps its zone, and bytes are ``\x`` and hexadecimal digits. A number of an unconstrained ``numeric``
+has no zeros that the source did not send.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Queries in process, without a JVM: DuckDB over state tables and events.
 
-Place: behind ``jobs.sql`` and ``dblake.open``; ``spark_engine`` does the same with Spark. Names are those of ``names``;
- a table of another source in the warehouse is ``source.schema.table``. Guarantee: each query reads every table
-as of one position, which is fixed when the query begins, and only the columns and row groups that it needs. A
-statement reads tables and nothing else: ``statements`` rejects what it can name beside them, and the connection opens
-no file outside the folders of the warehouse's sources.
+Place: behind ``jobs.sql`` and ``dblake.open``; ``spark_engine`` does the same with Spark. ``names`` defines the names;
+a table of another source in the warehouse is ``source.schema.table``. Guarantee: each query reads every table as of one
+position, which is fixed when the query begins, and only the columns and row groups that it needs. A statement reads
+tables and nothing else: ``statements`` rejects what it can name beside them, and the connection opens no file outside
+the folders of the warehouse's sources.
 """
 
 from __future__ import annotations

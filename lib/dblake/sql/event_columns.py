@@ -39,7 +39,7 @@ def stream_types(schema: TableSchema) -> dict[str, str]:
 def as_rows(events: Sequence[Event], schema: TableSchema, find_rows: FindRows) -> pa.Table:
     """Return events, none of them a truncate, with the columns of ``stream_types``.
 
-    A delete has its key and what ``before`` holds. Columns that an update did not carry are those of ``find_rows``.
+    A delete has its key and what ``before`` holds. Columns that an update did not carry come from ``find_rows``.
     """
     images = [{**(e.before or {}), **(e.key or {})} if e.op == Op.DELETE else e.after or {} for e in events]
     facts = _facts(events)
@@ -62,7 +62,7 @@ def as_rows(events: Sequence[Event], schema: TableSchema, find_rows: FindRows) -
 
 
 def as_deletes(rows: pa.Table, truncate: Event, schema: TableSchema) -> pa.Table:
-    """Return a truncate as one event per row that it removes, with the row's key; ``rows`` are those of state."""
+    """Return a truncate as one event per row that it removes, with the row's key; ``rows`` come from state."""
     count = rows.num_rows
     keys = {
         name: rows[name].cast(arrow_type(kind)) if name in schema.primary_key else pa.nulls(count, arrow_type(kind))
@@ -83,7 +83,7 @@ def _facts(events: Sequence[Event]) -> dict[str, list[Any]]:
 
 
 def _incomplete_rows(events: Sequence[Event], images: Sequence[Any], schema: TableSchema) -> np.ndarray:
-    """Return which events leave a row of which they do not carry all columns. A row of state has all that are known."""
+    """Return which events leave a row without carrying all of its columns. A row of state has all that are known."""
     names = frozenset(schema.names)
     return np.array([
         n for n, (event, image) in enumerate(zip(events, images, strict=True))
@@ -103,7 +103,7 @@ class _Existing:
         self._at[incomplete] = found.to_numpy()
 
     def fill(self, name: str, values: pa.Array, absent: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-        """Return the values with those of the rows where they are absent, and where they still are."""
+        """Return the values, filled from the rows where they are absent, and where they are still absent."""
         if name not in self._rows.column_names:
             return values, absent
         wanted = absent & (self._at >= 0)

@@ -1,9 +1,9 @@
 """One table's events as a streaming data frame of Spark, for ``LakeTable.to_stream``.
 
 Place: between ``event_batches``, which reads them without a JVM, and Structured Streaming, which keeps the checkpoint
-of a subscription as its offset. Guarantee: a query that is started again continues with the next transaction; a
-micro-batch that did not finish comes again with the same rows, so what is written by its number, or by position, is
-exactly once.
+of a subscription as its offset. Guarantee: a query that is started again continues with the next transaction. A
+micro-batch that did not finish comes again with the same rows. Rows written by its number, or by position, are
+therefore written exactly once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EventSource(DataSource):
         return ", ".join(f"{identifier(name)} {kind}" for name, kind in stream_types(self.request.schema).items())
 
     def simpleStreamReader(self, schema: StructType) -> EventStreamReader:
-        """Return the reader."""
+        """Return the reader of the stream."""
         # PySpark 4.2's planning processes send their profilers' accumulators even if nothing is profiled, and its
         # client takes these for an error at the end of a pipeline's run.
         _accumulatorRegistry.clear()

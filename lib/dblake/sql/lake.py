@@ -145,7 +145,7 @@ class LakeTable:
     ) -> DataFrame:
         """Return the table's events as a streaming data frame: a subscription to it, in Spark.
 
-        It has the columns of the newest schema, or ``columns`` of them and the key, and those of
+        It has the columns of the newest schema, or ``columns`` of them and the key, and the columns in
         ``dblake.sql.event_columns.EVENT_COLUMNS``. ``start`` and ``partition`` are a subscription's. A micro-batch has
         whole transactions, about ``max_events`` events. docs/consumers.md describes what it guarantees. Raises
         UsageError for an unknown column.

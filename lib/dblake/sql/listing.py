@@ -31,7 +31,7 @@ def describe_columns(columns: Iterable[tuple[str, str]], schema: TableSchema | N
 
 
 def table_words(schemas: Mapping[str, TableSchema], default: str | None) -> list[str]:
-    """Return the names of tables and columns; those of the default schema also without it."""
+    """Return the names of tables and columns; tables of the default schema also without its name."""
     found = {f"{SYSTEM_SCHEMA}.{name}" for name in SYSTEM_TABLES}
     for table, schema in schemas.items():
         name = sql_name(table)

@@ -2,7 +2,7 @@
 
 Place: between the schemas table and the engines. A table is ``schema.table``; its views have the suffixes ``_live`` and
 ``_history``. Guarantee: a name means at most one table. It may be written exactly, in any case, or with ``_`` for each
-character outside ``A-Z``, ``a-z``, ``0-9`` and ``_``, in this order of preference; a name that fits several tables
+character outside ``A-Z``, ``a-z``, ``0-9`` and ``_``. This is the order of preference; a name that fits several tables
 equally well is rejected. What a view contains is for ``rows``, ``duckdb_history`` and ``views``.
 """
 
@@ -119,7 +119,7 @@ class TableNames:
         return "SHOW TABLES lists all tables"
 
     def find_parent(self, table: str) -> str | None:
-        """Return the table in the same schema with whose name a table's begins, as that of a partition usually does."""
+        """Return the table in the same schema whose name begins this one's, as a parent's begins its partitions'."""
         return next(iter(self._parents(*self._parts[table])), None)
 
     def _parents(self, schema: str | None, name: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Run one SQL query over a source's tables: reject what is not a query, create the views it names, return its result.
 
 Place: between ``sql.views`` and ``jobs.sql``. Guarantee: Spark's own parser decides what a statement is and which names
-it uses, so neither is guessed from the text; a part of a statement that is not listed here is rejected, since it might
-write, run a program, or read something other than views; every fault is a UsageError of one line without row values.
+it uses, so neither is guessed from the text. A part of a statement that is not listed here is rejected: it might write,
+run a program, or read something other than views. Every fault is a UsageError of one line without row values.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _parse(spark: SparkSession, statement: str) -> Any:
 
 
 def _walk(plan: Any) -> Iterator[Any]:
-    """Yield a plan's nodes, those of subqueries and WITH clauses included."""
+    """Yield a plan's nodes, including subqueries and WITH clauses."""
     yield plan
     for children in (plan.children(), plan.innerChildren()):
         for index in range(children.size()):

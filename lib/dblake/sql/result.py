@@ -19,10 +19,10 @@ class QueryResult(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """The names of the columns."""
+        """The names of the result's columns."""
 
     def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
-        """Yield each row's values as text, or those of the first ``most`` rows; None is NULL."""
+        """Yield the values of each row, or of each of the first ``most`` rows, as text; None is NULL."""
 
     def json_rows(self) -> Iterator[str]:
         """Yield each row as a JSON object."""

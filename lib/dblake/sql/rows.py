@@ -1,7 +1,7 @@
 """SQL for DuckDB over a reading: the rows of its tables, and its events.
 
-Place: between ``read`` and ``engine``. Guarantee: a table's rows are those of one state version, of which a newer
-change of a key replaces the row, so they equal the source as of the reading's position.
+Place: between ``read`` and ``engine``. Guarantee: rows come from one version of the state table, and a newer change of
+a key replaces that key's row. The rows therefore equal the source as of the reading's position.
 """
 
 from __future__ import annotations
@@ -64,5 +64,5 @@ def until_sql(until: Position, lsn: str = "lsn") -> str:
 
 
 def text(value: str) -> str:
-    """Return a string literal."""
+    """Return a text as a string literal."""
     return "'" + value.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from dblake.state.files import table_columns
 
 
 def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
-    """Return the rows of a table: those of state that no newer change replaces, and the changes.
+    """Return the rows of a table: state's rows that no newer change replaces, and the changes.
 
     The changes, which are in memory, are sent to Spark; state is read by it.
     """

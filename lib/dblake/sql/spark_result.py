@@ -38,7 +38,7 @@ class SparkResult:
         self.columns = tuple(rows.columns)
 
     def text_rows(self, most: int | None = None) -> Iterator[TextRow]:
-        """Yield each row's values as text, or those of the first ``most`` rows."""
+        """Yield the values of each row, or of each of the first ``most`` rows, as text."""
         numbered = self._rows.toDF(*(f"c{index}" for index in range(len(self.columns))))
         texts = numbered.selectExpr(*(f"{_text_sql(f.name, f.dataType)} AS {f.name}" for f in numbered.schema))
         return self._read(texts, most)

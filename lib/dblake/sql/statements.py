@@ -1,8 +1,9 @@
 """What a statement is, by DuckDB's own parser: which names it uses, and whether it only reads tables.
 
 Place: before ``engine``. Guarantee: neither is guessed from the text, except the statements of the prompt that are the
-same in all engines: ``SHOW TABLES`` and ``DESCRIBE table``. A statement that writes, in a WITH clause or below EXPLAIN
-too, is rejected, and so is a table function that is not listed here: it might read files, memory or settings.
+same in all engines: ``SHOW TABLES`` and ``DESCRIBE table``. A statement that writes is rejected, in a WITH clause or
+below EXPLAIN too. A table function that is not listed here is rejected, because it might read files, memory or
+settings.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def is_explain(statement: str) -> bool:
 
 
 def table_names(connection: duckdb.DuckDBPyConnection, statement: str) -> list[Name]:
-    """Return the names of the relations that a query uses, those of its WITH clauses included.
+    """Return the names of the relations that a query uses, including its WITH clauses.
 
     Raises UsageError if a part of the query, or what it explains, does more than read tables.
     """

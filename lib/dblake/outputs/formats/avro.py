@@ -1,7 +1,7 @@
 """Avro records, one schema per version of a table's schema.
 
-Place: the format ``avro``. Guarantee: no value is lost: a column is null, its Avro type, or, where that type cannot
-hold a value (``infinity``, a zero date, NaN in ``numeric``), the source's text; ``unchanged`` names the columns that
+Place: the format ``avro``. Guarantee: no value is lost. A column is null or has its Avro type; a value that the type
+cannot hold (``infinity``, a zero date, NaN in ``numeric``) is the source's text. ``unchanged`` names the columns that
 were not sent. Every column is optional with the default null, so a reader with a schema of before or after an added or
 dropped column resolves both. With a registry, records have Confluent's wire format: a zero byte, the schema's id in
 four bytes, the body; subjects are the record's name with ``-value`` or ``-key`` behind it. Without one, they have
@@ -58,7 +58,7 @@ class _Writer:
 class AvroFormat:
     """See ``protocol.Format``. ``registry`` is a schema registry's URL; the other settings are for it.
 
-    ``tls`` and ``tls_ca`` are those of an output ``http``, but the path of the CAs is absolute.
+    ``tls`` and ``tls_ca`` mean the same as in an output ``http``, but the path of the CAs is absolute.
     """
 
     def __init__(

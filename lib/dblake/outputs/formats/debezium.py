@@ -1,10 +1,10 @@
 """Debezium's change event: the envelope that existing Debezium consumers read.
 
-Place: the format ``debezium``. Guarantee: fields, types and names are those of Debezium's connectors for PostgreSQL,
-MySQL and MariaDB as Kafka Connect's JsonConverter writes them, with or without schemas. What differs, because the lake
-holds other facts than a connector does, is stated in docs/outputs.md: a column that was not sent is Debezium's
-placeholder if it is text or bytes and absent otherwise, or, with schemas and if it may not be NULL, Debezium's
-fallback; ``transaction`` is null; a fill is an update. Tombstones are left to the output ``kafka``; control entries
+Place: the format ``debezium``. Guarantee: fields, types and names equal what Debezium's connectors for PostgreSQL,
+MySQL and MariaDB write through Kafka Connect's JsonConverter, with or without schemas. Differences exist because the
+lake holds other facts than a connector does; docs/outputs.md states them. A column that was not sent is Debezium's
+placeholder if it is text or bytes. Otherwise it is absent, or, with schemas and if it may not be NULL, Debezium's
+fallback. ``transaction`` is null, and a fill is an update. Tombstones are left to the output ``kafka``; control entries
 have no record.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-create-events
 """

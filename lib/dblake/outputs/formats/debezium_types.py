@@ -1,6 +1,6 @@
 """Debezium's column types: a source's text as JSON, and its Kafka Connect schema.
 
-Place: below ``debezium``. The mapping is that of Debezium's connectors for PostgreSQL and MySQL with their default
+Place: below ``debezium``. It equals the mapping of Debezium's connectors for PostgreSQL and MySQL with their default
 settings (``time.precision.mode: adaptive``, ``decimal.handling.mode: precise``, ``binary.handling.mode: bytes``).
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 https://debezium.io/documentation/reference/stable/connectors/mysql.html#mysql-data-types

@@ -7,8 +7,8 @@ the same rows as applying the events one by one, in order. The rules are state's
 - ``u`` and ``f`` supply the columns that they carry; the others keep their value.
 - ``t`` ends every row of the table before it.
 
-A row whose begin no event supplied, or only in part (an update without its unchanged TOAST values of a key that the
-target does not hold), is ``incomplete`` until an event supplies all of it.
+A row is ``incomplete`` if no event supplied its begin, or only in part, until an event supplies all of it. An example
+is an update without its unchanged TOAST values of a key that the target does not hold.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Place: the output of type ``sql``. Guarantee: one transaction of the target applies a whole ``write`` and stores its
 checkpoint, so every transaction of the source takes effect once and whole, whenever the process ends. No event
-overwrites a newer one or brings a deleted row back, also if events are delivered again from an earlier point: the guard
-table beside each table keeps the position of every key, deleted ones included, until a redecode replaces events or no
-older event of the key can be delivered. What a target cannot hold is rejected by table, position and column. Which
-transactions to write is left to ``consume``.
+overwrites a newer one or brings a deleted row back, also if events are delivered again from an earlier point. The guard
+table beside each table keeps the position of every key, deleted ones included. It forgets a position when a redecode
+replaces events, or when no older event of the key can be delivered. What a target cannot hold is rejected by table,
+position and column. Which transactions to write is left to ``consume``.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SqlOutput:
                 self._expired.forget(self._tables.of_source(source), source, upto)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the target."""
         self._target.close()
         self._is_current = False
 

@@ -70,15 +70,15 @@ class Target(ABC):
 
     @abstractmethod
     def query(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return a query's rows."""
+        """Run a query and return its rows."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction at the target."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Commit the transaction."""
+        """Commit the transaction at the target."""
 
     @abstractmethod
     def rollback(self) -> None:
@@ -168,7 +168,7 @@ class Target(ABC):
             )
 
     def definitions(self, columns: Mapping[str, str]) -> str:
-        """Return column definitions: the types are those of ``column_type``."""
+        """Return column definitions with the types of ``column_type``."""
         return ", ".join(f"{self.quote(name)} {self.column_sql(kind)}" for name, kind in columns.items())
 
     def apply(self, table: TargetTable, shapes: Mapping[int, Sequence[str]], floor: Position | None, seen: int) -> None:
