@@ -1,10 +1,10 @@
 """Views of one source in a Spark session's catalog, created for the names that a query uses.
 
-Place: between ``read`` and ``sql.query``. Names are those of ``names``, but Spark accepts no view's name with other
-characters than ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned
-when it is created, so one query reads one consistent point. Plain tables, and all tables as of a point, are those of a
-reading. Live and history views, and points between two versions of state, are left to the default engine: the fold
-exists once, in process (``state.fold``).
+Place: between ``read`` and ``sql.query``. ``names`` defines the names, but in Spark a view's name has only the
+characters ``A-Z``, ``a-z``, ``0-9`` and ``_``: each other one is written ``_``. Guarantee: each view is pinned when it
+is created, so one query reads one consistent point. Plain tables, and all tables as of a point, come from a reading.
+Live and history views, and points between two versions of state, are left to the default engine: the fold exists once,
+in process (``state.fold``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Views:
 
     @property
     def schemas(self) -> dict[str, TableSchema]:
-        """The newest schema of every table, or that of the point."""
+        """The schema of every table, as of the point or the newest one."""
         return {table: versions[-1] for table, versions in self._schemas.items()}
 
     def create(self, names: Iterable[Sequence[str]]) -> None:
