@@ -8,7 +8,7 @@ row is written again. The rules:
 - ``c`` and ``r`` begin a row. A column they lack never keeps its previous value. If the event's schema has the column,
   it was not sent: it becomes NULL and is missing. If not, it is NULL. ``d`` is a whole row, too: a tombstone with
   nothing but its key.
-- A partial ``c`` of a key change does not begin a row, but continues that of its old key (``lineage``).
+- A partial ``c`` of a key change does not begin a row, but continues its old key's row (``lineage``).
 - ``u`` and ``f`` supply the columns they carry; the others keep their value. Of a key without a row they are missing.
 - ``t`` makes a tombstone, at its own position, of every row of the table before it. Rows that only the state table
   has are left to ``upsert``.
@@ -30,7 +30,7 @@ from dblake.core.op import Op
 from dblake.core.position import Position
 from dblake.core.positions import is_older, position_parts
 from dblake.spark.types import TEXT
-from dblake.state.images import Images
+from dblake.state.images import EventImages
 from dblake.state.lineage import RowEvents, trace
 from dblake.state.shape import OWN, Shape
 from dblake.state.values import arrow_type, read_texts
@@ -51,9 +51,9 @@ def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Ta
     ``events`` has the columns ``NEEDED``. ``truncated_at`` is the newest truncate of the table in the whole step, other
     key ranges included.
 
-    Returns the columns ``OWN``, ``_unknown`` (names of the columns that no event supplied; only the state table can
-    have their values), ``_moved_from`` (the key whose row there has them, NULL if it is the row's own) and the typed
-    columns of the shape. ``_missing`` names the columns whose value is in neither.
+    Returns the columns ``OWN``, ``_unknown``, ``_moved_from`` and the typed columns of the shape. ``_unknown`` names
+    the columns that no event supplied: only the state table can have their values. ``_moved_from`` is the key whose row
+    there has them, NULL if it is the row's own. ``_missing`` names the columns whose value is in neither.
     """
     events = events.combine_chunks()
     if not shape.primary_key:
@@ -87,7 +87,7 @@ def key_texts(keys: pa.Array, names: tuple[str, ...]) -> pa.Array:
 
     ``keys`` is a column of maps, ``names`` are the key columns in key order.
     """
-    parts = Images(keys)
+    parts = EventImages(keys)
     texts = [parts.texts(name, np.arange(len(keys))) for name in names]
     if len(texts) == 1:
         return texts[0]
@@ -125,8 +125,8 @@ class _Rows:
 
     def __init__(self, events: pa.Table, shape: Shape, truncated_at: Position | None) -> None:
         self.keys = _chunk(events, "key")
-        self._after = Images(_chunk(events, "after"))
-        self._in_key = Images(self.keys)
+        self._after = EventImages(_chunk(events, "after"))
+        self._in_key = EventImages(self.keys)
         self.at = [_chunk(events, name).to_numpy(zero_copy_only=False).astype(np.int64) for name in Position.COLUMNS]
         ops = _chunk(events, "op")
         self.voided = self._void(truncated_at)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class Images:
+class EventImages:
     """A column of maps from column names to texts."""
 
     def __init__(self, maps: pa.Array) -> None:
