@@ -47,7 +47,7 @@ STOP_SECONDS = 10.0
 _HANDLER_SECONDS = 3.0
 _START_SECONDS = 30.0
 _TAIL = 1500
-_NOT_YET = ("later than what capture has landed", "capture has landed no log")
+_NOT_YET = ("later than what capture has landed", "capture has landed no log", "of it is not finished")
 """Words of an import that is rejected until capture has landed more."""
 
 
