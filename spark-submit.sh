@@ -175,7 +175,7 @@ install_jars() {
 }
 
 # Later starts of Spark map its classes from an archive, if this Java can write one.
-archive_classes() { "$python" -m dblake.spark.class_data_build >&2 </dev/null || true; }
+archive_classes() { "$python" -m dblake.transform.spark.class_data_build >&2 </dev/null || true; }
 
 # Export everything that a JVM needs.
 need_spark() {
@@ -209,9 +209,9 @@ run_lint() {
 test_parts=(
     "tests/e2e tests/integration/zookeeper"
     "tests/unit tests/faults/test_moments.py tests/faults/test_regression_suite.py tests/integration/s3"
-    "tests/spark/reconcile tests/spark/maintenance tests/spark/quality tests/spark/verification"
+    "tests/spark/transform/reconcile tests/spark/operate"
     "tests/integration/postgres tests/integration/mysql"
-    "tests/conformance tests/integration/outputs tests/spark/sql"
+    "tests/conformance tests/integration/outputs tests/spark/serve/sql"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})
@@ -367,7 +367,7 @@ setup)
     # Java may have been replaced since the jars were installed.
     locked archive_classes
     # Otherwise the first job whose warehouse is on S3 resolves these jars.
-    [[ ${1:-} != --s3 ]] || "$python" -m dblake.spark.s3_jars
+    [[ ${1:-} != --s3 ]] || "$python" -m dblake.transform.spark.s3_jars
     exit 0
     ;;
 archive)

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.process import ProcessResult, run
-from dblake.capture.dump_queue import dump_status, queue_dump
-from dblake.capture.progress import open_progress
+from dblake.ingest.capture.dump_queue import dump_status, queue_dump
+from dblake.ingest.capture.progress import open_progress
 
 SOURCE, PASSWORD = "bench", "benchmark"
 HOME = Path(__file__).parents[1]

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.folded_events import SOURCE, FoldedEvents
-from dblake.changes.consolidate import consolidate
-from dblake.changes.differences import Way
-from dblake.changes.span import Span
-from dblake.consume import open_subscription
-from dblake.lake.layout import Paths
-from dblake.state.run import run_state
+from dblake.base.lake.layout import Paths
+from dblake.serve.changes.consolidate import consolidate
+from dblake.serve.changes.differences import Way
+from dblake.serve.changes.span import Span
+from dblake.serve.consume import open_subscription
+from dblake.transform.state.run import run_state
 from tests.support.readings import NO_SPARK
 
 TABLE = "public.accounts"

@@ -28,10 +28,10 @@ from benchmarks.capture_job import ENVIRONMENT, HOME, run_capture, start_capture
 from benchmarks.database import Bench
 from benchmarks.first_load import SERVER
 from benchmarks.process import run
-from dblake.consume import Partition, open_subscription
-from dblake.core.processes import stop_process
-from dblake.lake.layout import Paths
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.processes import stop_process
+from dblake.base.lake.layout import Paths
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.serve.consume import Partition, open_subscription
 
 _TABLES = 40
 _BODY_BYTES = 2496

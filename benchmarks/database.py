@@ -16,10 +16,10 @@ import psycopg2
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
 from benchmarks.process import ProcessResult
-from dblake.lake.layout import Paths
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.base.lake.layout import Paths
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
 
 TABLE = "public.accounts"
 _HOME = Path(__file__).parents[1]

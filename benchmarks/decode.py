@@ -13,11 +13,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from dblake.core.schema import Column, TableSchema
-from dblake.decode.batch import decode
-from dblake.decode.columns import DECODED, DECODER_INPUT
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.source.memory.encode import copy_line, pgoutput_insert, pgoutput_update
 from dblake.landing.columns import CHUNK, COPY, PGOUTPUT, ROW
-from dblake.source.memory.encode import copy_line, pgoutput_insert, pgoutput_update
+from dblake.payloads.decode.batch import decode
+from dblake.payloads.decode.columns import DECODED, DECODER_INPUT
 from tests.model.decoder import decode_row
 
 SCHEMA = TableSchema(

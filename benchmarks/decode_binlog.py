@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from benchmarks.comparison import Comparison, Side
-from dblake.core.schema import Column, TableSchema
-from dblake.decode.batch import decode
-from dblake.decode.columns import DECODER_INPUT
+from dblake.base.core.schema import Column, TableSchema
 from dblake.landing.columns import BINLOG_ROWS, CHUNK, MYSQL_ROWS, ROW
+from dblake.payloads.decode.batch import decode
+from dblake.payloads.decode.columns import DECODER_INPUT
 from tests.support.binlog_encode import UPDATE, WRITE, result_row, rows_event
 from tests.support.mysql_replication import their_rows, their_table
 

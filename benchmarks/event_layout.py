@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from benchmarks.folded_events import SOURCE, FoldedEvents
 from benchmarks.spark_half import Measured, Part, cost_of
-from dblake.lake.layout import Paths
+from dblake.base.lake.layout import Paths
 
 _TABLES = [f"public.t{number}" for number in range(40)]
 _BATCHES, _BATCH_ROWS = 8, 125_000

@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.capture_job import HOME, PASSWORD
 from benchmarks.database import TABLE, Bench
 from benchmarks.spark_half import Measured, Part, cost_of, run_with_children
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.spark.session import spark_session
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.transform.spark.session import spark_session
 
 _ROWS = 1_000_000
 SERVER = {"fsync": "off", "max_wal_size": "16GB", "shared_buffers": "512MB"}

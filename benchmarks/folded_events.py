@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from dblake.core.position import Position
-from dblake.core.schema import Column, TableSchema
-from dblake.events.files import EVENT_COLUMNS, write_event_file
-from dblake.lake.layout import Paths
-from dblake.lake.log import Application, commit_files
-from dblake.lake.schemas import SCHEMAS, schema_row
-from dblake.lake.tables import create_table, open_table
+from dblake.base.core.position import Position
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import Application, commit_files
+from dblake.base.lake.schemas import SCHEMAS, schema_row
+from dblake.base.lake.tables import create_table, open_table
+from dblake.transform.events.files import EVENT_COLUMNS, write_event_file
 
 SOURCE = "bench"
 COLUMNS = (

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from benchmarks.capture_job import dump_times, request_dump, start_capture
 from benchmarks.database import TABLE, Bench
-from dblake.core.processes import stop_process
+from dblake.base.core.processes import stop_process
 
 _MAX_RATIO = 2.0
 _WARM_SECONDS, _QUIET_SECONDS, _DUMP_SECONDS = 5.0, 15.0, 300.0

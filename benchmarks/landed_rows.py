@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblake.core.position import ResumePoint
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import ServerIdentity
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import ServerIdentity
+from dblake.ingest.source.memory.encode import copy_line, pgoutput_update
 from dblake.landing.columns import LANDING
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
-from dblake.source.memory.encode import copy_line, pgoutput_update
 
 SOURCE = "bench"
 TABLE = TableSchema("public.accounts", (

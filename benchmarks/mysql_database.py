@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.capture_job import PASSWORD, SOURCE, dump_seconds, run_capture
 from benchmarks.process import ProcessResult, run
-from dblake.core.errors import ConfigError
-from dblake.source.mysql.init import run_init
-from dblake.source.mysql.settings import MysqlSettings
+from dblake.base.core.errors import ConfigError
+from dblake.ingest.source.mysql.init import run_init
+from dblake.ingest.source.mysql.settings import MysqlSettings
 from tests.support import debian
 from tests.support.mysql import MysqlServer
 

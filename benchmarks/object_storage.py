@@ -26,21 +26,21 @@ from benchmarks import machine
 from benchmarks.capture_job import run_capture
 from benchmarks.comparison import Comparison, Side
 from benchmarks.database import Bench as Database
-from dblake.capture.file_progress import FileProgress
-from dblake.core.schema import Column, TableSchema
-from dblake.lake.layout import Paths
-from dblake.lake.storage import Location
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.storage import Location
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.source.memory.database import MemoryDatabase
+from dblake.ingest.source.memory.source import MemorySource
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Reached
-from dblake.reconcile.pending import reconciled_batch
-from dblake.reconcile.stream import ReconcileRun, reconcile_once
-from dblake.source.memory.database import MemoryDatabase
-from dblake.source.memory.source import MemorySource
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.state.pending import folded_batch
-from dblake.state.run import run_state
-from dblake.status.report import SourceReport, build_status
-from dblake.verification.run import compare_landed
+from dblake.operate.status.report import SourceReport, build_status
+from dblake.operate.verification.run import compare_landed
+from dblake.transform.reconcile.pending import reconciled_batch
+from dblake.transform.reconcile.stream import ReconcileRun, reconcile_once
+from dblake.transform.state.pending import folded_batch
+from dblake.transform.state.run import run_state
 from tests.support.lake import CaptureLake
 from tests.support.s3 import S3_KEYS, S3Server, location, running_server, storage, storage_section
 from tests.support.s3_proxy import S3Proxy

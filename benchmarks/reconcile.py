@@ -34,10 +34,10 @@ from benchmarks.spark_half import (
     run_with_children,
     tree_cpu_seconds,
 )
-from dblake.lake.layout import Paths
-from dblake.lake.log import Application, newest_batch
-from dblake.reconcile.stream import reconcile_once, reconcile_until
-from dblake.spark.session import spark_session
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import Application, newest_batch
+from dblake.transform.reconcile.stream import reconcile_once, reconcile_until
+from dblake.transform.spark.session import spark_session
 
 _ALL_AT_ONCE = "100g"
 _SINGLE_ROWS = 40

@@ -30,9 +30,9 @@ from benchmarks.database import Bench
 from benchmarks.lag import Lag
 from benchmarks.memory import Peaks
 from benchmarks.progress import Progress
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.landing.table import Landing
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.spark.session import spark_session
+from dblake.transform.spark.session import spark_session
 from jobs.cli.frame import run_job, verbose_option
 
 Flavour = Literal["mariadb", "mysql"]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.e2e.test_run import HOME, Shop
 from tests.support.postgres import fresh_database
 from trials.airflow.server import Airflow

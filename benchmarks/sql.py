@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblake.core.schema import TableSchema
-from dblake.events.files import EVENT_COLUMNS
+from dblake.base.core.schema import TableSchema
+from dblake.transform.events.files import EVENT_COLUMNS
 from tests.support.plain_lake import PlainLake
 from tests.support.schemas import table_schema
 

@@ -25,11 +25,11 @@ from benchmarks.database import TABLE
 from benchmarks.folded_events import FoldedEvents
 from benchmarks.reconcile import seconds
 from benchmarks.spark_half import Cost, Measured, Part, cost_of, median_cpu, median_seconds
-from dblake.core.names import split_qualified
-from dblake.lake.cleanup import clean_log
-from dblake.lake.layout import Paths
-from dblake.spark.session import spark_session
-from dblake.state.run import run_state
+from dblake.base.core.names import split_qualified
+from dblake.base.lake.cleanup import clean_log
+from dblake.base.lake.layout import Paths
+from dblake.transform.spark.session import spark_session
+from dblake.transform.state.run import run_state
 
 _ONE_STEP = 1_000_000
 _ONE = "public.accounts"

@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import machine
-from dblake.events.files import EVENT_COLUMNS, EventFile, EventFileWriter
-from dblake.lake.log import commit_files
-from dblake.lake.tables import create_table, open_table
-from dblake.state.events import Events
-from dblake.state.steps import plan_spans
+from dblake.base.lake.log import commit_files
+from dblake.base.lake.tables import create_table, open_table
+from dblake.transform.events.files import EVENT_COLUMNS, EventFile, EventFileWriter
+from dblake.transform.state.events import Events
+from dblake.transform.state.steps import plan_spans
 
 _CASES = ("10000x200", "600000x50")
 _BATCHES_PER_STEP = 1000

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import machine
-from dblake.core.errors import ExitCode
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.spark.session import spark_session
+from dblake.base.core.errors import ExitCode
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.transform.spark.session import spark_session
 from jobs.cli.frame import run_job, verbose_option
 from tests.support.clean import run_checks_under_load
 from tests.support.mysql import MysqlServer

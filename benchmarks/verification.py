@@ -31,13 +31,13 @@ from benchmarks.capture_job import HOME, PASSWORD, start_capture
 from benchmarks.database import TABLE, Bench
 from benchmarks.first_load import DRIVER, SERVER
 from benchmarks.spark_half import Cost, cost_of, median_cpu, median_seconds, run_with_children
-from dblake.capture.dump_queue import queue_verification
-from dblake.capture.progress import open_progress
-from dblake.core.processes import stop_process
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.spark.session import spark_session
-from dblake.sql.lake import Lake
-from dblake.verification.ledger import read_rounds
+from dblake.base.core.processes import stop_process
+from dblake.ingest.capture.dump_queue import queue_verification
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.operate.verification.ledger import read_rounds
+from dblake.serve.sql.lake import Lake
+from dblake.transform.spark.session import spark_session
 
 _PARTITIONS = 4
 _SAMPLE_SECONDS = 0.01

@@ -27,9 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dblake.consume.model import Control, ControlKind, Event, Transaction
-from dblake.outputs.native import json_image
-from dblake.outputs.protocol import OutputContext
+from dblake.outputs import Control, ControlKind, Event, OutputContext, Transaction, json_image
 
 _LOG = """
 CREATE TABLE IF NOT EXISTS activity (
@@ -52,7 +50,7 @@ _IMAGES = ("key", "before", "after")
 
 
 class ActivityLog:
-    """See ``dblake.outputs.protocol.Output``. The log is the file ``path``; ``acts`` is the table that names actors."""
+    """See ``dblake.outputs.Output``. The log is the file ``path``; ``acts`` is the table that names actors."""
 
     holds_checkpoint = True
 

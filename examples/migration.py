@@ -22,9 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dblake.consume.model import Event, Image, Transaction
-from dblake.core.schema import Column, TableSchema
-from dblake.outputs.sql.output import SqlOutput
+from dblake.outputs import Column, Event, Image, SqlOutput, TableSchema, Transaction
 
 Rows = list[tuple[Any, ...]]
 _TABLES = {"shop.customers": "shop.people"}

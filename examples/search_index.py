@@ -25,8 +25,7 @@ from typing import Any
 
 import tantivy
 
-from dblake.consume.model import ControlKind, Event, Transaction
-from dblake.outputs.protocol import OutputContext
+from dblake.outputs import ControlKind, Event, OutputContext, Transaction
 
 PRODUCTS, MAKERS = "public.products", "public.makers"
 _CHECKPOINT = "checkpoint"
@@ -37,7 +36,7 @@ Key = tuple[str, str]
 
 
 class SearchIndex:
-    """See ``dblake.outputs.protocol.Output``. The index is in the folder ``path``."""
+    """See ``dblake.outputs.Output``. The index is in the folder ``path``."""
 
     holds_checkpoint = True
 

@@ -11,9 +11,9 @@ import json
 
 import click
 
-from dblake.capture.loop import Until
-from dblake.capture.startup import limit_memory
 from dblake.config import Config
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.capture.startup import limit_memory
 from jobs.cli.frame import job_options, run_job, stop_requested
 from pipelines.capture import run_capture
 

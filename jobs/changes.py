@@ -11,10 +11,10 @@ import sys
 
 import click
 
-from dblake.changes.lines import encode_consolidated, encode_events
-from dblake.changes.span import Span
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.lake.layout import Paths
+from dblake.serve.changes.lines import encode_consolidated, encode_events
+from dblake.serve.changes.span import Span
 from jobs.cli.frame import job_options, run_job
 
 _POINT = "POSITION|TIME|now"

@@ -16,16 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import holds_little
 from dblake.config import Config
-from dblake.lake.layout import Paths
-from dblake.lake.log import holds_little
-from dblake.quality.pending import has_unchecked_data
+from dblake.operate.quality.pending import has_unchecked_data
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from dblake.quality.report import QualityReport
-    from dblake.quality.results import ExpectationResult
+    from dblake.operate.quality.report import QualityReport
+    from dblake.operate.quality.results import ExpectationResult
 
 _PIPE_WIDTH_CHARACTERS = 200
 NOTHING_NEW = "no new data since the last successful check"
@@ -47,10 +47,10 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
     if not (everything or tables or config.quality.suites or has_unchecked_data(paths)):
         click.echo("[]" if as_json else NOTHING_NEW)
         return
-    from dblake.quality.run import run_check
-    from dblake.quality.user_suite import read_suites
-    from dblake.spark.session import session_of
-    from dblake.sql.query import silence_spark
+    from dblake.operate.quality.run import run_check
+    from dblake.operate.quality.user_suite import read_suites
+    from dblake.serve.sql.query import silence_spark
+    from dblake.transform.spark.session import session_of
 
     own = read_suites(config.quality.suites) if config.quality.suites else []
     with show_progress():

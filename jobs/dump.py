@@ -14,13 +14,13 @@ from dataclasses import asdict
 
 import click
 
-from dblake.capture.dump_task import DumpControl, DumpState
-from dblake.capture.dump_wait import wait_for_dump
-from dblake.capture.throttle import Throttle
+from dblake.base.core.errors import UsageError
+from dblake.base.core.progress import stage
 from dblake.config import Config
-from dblake.core.errors import UsageError
-from dblake.core.progress import stage
-from dblake.imports.spec import FORMATS, ImportFiles
+from dblake.ingest.capture.dump_task import DumpControl, DumpState
+from dblake.ingest.capture.dump_wait import wait_for_dump
+from dblake.ingest.capture.throttle import Throttle
+from dblake.ingest.imports.spec import FORMATS, ImportFiles
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 from pipelines.dump import (

@@ -16,13 +16,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dblake.capture.dump_queue import first_batch_of_imports
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import holds_little
 from dblake.config import Config
-from dblake.lake.layout import Paths
-from dblake.lake.log import holds_little
-from dblake.maintenance.run import MaintenanceResult
-from dblake.maintenance.run import maintain as run_maintenance
-from dblake.spark.session import session_of
+from dblake.ingest.capture.dump_queue import first_batch_of_imports
+from dblake.operate.maintenance.run import MaintenanceResult
+from dblake.operate.maintenance.run import maintain as run_maintenance
+from dblake.transform.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 from pipelines.dump import open_store

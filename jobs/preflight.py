@@ -12,10 +12,10 @@ from dataclasses import asdict
 
 import click
 
+from dblake.base.core.errors import ExitCode, UsageError
+from dblake.base.core.source import InitPlan
 from dblake.config import Config
-from dblake.core.errors import ExitCode, UsageError
-from dblake.core.source import InitPlan
-from dblake.source.check_report import build_report, build_script
+from dblake.ingest.source.check_report import build_report, build_script
 from jobs.cli.frame import job_options, run_job
 from pipelines.preflight import can_capture, check_source, find_tables, init_source, plan_source
 

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from dblake.base.core.errors import ExitCode
 from dblake.config import load_config
-from dblake.core.errors import ExitCode
 from jobs.cli.frame import run_job, verbose_option
 from jobs.cli.sql_output import print_result
 from pipelines.quickstart import Quickstart

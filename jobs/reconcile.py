@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dblake.base.core.errors import CopyDiffers, UsageError
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import holds_little
 from dblake.config import Config
-from dblake.core.errors import CopyDiffers, UsageError
-from dblake.lake.layout import Paths
-from dblake.lake.log import holds_little
-from dblake.reconcile.pending import reconciled_batch
+from dblake.transform.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from dblake.redecode.ledger import RedecodeRun
+    from dblake.transform.redecode.ledger import RedecodeRun
 
 _PIPE_WIDTH_CHARACTERS = 160
 _MAX_DIFFERENCES = 50
@@ -57,8 +57,8 @@ def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_js
     if mode == "once" and (batch := reconciled_batch(paths)) is not None:
         click.echo(f"nothing to do: events reach batch {batch}")
         return
-    from dblake.reconcile.stream import reconcile_once, reconcile_until
-    from dblake.spark.session import session_of
+    from dblake.transform.reconcile.stream import reconcile_once, reconcile_until
+    from dblake.transform.spark.session import session_of
 
     spark = session_of("dblake reconcile", config.warehouse,
                        is_short=lambda: mode == "once" and holds_little(paths))
@@ -75,8 +75,8 @@ def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_js
 
 
 def _redecode(config: Config, paths: Paths, first: int, compare: bool, as_json: bool) -> None:
-    from dblake.redecode.run import compare_redecoded, redecode
-    from dblake.spark.session import spark_session
+    from dblake.transform.redecode.run import compare_redecoded, redecode
+    from dblake.transform.spark.session import spark_session
 
     size = config.reconcile.max_bytes_per_trigger
     with show_progress():

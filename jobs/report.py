@@ -12,11 +12,11 @@ from pathlib import Path
 
 import click
 
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.lake.layout import Paths
-from dblake.report.build import Limits, build_report, rank_tables
-from dblake.report.page import render_page, write_page
-from dblake.report.period import parse_duration
+from dblake.operate.report.build import Limits, build_report, rank_tables
+from dblake.operate.report.page import render_page, write_page
+from dblake.operate.report.period import parse_duration
 from jobs.cli.frame import job_options, run_job
 from pipelines.status import read_status
 

@@ -13,12 +13,12 @@ from functools import partial
 
 import click
 
+from dblake.base.core.errors import UsageError
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import holds_little
 from dblake.config import Config
-from dblake.core.errors import UsageError
-from dblake.cycle.run import Cycle, CycleResult
-from dblake.lake.layout import Paths
-from dblake.lake.log import holds_little
-from dblake.spark.session import session_of
+from dblake.operate.cycle.run import Cycle, CycleResult
+from dblake.transform.spark.session import session_of
 from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import exclusive_flags

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dblake.capture.progress import open_progress
-from dblake.capture.table_life import LifeState, missing_rows, read_lives
+from dblake.base.core.errors import DblakeError
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.schemas import read_schemas
 from dblake.config import Config
-from dblake.core.errors import DblakeError
-from dblake.lake.layout import Paths
-from dblake.lake.schemas import read_schemas
-from dblake.read.points import parse_point
-from dblake.sql.completeness import WarningEngine
-from dblake.sql.lossy import count_lossy_rows
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.capture.table_life import LifeState, missing_rows, read_lives
+from dblake.serve.read.points import parse_point
+from dblake.serve.sql.completeness import WarningEngine
+from dblake.serve.sql.lossy import count_lossy_rows
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.options import exclusive_flags
 from jobs.cli.sql_prompt import Prompt, run_file, run_statement
 
 if TYPE_CHECKING:
-    from dblake.sql.result import Engine
+    from dblake.serve.sql.result import Engine
 
 
 @click.command("sql")
@@ -77,10 +77,10 @@ def _missing_rows(config: Config) -> Mapping[str, str]:
 
 def _open_engine(name: str, paths: Paths, at: str | None) -> Engine:
     if name == "spark":
-        from dblake.sql.spark_engine import SparkEngine
+        from dblake.serve.sql.spark_engine import SparkEngine
 
         return SparkEngine(paths, at)
-    from dblake.sql.engine import DuckdbEngine
+    from dblake.serve.sql.engine import DuckdbEngine
 
     return DuckdbEngine(paths, at)
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dblake.base.core.errors import UsageError
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.core.errors import UsageError
-from dblake.lake.layout import Paths
-from dblake.state.pending import folded_batch
-from dblake.verification.run import compare_landed
+from dblake.operate.verification.run import compare_landed
+from dblake.transform.state.pending import folded_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from dblake.state.run import TableResult
+    from dblake.transform.state.run import TableResult
 
 
 @click.command("state")
@@ -43,8 +43,8 @@ def state(config: Config, mode: str, interval: float | None) -> None:
         compare_landed(paths)
         click.echo(f"nothing to do: state has reached batch {batch}")
         return
-    from dblake.spark.session import session_of
-    from dblake.state.run import require_success, run_continuously, run_state
+    from dblake.transform.spark.session import session_of
+    from dblake.transform.state.run import require_success, run_continuously, run_state
 
     fold = partial(run_state, session_of("dblake state", config.warehouse), paths, parallel=config.state.parallel,
                    batches_per_step=config.state.batches_per_step)

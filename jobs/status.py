@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
+from dblake.base.core.errors import UsageError
 from dblake.config import Config
-from dblake.core.errors import UsageError
-from dblake.status.metrics import write_metrics
-from dblake.status.screen import build_screen
+from dblake.operate.status.metrics import write_metrics
+from dblake.operate.status.screen import build_screen
 from jobs.cli.frame import job_options, run_job
 from pipelines.status import read_status
 

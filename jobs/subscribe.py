@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from dblake.config import Config
-from dblake.outputs.target import STDOUT
+from dblake.serve.outputs.target import STDOUT
 from jobs.cli.frame import job_options, run_job, stop_requested
 from pipelines.subscribe import run_subscribe
 

@@ -13,9 +13,9 @@ import threading
 
 import click
 
+from dblake.base.core.supervised_process import ProcessSpec
+from dblake.base.core.supervisor import supervise
 from dblake.config import Config
-from dblake.core.supervised_process import ProcessSpec
-from dblake.core.supervisor import supervise
 from dblake.installation import application_home, import_paths
 from jobs.cli.frame import configuration_file, is_verbose, job_options, run_job, stop_requested
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from dblake.base.core.errors import UsageError
 from dblake.config import Config
-from dblake.core.errors import UsageError
 from jobs.cli.frame import job_options, run_job
 from pipelines.verify import queue_tables
 

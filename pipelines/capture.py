@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from dblake.capture.context import CaptureContext
-from dblake.capture.lease import open_lease
-from dblake.capture.loop import Landed, Until
-from dblake.capture.progress import open_progress
-from dblake.capture.run import Capture
-from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.lake.layout import Paths
+from dblake.ingest.capture.context import CaptureContext
+from dblake.ingest.capture.lease import open_lease
+from dblake.ingest.capture.loop import Landed, Until
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.capture.run import Capture
+from dblake.ingest.capture.settings import CaptureSettings, DumpSettings
 from dblake.landing.table import Landing
 from pipelines.sources import open_source
 

@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dblake.capture import dump_queue
-from dblake.capture.dump_keys import parse_keys, require_typed
-from dblake.capture.dump_task import DumpControl, Key
-from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.selection import canonical_name, resolve_tables
-from dblake.capture.stale_tables import set_dump
-from dblake.capture.throttle import Throttle, read_throttle
-from dblake.capture.throttle import set_throttle as save_throttle
+from dblake.base.core.errors import ConfigError, Unsupported, UsageError
+from dblake.base.core.mask_rules import key_is_masked, rules_of
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.core.errors import ConfigError, Unsupported, UsageError
-from dblake.core.schema import TableSchema
-from dblake.imports.spec import ImportFiles
-from dblake.lake.layout import Paths
-from dblake.mask.rules import key_is_masked, rules_of
+from dblake.ingest.capture import dump_queue
+from dblake.ingest.capture.dump_keys import parse_keys, require_typed
+from dblake.ingest.capture.dump_task import DumpControl, Key
+from dblake.ingest.capture.progress import ProgressStore, open_progress
+from dblake.ingest.capture.selection import canonical_name, resolve_tables
+from dblake.ingest.capture.stale_tables import set_dump
+from dblake.ingest.capture.throttle import Throttle, read_throttle
+from dblake.ingest.capture.throttle import set_throttle as save_throttle
+from dblake.ingest.imports.spec import ImportFiles
 
 _KEYS_PRIORITY = 10
 """Given keys are few rows that a user waits for."""
@@ -86,7 +86,7 @@ def start_import(
 ) -> tuple[Queued, int | None]:
     """Queue the import of a table's rows from files; return also their number, if the files record it."""
     # Imported here as below: it loads Arrow.
-    from dblake.capture.import_request import ImportQueue
+    from dblake.ingest.capture.import_request import ImportQueue
 
     captured, paths = read_captured(config), Paths(config.warehouse, config.source.name)
     (name,) = resolve_tables(captured, [table])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dblake.capture.catalog_scan import has_capturable_table
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import Check, InitPlan
+from dblake.base.lake.preflight import check_storage
 from dblake.config import Config, PasswordReference
-from dblake.core.schema import TableSchema
-from dblake.core.source import Check, InitPlan
-from dblake.lake.preflight import check_storage
-from dblake.source.mysql import init as mysql
-from dblake.source.postgres import init as postgres
+from dblake.ingest.capture.catalog_scan import has_capturable_table
+from dblake.ingest.source.mysql import init as mysql
+from dblake.ingest.source.postgres import init as postgres
 from pipelines.sources import mysql_settings, open_source, postgres_settings
 
 

@@ -21,27 +21,27 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dblake.capture.dump_queue import dump_status, queue_dump, queue_verification
-from dblake.capture.progress import ProgressStore, open_progress
+from dblake.base.core.errors import ConfigError, SourceError, StateError
+from dblake.base.core.names import split_qualified
+from dblake.base.core.processes import end_with_parent, stop_process
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.core.errors import ConfigError, SourceError, StateError
-from dblake.core.names import split_qualified
-from dblake.core.processes import end_with_parent, stop_process
-from dblake.core.schema import TableSchema
-from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once
-from dblake.source.postgres.digest import digests
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.pgbench import ACCOUNTS_PER_SCALE, Pgbench
-from dblake.source.postgres.source import PostgresSource
-from dblake.spark.session import spark_session
-from dblake.spark.sql_literals import delta, identifier
-from dblake.sql.engine import DuckdbEngine
-from dblake.sql.result import QueryResult
-from dblake.state.digest import digest_sql
-from dblake.state.run import run_state
-from dblake.verification.requests import Verification
+from dblake.ingest.capture.dump_queue import dump_status, queue_dump, queue_verification
+from dblake.ingest.capture.progress import ProgressStore, open_progress
+from dblake.ingest.source.postgres.digest import digests
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.pgbench import ACCOUNTS_PER_SCALE, Pgbench
+from dblake.ingest.source.postgres.source import PostgresSource
+from dblake.operate.verification.requests import Verification
+from dblake.serve.sql.engine import DuckdbEngine
+from dblake.serve.sql.result import QueryResult
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.spark.session import spark_session
+from dblake.transform.spark.sql_literals import delta, identifier
+from dblake.transform.state.digest import digest_sql
+from dblake.transform.state.run import run_state
 from pipelines.sources import postgres_settings
 
 _MARKER = "made-by-dblake-quickstart"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dblake.base.core.source import Source
 from dblake.config import Config
-from dblake.core.source import Source
-from dblake.mask.masks import Masks
-from dblake.mask.source import MaskedSource
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.ingest.mask.masks import Masks
+from dblake.ingest.mask.source import MaskedSource
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.postgres.settings import PostgresSettings
 
 _TEXT_TYPES = {
     "postgres": "text", "mysql": "longtext character set utf8mb4", "mariadb": "longtext character set utf8mb4",
@@ -50,9 +50,9 @@ def open_source(config: Config) -> Source:
 def _open_unmasked(config: Config) -> Source:
     # Only one of the drivers has to be installed.
     if config.source.type == "postgres":
-        from dblake.source.postgres.source import PostgresSource
+        from dblake.ingest.source.postgres.source import PostgresSource
 
         return PostgresSource(postgres_settings(config))
-    from dblake.source.mysql.source import MysqlSource
+    from dblake.ingest.source.mysql.source import MysqlSource
 
     return MysqlSource(mysql_settings(config))

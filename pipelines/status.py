@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblake.capture.dump_queue import dump_status
-from dblake.capture.dump_task import DumpState
-from dblake.capture.progress import ProgressStore, open_progress
+from dblake.base.core.errors import DblakeError
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.tables import has_table
 from dblake.config import Config
-from dblake.core.errors import DblakeError
-from dblake.lake.layout import Paths
-from dblake.lake.tables import has_table
+from dblake.ingest.capture.dump_queue import dump_status
+from dblake.ingest.capture.dump_task import DumpState
+from dblake.ingest.capture.progress import ProgressStore, open_progress
 from dblake.landing.table import Landing
-from dblake.status.report import SourceReport, build_status
+from dblake.operate.status.report import SourceReport, build_status
 from pipelines.sources import open_source
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.consume.partition import Partition
-from dblake.lake.layout import Paths
-from dblake.outputs.metrics import DeliveryCounts
-from dblake.outputs.run import SubscribeOptions, deliver
-from dblake.outputs.target import ConfiguredOutput, Group
+from dblake.serve.consume.partition import Partition
+from dblake.serve.outputs.metrics import DeliveryCounts
+from dblake.serve.outputs.run import SubscribeOptions, deliver
+from dblake.serve.outputs.target import ConfiguredOutput, Group
 
 
 def run_subscribe(config: Config, name: str, stop: threading.Event, **options: Any) -> DeliveryCounts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dblake.capture.dump_queue import queue_verification
-from dblake.capture.selection import resolve_tables
-from dblake.capture.table_life import LifeState, read_lives
+from dblake.base.core.errors import Unsupported
+from dblake.base.core.mask_rules import rules_of
+from dblake.base.lake.layout import Paths
 from dblake.config import Config
-from dblake.core.errors import Unsupported
-from dblake.lake.layout import Paths
-from dblake.mask.rules import rules_of
-from dblake.verification.requests import Verification
+from dblake.ingest.capture.dump_queue import queue_verification
+from dblake.ingest.capture.selection import resolve_tables
+from dblake.ingest.capture.table_life import LifeState, read_lives
+from dblake.operate.verification.requests import Verification
 from pipelines.dump import open_store, read_captured
 
 

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from dblake.spark.startup import set_java_options
+from dblake.transform.spark.startup import set_java_options
 
 # A shell makes background processes ignore SIGINT, and children inherit that: the jobs under test must receive it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,8 +29,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
     A test on S3 calls ``require_storage`` with its warehouse, as a job does for a session that runs already.
     """
-    from dblake.lake.storage import Location, Storage
-    from dblake.spark.session import spark_session
+    from dblake.base.lake.storage import Location, Storage
+    from dblake.transform.spark.session import spark_session
     from tests.support.report import note_version
 
     local = tmp_path_factory.mktemp("spark")

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from dblake.base.core.mask_rules import Rule
 from dblake.config import Config
 from dblake.config.outputs import OUTPUT_TYPES, GroupConfig, OutputConfig, PartitionConfig
-from dblake.mask.rules import Rule
 
 _HEAD = """# Configuration
 

@@ -1,4 +1,4 @@
-"""Write the type table of ``docs/outputs.md`` from the mapping in ``dblake.outputs.sql.types``.
+"""Write the type table of ``docs/outputs.md`` from the mapping in ``dblake.serve.outputs.sql.types``.
 
 Run ``python -m tools.sql_types_reference`` to rewrite the part between its two marks.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dblake.outputs.sql.types import SQL_TYPES
+from dblake.serve.outputs.sql.types import SQL_TYPES
 
 PAGE = Path(__file__).parents[1] / "docs" / "outputs.md"
 _BEGIN, _END = "<!-- types: generated -->\n", "<!-- /types -->\n"

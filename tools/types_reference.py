@@ -1,11 +1,11 @@
-"""Generate the type reference ``docs/types.md`` from the mapping in ``dblake.spark.types``.
+"""Generate the type reference ``docs/types.md`` from the mapping in ``dblake.transform.spark.types``.
 
 Run ``python -m tools.types_reference > docs/types.md``.
 """
 
 from __future__ import annotations
 
-from dblake.spark.types import SOURCE_TYPES, TEXT
+from dblake.transform.spark.types import SOURCE_TYPES, TEXT
 
 _MAX_DIGITS = 38
 

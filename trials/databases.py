@@ -13,7 +13,7 @@ from typing import Any, Literal
 import psycopg2
 import pymysql
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.mysql import MysqlServer
 
 Kind = Literal["postgres", "mariadb"]

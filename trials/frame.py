@@ -19,8 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dblake.core.errors import ConfigError, DblakeError, ExitCode
-from dblake.core.processes import stop_process
+from dblake.base.core.errors import ConfigError, DblakeError, ExitCode
+from dblake.base.core.processes import stop_process
 from pipelines.airflow.tasks import SCRIPT
 
 _STOP_SECONDS = 20

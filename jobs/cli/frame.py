@@ -41,11 +41,11 @@ import click
 from pythonjsonlogger.json import JsonFormatter
 
 from dblake import __version__
+from dblake.base.core.errors import DblakeError, ExitCode, UsageError
+from dblake.base.core.extras import missing_extra
+from dblake.base.core.intervals import Interval
+from dblake.base.core.transient import storage_fault, transient_reason
 from dblake.config import load_config
-from dblake.core.errors import DblakeError, ExitCode, UsageError
-from dblake.core.extras import missing_extra
-from dblake.core.intervals import Interval
-from dblake.core.transient import storage_fault, transient_reason
 from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
 _STOP_SECONDS = 60.0

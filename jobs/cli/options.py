@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dblake.core.errors import UsageError
+from dblake.base.core.errors import UsageError
 
 
 def exclusive_flags(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from dblake.core.progress import Stage, format_seconds, report_to
+from dblake.base.core.progress import Stage, format_seconds, report_to
 
 LINE_SECONDS = 60.0
 _DRAW_SECONDS = 0.5

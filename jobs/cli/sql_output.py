@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dblake.sql.result import QueryResult, TextRow
+from dblake.serve.sql.result import QueryResult, TextRow
 
 MAX_TABLE_ROWS = 1000
 _PIPE_WIDTH_CHARACTERS = 1000

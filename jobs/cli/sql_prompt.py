@@ -18,8 +18,8 @@ from typing import TextIO
 
 import click
 
-from dblake.core.errors import DblakeError, UsageError
-from dblake.sql.result import Engine
+from dblake.base.core.errors import DblakeError, UsageError
+from dblake.serve.sql.result import Engine
 from jobs.cli.frame import keep_running_after_interrupts
 from jobs.cli.sql_output import print_result
 from jobs.cli.sql_statements import is_blank, split_statements

@@ -104,7 +104,7 @@ def ignore_signals() -> None:
 
 def end_now(code: int) -> NoReturn:
     """End the process without unwinding, after Spark's JVM; show the terminal's cursor, which a progress bar hides."""
-    session = sys.modules.get("dblake.spark.session")
+    session = sys.modules.get("dblake.transform.spark.session")
     if session is not None:
         session.end_jvm()
     for stream in (sys.stdout, sys.stderr):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from dblake.sql.lake import Lake
+    from dblake.serve.sql.lake import Lake
 
 __all__ = ["open"]
 __version__ = "0.1.0"
@@ -30,12 +30,12 @@ def open(conf: str | os.PathLike[str]) -> Lake:
     # Every module imports this one: nothing is imported before it is needed.
     from pathlib import Path
 
+    from dblake.base.core.extras import named_extras
+    from dblake.base.lake.layout import Paths
     from dblake.config import load_config
-    from dblake.core.extras import named_extras
-    from dblake.lake.layout import Paths
 
     with named_extras():
-        from dblake.sql.lake import Lake
+        from dblake.serve.sql.lake import Lake
 
     config = load_config(Path(conf))
     return Lake(Paths(config.warehouse, config.source.name))

@@ -12,7 +12,7 @@ import shlex
 import sys
 
 from dblake import __version__
-from dblake.core.errors import ExitCode
+from dblake.base.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
 
 _WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "report", "status", "subscribe", "verify")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Asset, AssetAlias
 
-from dblake.core.names import folder, split_qualified
+from dblake.base.core.names import folder, split_qualified
 
 
 def table_asset(source: str, table: str) -> Asset:

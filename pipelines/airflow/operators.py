@@ -17,7 +17,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblake.core.outcome import Outcome, classify
+from dblake.base.core.outcome import Outcome, classify
 from pipelines.airflow.assets import any_table, table_asset
 from pipelines.airflow.tasks import SCRIPT, changed_tables
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dblake.capture.loop import Until
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.capture.loop import Until
 from dblake.landing.control import ChunkEnd
 from tests.conformance.script import Script, event_lines
 from tests.support.backends import Backend, PostgresBackend

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.errors import PrerequisitesNotMet
+from dblake.base.core.schema import Column, TableSchema
 from tests.conformance.script import Script, event_lines
 from tests.support.backends import Backend
 from tests.support.exports import export, queue_import

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblake.capture import log_connection
-from dblake.capture.loop import Until
-from dblake.core.errors import LandingUnavailable, SourceError
-from dblake.core.position import ResumePoint
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import LogPiece
+from dblake.base.core.errors import LandingUnavailable, SourceError
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import LogPiece
+from dblake.ingest.capture import log_connection
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.source.memory.database import MemoryDatabase
+from dblake.ingest.source.memory.log import MemoryLogStream
+from dblake.ingest.source.memory.source import MemorySource
 from dblake.landing.table import Landing, Reached
-from dblake.source.memory.database import MemoryDatabase
-from dblake.source.memory.log import MemoryLogStream
-from dblake.source.memory.source import MemorySource
 from tests.conformance.script import event_lines
 from tests.support.backends import Backend
 from tests.support.lake import CaptureLake

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.schema import Column, TableSchema
 from tests.conformance.script import Script
 from tests.support.backends import Backend, MemoryBackend
 from tests.support.lake import CaptureLake

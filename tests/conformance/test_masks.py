@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet, Unsupported
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
-from dblake.mask.masks import Masks
-from dblake.mask.rules import Rule
-from dblake.mask.source import MaskedSource
+from dblake.base.core.errors import PrerequisitesNotMet, Unsupported
+from dblake.base.core.mask_rules import Rule
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
+from dblake.ingest.mask.masks import Masks
+from dblake.ingest.mask.source import MaskedSource
 from tests.support.backends import Backend, Row
 from tests.support.lake import CaptureLake
 from tests.support.leaks import find_leaks

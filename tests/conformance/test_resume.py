@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.local_lease import LocalLease
-from dblake.capture.loop import Until
-from dblake.core.errors import ExitCode, Fenced, LogWentBack, PositionLost, SourceError, WrongServer
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import HEARTBEAT_ROW
-from dblake.core.source.heartbeats import chain_heartbeat, heartbeat_name, new_heartbeat_name
-from dblake.source.memory.database import MemoryDatabase
-from dblake.source.memory.source import MemorySource
+from dblake.base.core.errors import ExitCode, Fenced, LogWentBack, PositionLost, SourceError, WrongServer
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import HEARTBEAT_ROW
+from dblake.base.core.source.heartbeats import chain_heartbeat, heartbeat_name, new_heartbeat_name
+from dblake.ingest.capture.local_lease import LocalLease
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.source.memory.database import MemoryDatabase
+from dblake.ingest.source.memory.source import MemorySource
 from tests.conformance.script import Script, event_lines
 from tests.support.backends import WATERMARKS, Backend, MemoryBackend
 from tests.support.lake import CaptureLake

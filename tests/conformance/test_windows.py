@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
-from dblake.read.reading import LakeReading, open_reading
-from dblake.read.rows import read_rows
+from dblake.base.core.schema import Column, TableSchema
+from dblake.serve.read.reading import LakeReading, open_reading
+from dblake.serve.read.rows import read_rows
 from tests.conformance.conftest import KINDS, empty_backend
 from tests.conformance.script import Script, event_lines
 from tests.model.dblog import Event, LedgerRow, fold

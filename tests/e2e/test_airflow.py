@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dblake.core.position import Position
-from dblake.lake.frontier import Frontier, append_frontier
-from dblake.lake.layout import Paths
+from dblake.base.core.position import Position
+from dblake.base.lake.frontier import Frontier, append_frontier
+from dblake.base.lake.layout import Paths
 from tests.e2e.test_quickstart import HOME, submit
 
 T, U = "public.t", 'public."U"'

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
 from tests.e2e.test_quickstart import submit
 from tests.support.postgres import Database
 

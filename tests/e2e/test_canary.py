@@ -20,16 +20,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from dblake.lake.layout import Paths
+from dblake.base.lake.layout import Paths
+from dblake.ingest.source.mysql.init import run_init as mysql_init
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init as postgres_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing
-from dblake.reconcile.stream import reconcile_once
-from dblake.source.mysql.init import run_init as mysql_init
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init as postgres_init
-from dblake.source.postgres.settings import PostgresSettings
-from dblake.state.run import run_state
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.support.leaks import find_leaks
 from tests.support.mysql import MysqlServer, emptied
 from tests.support.postgres import fresh_database

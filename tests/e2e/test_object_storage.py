@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import dblake.reconcile.runner
+import dblake.transform.reconcile.runner
 from dblake.config import MaintainConfig
-from dblake.maintenance.run import maintain
-from dblake.quality.run import run_check
-from dblake.reconcile.stream import reconcile_once
-from dblake.spark.storage import require_storage
-from dblake.state.run import run_state
+from dblake.operate.maintenance.run import maintain
+from dblake.operate.quality.run import run_check
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.spark.storage import require_storage
+from dblake.transform.state.run import run_state
 from tests.support.rig import T, rig_on
 from tests.support.s3 import SECRET_KEY, S3Server, location
 from tests.support.sql_rows import sql_rows
@@ -55,7 +55,7 @@ def test_other_jobs_work_on_s3(
 ) -> None:
     """MariaDB; Spark decodes on its executors, as it does with more rows."""
     for limit in ("_SMALL_BYTES", "_SMALL_BYTES_COLD"):
-        monkeypatch.setattr(dblake.reconcile.runner, limit, 0)
+        monkeypatch.setattr(dblake.transform.reconcile.runner, limit, 0)
     warehouse = location(s3)
     require_storage(spark, warehouse)
     with rig_on("mariadb", request, tmp_path, warehouse=warehouse) as rig:

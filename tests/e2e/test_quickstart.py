@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from dblake.source.postgres.ports import free_port
+from dblake.ingest.source.postgres.ports import free_port
 
 HOME = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1500)

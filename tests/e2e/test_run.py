@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.query import query_rows
 from dblake.config import load_config
-from dblake.lake.layout import Paths
-from dblake.lake.query import query_rows
-from dblake.source.postgres.init import run_init
+from dblake.ingest.source.postgres.init import run_init
 from pipelines.sources import postgres_settings
 from tests.support.postgres import Database
 

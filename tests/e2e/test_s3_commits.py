@@ -16,12 +16,12 @@ import pytest
 from deltalake import CommitProperties, Transaction
 from pyspark.sql import SparkSession
 
-from dblake.lake.layout import Paths
-from dblake.lake.storage import Location, join
-from dblake.lake.tables import create_table, open_table
-from dblake.reconcile.stream import reconcile_once
-from dblake.spark.storage import require_storage
-from dblake.state.run import run_state
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.storage import Location, join
+from dblake.base.lake.tables import create_table, open_table
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.spark.storage import require_storage
+from dblake.transform.state.run import run_state
 from tests.support.effort import EFFORT, with_effort
 from tests.support.rig import rig_on
 from tests.support.s3 import S3Server, location, storage

@@ -21,9 +21,9 @@ from types import MappingProxyType
 import pyspark
 import pytest
 
-from dblake.core.processes import end_with_parent, stop_process
+from dblake.base.core.processes import end_with_parent, stop_process
+from dblake.ingest.source.postgres.ports import free_port
 from dblake.installation import write_archive
-from dblake.source.postgres.ports import free_port
 from tests.e2e.test_airflow import airflow_venv, environment, run_in_airflow
 from tests.e2e.test_run import HOME, TABLES, Shop
 from tests.support.postgres import Database

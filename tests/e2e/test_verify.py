@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dblake.lake.locks import commit_lock
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.lake.locks import commit_lock
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.rig import HOME, PACE, Rig, T, kill, rig_at
 
 

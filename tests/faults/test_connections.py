@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer

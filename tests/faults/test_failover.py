@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import NotEmptyError
 
-from dblake.capture.progress import open_progress
-from dblake.core.zookeeper_url import ZookeeperUrl
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.zookeeper_url import ZookeeperUrl
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.postgres import fresh_database
 from tests.support.proxy import Proxy

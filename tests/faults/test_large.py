@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.process import ProcessResult, run
-from dblake.capture.loop import Until
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.capture.loop import Until
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

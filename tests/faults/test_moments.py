@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
-from dblake.lake.query import query_rows
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.ports import free_port
+from dblake.base.lake.query import query_rows
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.ports import free_port
 from tests.e2e.test_quickstart import CONF as QUICKSTART
 from tests.e2e.test_run import TABLES, Shop
 from tests.support.effort import EFFORT

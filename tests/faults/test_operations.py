@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblake.consume.event_table import EventTable
-from dblake.events.files import EVENT_COLUMNS
+from dblake.serve.consume.event_table import EventTable
+from dblake.transform.events.files import EVENT_COLUMNS
 from tests.support.effort import EFFORT, choose_seed
 from tests.support.operations.incarnations import followed
 from tests.support.operations.paused_imports import judge_state

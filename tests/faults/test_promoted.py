@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.postgres import Database, note_postgres
 from tests.support.proxy import Proxy

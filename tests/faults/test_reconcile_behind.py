@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblake.core.schema import Column, TableSchema
-from dblake.reconcile.stream import reconcile_once
-from dblake.source.memory.database import MemoryDatabase
-from dblake.source.memory.source import MemorySource
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.source.memory.database import MemoryDatabase
+from dblake.ingest.source.memory.source import MemorySource
+from dblake.transform.reconcile.stream import reconcile_once
 from tests.support.lake import CaptureLake
 
 T = "public.t"

@@ -13,10 +13,10 @@ from typing import Literal
 
 import pytest
 
-from dblake.core.errors import ExitCode, LogWentBack
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.errors import ExitCode, LogWentBack
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import Backend, PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql import Flavour, MysqlServer

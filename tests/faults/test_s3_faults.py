@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.processes import stop_process
+from dblake.base.core.processes import stop_process
 from tests.support.rig import Job, Rig, T, rig_on
 from tests.support.s3 import S3Server, location
 from tests.support.s3_proxy import Fault, Rule, S3Proxy

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.loop import Until
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.effort import EFFORT
 from tests.support.lake import CaptureLake

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]

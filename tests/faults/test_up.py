@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.effort import EFFORT
 from tests.support.rig import HOME, PACE, Rig, rig_at
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dblake import __version__
-from dblake.consume import open_subscription
-from dblake.core.source import Source
-from dblake.reconcile.stream import reconcile_once
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.state.run import run_state
+from dblake.base.core.source import Source
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.serve.consume import open_subscription
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.support.backends import PostgresBackend, Row
 from tests.support.consumers import LOCAL_SESSION
 from tests.support.lake import CaptureLake

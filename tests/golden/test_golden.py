@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dblake.capture.dump_queue import dump_status
-from dblake.consume import Transaction, open_subscription
-from dblake.reconcile.stream import reconcile_once
-from dblake.state.run import run_state
+from dblake.ingest.capture.dump_queue import dump_status
+from dblake.serve.consume import Transaction, open_subscription
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.golden.make import GOLDEN, ITEMS, NOTES
 from tests.support.consumers import LOCAL_SESSION
 from tests.support.lake import CaptureLake

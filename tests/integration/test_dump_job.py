@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.dump_keys import parse_keys
-from dblake.capture.dump_queue import pending_tasks, save_progress
-from dblake.capture.file_progress import FileProgress
-from dblake.capture.throttle import Throttle, read_throttle
-from dblake.core.errors import UsageError
+from dblake.base.core.errors import UsageError
+from dblake.ingest.capture.dump_keys import parse_keys
+from dblake.ingest.capture.dump_queue import pending_tasks, save_progress
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.capture.throttle import Throttle, read_throttle
 from dblake.landing.control import DumpStart
 from tests.support.postgres import Database
 

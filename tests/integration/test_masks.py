@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.import_request import ImportQueue
+from dblake.base.core.errors import PrerequisitesNotMet, Unsupported
+from dblake.base.core.mask_rules import Rule, Rules
+from dblake.base.core.source import Source
 from dblake.config import load_config
-from dblake.core.errors import PrerequisitesNotMet, Unsupported
-from dblake.core.source import Source
-from dblake.mask.masks import Masks
-from dblake.mask.rules import Rule, Rules
-from dblake.mask.source import MaskedSource
+from dblake.ingest.capture.import_request import ImportQueue
+from dblake.ingest.mask.masks import Masks
+from dblake.ingest.mask.source import MaskedSource
 from pipelines.dump import start_tables
 from tests.support.backends import PostgresBackend
 from tests.support.exports import export

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dblake.capture.loop import Until
-from dblake.capture.stale_tables import read_stale_tables
-from dblake.capture.table_life import read_lives
-from dblake.core.source import Source
-from dblake.status.table_problems import dump_problems, life_problems, stale_table_problems
+from dblake.base.core.source import Source
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.capture.stale_tables import read_stale_tables
+from dblake.ingest.capture.table_life import read_lives
+from dblake.operate.status.table_problems import dump_problems, life_problems, stale_table_problems
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.dump_queue import dump_status, pending_tasks, read_requests
-from dblake.capture.file_progress import FileProgress
-from dblake.capture.table_life import LifeState, TableLife, save_life
+from dblake.ingest.capture.dump_queue import dump_status, pending_tasks, read_requests
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.capture.table_life import LifeState, TableLife, save_life
 from tests.support.postgres import Database
 
 HOME = Path(__file__).parents[2]

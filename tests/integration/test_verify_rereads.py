@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dblake.capture.dump_queue import queue_verification
-from dblake.core.schema import Column, TableSchema
-from dblake.verification.requests import Verification
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.capture.dump_queue import queue_verification
+from dblake.operate.verification.requests import Verification
 from tests.support.backends import Backend, PostgresBackend
 from tests.support.copied import CopiedLake
 from tests.support.mysql_backend import mysql_backend

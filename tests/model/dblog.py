@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dblake.core.position import Position
-from dblake.core.window import ChunkWindow, Snapshot
+from dblake.base.core.position import Position
+from dblake.base.core.window import ChunkWindow, Snapshot
 from dblake.landing.control import DISCARDED, ChunkEnd
 
 Key = tuple[str, ...]

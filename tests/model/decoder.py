@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from dblake.core.schema import TableSchema
+from dblake.base.core.schema import TableSchema
 
 Cell = tuple[str, bytes]
 """A tag (t text, n NULL, u unchanged) and the bytes of a text."""

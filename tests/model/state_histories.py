@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import replace
 from itertools import pairwise
 
-from dblake.core.schema import TableSchema
+from dblake.base.core.schema import TableSchema
 from tests.model.state import Event
 from tests.support.schemas import table_schema
 

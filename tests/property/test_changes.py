@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dblake.changes.consolidate import consolidate
-from dblake.changes.differences import Differences, Way
-from dblake.changes.span import Span
+from dblake.serve.changes.consolidate import consolidate
+from dblake.serve.changes.differences import Differences, Way
+from dblake.serve.changes.span import Span
 from tests.support.effort import seeds
 from tests.support.readings import HistoryLake, Rows, padded
 

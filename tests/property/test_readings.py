@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.position import Position
-from dblake.read.reading import LakeReading, open_reading
+from dblake.base.core.position import Position
+from dblake.serve.read.reading import LakeReading, open_reading
 from tests.support.effort import seeds
 from tests.support.readings import Fact, HistoryLake, Rows, commit_time, padded, rows_of
 

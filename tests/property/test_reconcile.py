@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import dblake.reconcile.spark_keys
-from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once
+import dblake.transform.reconcile.spark_keys
+from dblake.base.lake.layout import Paths
+from dblake.transform.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
 from tests.support.effort import EFFORT
 from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
@@ -81,8 +81,8 @@ def test_reconcile_random_histories_match_model(
     compared_rows: int,
 ) -> None:
     """Both joins of keys, by Spark and in this process, follow the model; Spark's evicted keys pass through files."""
-    monkeypatch.setattr(dblake.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
-    monkeypatch.setattr(dblake.reconcile.spark_keys, "_BROADCAST_MAX_KEYS", 0)
+    monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
+    monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_BROADCAST_MAX_KEYS", 0)
     worlds = {seed: play(random_steps(seed), f"h{seed}") for seed in seeds}
     outcomes = reconcile_with_spark(spark, tmp_path / "all", list(worlds.values()), max_bytes)
     wrong = [seed for seed, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]

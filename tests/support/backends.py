@@ -14,16 +14,16 @@ from typing import Any, Protocol, Self
 
 from psycopg2 import sql
 
-from dblake.core.names import split_qualified
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
-from dblake.source.memory.database import MemoryDatabase
-from dblake.source.memory.source import MemorySource
-from dblake.source.postgres.connection import connect, connect_replication
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.lsn import lsn_number
-from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.source import PostgresSource
+from dblake.base.core.names import split_qualified
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
+from dblake.ingest.source.memory.database import MemoryDatabase
+from dblake.ingest.source.memory.source import MemorySource
+from dblake.ingest.source.postgres.connection import connect, connect_replication
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.lsn import lsn_number
+from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.source import PostgresSource
 from tests.support.postgres import Database
 
 Row = dict[str, str | None]

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from dblake.capture.file_progress import FileProgress
-from dblake.capture.table_life import LifeState, TableLife, save_life
-from dblake.consume.dead_letters import DeadLetter, append_dead_letters
-from dblake.core.position import Position, ResumePoint
-from dblake.core.source import ServerIdentity
-from dblake.events.files import EVENT_COLUMNS
-from dblake.lake.frontier import FRONTIER
-from dblake.lake.layout import Paths
-from dblake.lake.storage import Location
-from dblake.lake.tables import create_table, open_table
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.source import ServerIdentity
+from dblake.base.lake.frontier import FRONTIER
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.storage import Location
+from dblake.base.lake.tables import create_table, open_table
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.capture.table_life import LifeState, TableLife, save_life
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
-from dblake.verification.ledger import ChunkResult, Round, append_results
+from dblake.operate.verification.ledger import ChunkResult, Round, append_results
+from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
+from dblake.transform.events.files import EVENT_COLUMNS
 from tests.support.plain_lake import PlainLake, date_commit
 
 MINUTE = timedelta(minutes=1)

@@ -18,11 +18,11 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblake.lake.log import newest_batch
-from dblake.quality.report import QualityReport
-from dblake.quality.run import run_check
-from dblake.reconcile.stream import reconcile_once
-from dblake.state.run import run_state
+from dblake.base.lake.log import newest_batch
+from dblake.operate.quality.report import QualityReport
+from dblake.operate.quality.run import run_check
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.support.rig import Rig, T, kill
 
 _DUMP_INTERVAL_SECONDS = 5.0

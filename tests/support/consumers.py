@@ -17,13 +17,13 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from dblake.consume.filters import Selection
-from dblake.consume.model import ControlKind, Transaction
-from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.lake.layout import Paths
-from dblake.reconcile.reconciler import Reconciler
-from dblake.reconcile.stream import reconcile_once
-from dblake.state.run import run_state
+from dblake.base.lake.layout import Paths
+from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.model import ControlKind, Transaction
+from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
+from dblake.transform.reconcile.reconciler import Reconciler
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.support.backends import MemoryBackend, PostgresBackend, Row
 from tests.support.lake import CaptureLake
 from tests.support.schemas import table_schema

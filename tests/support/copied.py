@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dblake.core.names import split_qualified
-from dblake.core.position import Position
-from dblake.core.schema import TableSchema
-from dblake.events.files import EVENT_COLUMNS
-from dblake.lake.frontier import Frontier, append_frontier
-from dblake.lake.log import Application, commit_rows, newest_batch
-from dblake.lake.schemas import SCHEMAS, read_schemas, schema_row
-from dblake.state.fold import NEEDED
-from dblake.state.merge import Slice, merge_slice
+from dblake.base.core.names import split_qualified
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.frontier import Frontier, append_frontier
+from dblake.base.lake.log import Application, commit_rows, newest_batch
+from dblake.base.lake.schemas import SCHEMAS, read_schemas, schema_row
+from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.state.fold import NEEDED
+from dblake.transform.state.merge import Slice, merge_slice
 from tests.support.lake import CaptureLake
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
-from dblake.consume.filters import Selection
-from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.outputs.delivery import Delivery, DeliverySettings
-from dblake.outputs.protocol import Output, OutputContext
-from dblake.outputs.registry import make_output
-from dblake.reconcile.stream import reconcile_once
-from dblake.state.run import run_state
+from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
+from dblake.serve.outputs.delivery import Delivery, DeliverySettings
+from dblake.serve.outputs.protocol import Output, OutputContext
+from dblake.serve.outputs.registry import make_output
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.consumers import LOCAL_SESSION
 from tests.support.lake import CaptureLake

@@ -14,14 +14,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from psycopg2 import sql
 
-from dblake.capture.import_request import ImportQueue
-from dblake.capture.table_life import read_lives, save_life
-from dblake.core.names import split_qualified
-from dblake.core.source import Source
-from dblake.imports.spec import ImportFiles
-from dblake.source.memory.source import MemorySource
-from dblake.source.mysql.sql_literals import identifier
-from dblake.source.postgres.lsn import lsn_text
+from dblake.base.core.names import split_qualified
+from dblake.base.core.source import Source
+from dblake.ingest.capture.import_request import ImportQueue
+from dblake.ingest.capture.table_life import read_lives, save_life
+from dblake.ingest.imports.spec import ImportFiles
+from dblake.ingest.source.memory.source import MemorySource
+from dblake.ingest.source.mysql.sql_literals import identifier
+from dblake.ingest.source.postgres.lsn import lsn_text
 from tests.support.backends import Backend, MemoryBackend, PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import MysqlBackend

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from dblake.core.position import Position
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.position import Position
+from dblake.base.core.schema import Column, TableSchema
 from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
 from tests.model.dblog import ChunkRow, High, Key, Low
 from tests.support.landed import Change, LandedRecord

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Consumer, Message
 
-from dblake.source.postgres.ports import free_port
+from dblake.ingest.source.postgres.ports import free_port
 from tests.support.certificates import Certificate
 from tests.support.debian import Unavailable
 from tests.support.ivy import fetched_jars

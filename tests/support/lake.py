@@ -9,24 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblake.capture.context import CaptureContext
-from dblake.capture.dump_queue import dump_status, queue_dump
-from dblake.capture.dump_task import Key
-from dblake.capture.file_progress import FileProgress
-from dblake.capture.local_lease import LocalLease
-from dblake.capture.loop import Landed, Until
-from dblake.capture.progress import ProgressStore
-from dblake.capture.run import Capture
-from dblake.capture.settings import CaptureSettings, DumpSettings
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import Source
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.tables import open_table
 from dblake.config import CaptureConfig, DumpConfig
-from dblake.core.position import Position
-from dblake.core.schema import TableSchema
-from dblake.core.source import Source
-from dblake.decode.batch import decode
-from dblake.lake.layout import Paths
-from dblake.lake.tables import open_table
+from dblake.ingest.capture.context import CaptureContext
+from dblake.ingest.capture.dump_queue import dump_status, queue_dump
+from dblake.ingest.capture.dump_task import Key
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.capture.local_lease import LocalLease
+from dblake.ingest.capture.loop import Landed, Until
+from dblake.ingest.capture.progress import ProgressStore
+from dblake.ingest.capture.run import Capture
+from dblake.ingest.capture.settings import CaptureSettings, DumpSettings
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
+from dblake.payloads.decode.batch import decode
 from tests.model.dblog import ChunkRow, Event, High, LedgerRow, Low, fold, reconcile
 from tests.model.dblog import Landed as LandedRecord
 from tests.support.steps import Stepped, Steps

@@ -13,12 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblake.core.position import Position, ResumePoint
-from dblake.core.schema import TableSchema
-from dblake.core.source import ServerIdentity
-from dblake.landing.columns import LANDING
-from dblake.landing.table import Landing, Reached
-from dblake.source.memory.encode import (
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import ServerIdentity
+from dblake.ingest.source.memory.encode import (
     UNCHANGED,
     copy_line,
     pgoutput_delete,
@@ -26,6 +24,8 @@ from dblake.source.memory.encode import (
     pgoutput_truncate,
     pgoutput_update,
 )
+from dblake.landing.columns import LANDING
+from dblake.landing.table import Landing, Reached
 from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
 
 

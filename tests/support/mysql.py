@@ -28,7 +28,7 @@ from typing import Any, Literal
 import pymysql
 import pytest
 
-from dblake.source.postgres.ports import free_port
+from dblake.ingest.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.report import note_version
 

@@ -12,15 +12,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 
-from dblake.core.names import split_qualified
-from dblake.core.position import ResumePoint
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
-from dblake.source.mysql.init import run_init
-from dblake.source.mysql.log import MysqlLogStream
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.source import MysqlSource
-from dblake.source.mysql.sql_literals import identifier, string
+from dblake.base.core.names import split_qualified
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
+from dblake.ingest.source.mysql.init import run_init
+from dblake.ingest.source.mysql.log import MysqlLogStream
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.mysql.source import MysqlSource
+from dblake.ingest.source.mysql.sql_literals import identifier, string
 from tests.support.backends import Row, Transaction
 from tests.support.mysql import MysqlServer
 

@@ -10,9 +10,9 @@ from pymysqlreplication.packet import BinLogPacketWrapper
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 from pymysqlreplication.table import Table
 
-from dblake.core.schema import TableSchema
-from dblake.formats.mysql_types import parse
-from dblake.source.mysql.column_types import log_encoding
+from dblake.base.core.schema import TableSchema
+from dblake.ingest.source.mysql.column_types import log_encoding
+from dblake.payloads.formats.mysql_types import parse
 from tests.support.binlog_encode import TABLE_ID
 
 _EVENTS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pymysql
 
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.sql_literals import identifier
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.mysql.sql_literals import identifier
 from tests.support.debian import tree
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dblake.source.mysql.sql_literals import string
+from dblake.ingest.source.mysql.sql_literals import string
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.parity import TABLE, Case, Value, columns, inserts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dblake.core.names import qualified
+from dblake.base.core.names import qualified
 
 
 @dataclass(frozen=True, slots=True)

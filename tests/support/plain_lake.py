@@ -1,7 +1,7 @@
 """A small warehouse made without Spark: events and schemas written directly, state folded by its own tasks.
 
-An event is ``(lsn, op, key, after)``, optionally with its undecoded columns, as in ``tests/spark/state/conftest.py``,
-whose ``Lake`` writes the same with Spark.
+An event is ``(lsn, op, key, after)``, optionally with its undecoded columns, as in
+``tests/spark/transform/state/conftest.py``, whose ``Lake`` writes the same with Spark.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from dblake.core.names import split_qualified
-from dblake.core.position import Position
-from dblake.core.schema import TableSchema
-from dblake.events.files import EVENT_COLUMNS, EventFile, write_event_file
-from dblake.lake.batch_times import note_batches
-from dblake.lake.files import filesystem
-from dblake.lake.frontier import append_frontier, read_frontier
-from dblake.lake.layout import Paths
-from dblake.lake.log import Application, commit_files
-from dblake.lake.schemas import SCHEMAS, read_schemas, schema_row
-from dblake.lake.storage import Location
-from dblake.lake.tables import create_table, open_table
-from dblake.state.events import Events, Selection, split_tables
-from dblake.state.merge import Slice, merge_slice
+from dblake.base.core.names import split_qualified
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.batch_times import note_batches
+from dblake.base.lake.files import filesystem
+from dblake.base.lake.frontier import append_frontier, read_frontier
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import Application, commit_files
+from dblake.base.lake.schemas import SCHEMAS, read_schemas, schema_row
+from dblake.base.lake.storage import Location
+from dblake.base.lake.tables import create_table, open_table
+from dblake.transform.events.files import EVENT_COLUMNS, EventFile, write_event_file
+from dblake.transform.state.events import Events, Selection, split_tables
+from dblake.transform.state.merge import Slice, merge_slice
 
 Event = tuple[object, ...]
 

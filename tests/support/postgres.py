@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support import debian
 from tests.support.report import note_version
 

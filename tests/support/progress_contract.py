@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dblake.capture.progress import ProgressStore
-from dblake.core.errors import ConfigError
+from dblake.base.core.errors import ConfigError
+from dblake.ingest.capture.progress import ProgressStore
 
 Write = Callable[[str, bytes], None]
 """Writes bytes as a document's content, past the store."""

@@ -17,19 +17,19 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from dblake.core.position import Position, ResumePoint
-from dblake.core.schema import TableSchema
-from dblake.core.source import ServerIdentity
-from dblake.events.files import EVENT_COLUMNS
-from dblake.lake.layout import Paths
-from dblake.lake.log import Application
-from dblake.lake.query import query_rows
-from dblake.lake.schemas import SCHEMAS, schema_row
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import ServerIdentity
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import Application
+from dblake.base.lake.query import query_rows
+from dblake.base.lake.schemas import SCHEMAS, schema_row
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
-from dblake.read.reading import LakeReading
-from dblake.read.rows import read_rows
-from dblake.state.run import run_state
+from dblake.serve.read.reading import LakeReading
+from dblake.serve.read.rows import read_rows
+from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.state.run import run_state
 from tests.model.dblog import Event, High, Key, fold, reconcile
 from tests.support.histories import World, play, random_steps
 from tests.support.landed import Change, LandedRecord, landing_row, to_model

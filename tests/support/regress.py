@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from dblake.source.postgres.embedded import EmbeddedPostgres, binaries
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres, binaries
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
 from tests.support.backends import PostgresBackend
 from tests.support.debian import source_folder
 from tests.support.postgres import Database

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dblake.capture.dump_task import Key
-from dblake.capture.table_life import TableLife, read_lives
-from dblake.core.source import Source
+from dblake.base.core.source import Source
+from dblake.ingest.capture.dump_task import Key
+from dblake.ingest.capture.table_life import TableLife, read_lives
 from tests.model.dblog import fold
 from tests.support.backends import Row
 from tests.support.lake import CaptureLake

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dblake.core.source import Source
-from dblake.source.postgres.init import run_init
+from dblake.base.core.source import Source
+from dblake.ingest.source.postgres.init import run_init
 from tests.support.backends import PostgresBackend, Row
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend

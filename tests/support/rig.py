@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dblake.core.schema import Column, TableSchema
-from dblake.lake.storage import Location
-from dblake.lake.tables import open_table
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.lake.storage import Location
+from dblake.base.lake.tables import open_table
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.model.dblog import Event
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake

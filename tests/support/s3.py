@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dblake.core.processes import end_with_parent, stop_process
-from dblake.lake.storage import Location, Storage
+from dblake.base.core.processes import end_with_parent, stop_process
+from dblake.base.lake.storage import Location, Storage
 
 ACCESS_KEY, SECRET_KEY = "AKIDtestaccess4711", "tests3cr3tk3y4711"
 S3_KEYS = {"DBLAKE_TEST_S3_ACCESS_KEY": ACCESS_KEY, "DBLAKE_TEST_S3_SECRET_KEY": SECRET_KEY}

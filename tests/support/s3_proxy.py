@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from dblake.core.processes import end_with_parent, stop_process
+from dblake.base.core.processes import end_with_parent, stop_process
 from tests.support.certificates import Certificate
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.schema import Column, TableSchema
 
 
 def table_schema(table: str, *columns: str) -> TableSchema:

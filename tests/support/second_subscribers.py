@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.consumers import TABLES, Shop, folded_shop
 from tests.support.kafka import KafkaServer
 from tests.support.killed_subscriber import KilledSubscriber

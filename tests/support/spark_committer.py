@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyarrow import fs
 
-from dblake.core.processes import end_with_parent, stop_process
-from dblake.lake.files import filesystem
-from dblake.lake.storage import Location, Storage, join
+from dblake.base.core.processes import end_with_parent, stop_process
+from dblake.base.lake.files import filesystem
+from dblake.base.lake.storage import Location, Storage, join
 from tests.support.s3 import storage
 
 if TYPE_CHECKING:
@@ -141,13 +141,13 @@ def committed_numbers(table: str) -> list[int]:
 
 def serve(port: int, log_store: str) -> None:
     """Commit what stdin names, a table and numbers as JSON in each line, and print the numbers that are committed."""
-    import dblake.spark.storage
-    from dblake.spark.session import spark_session
+    import dblake.transform.spark.storage
+    from dblake.transform.spark.session import spark_session
 
     reached: Storage = storage(port)
     # What a session of a user's own without dblake's settings would have.
     settings = reached.spark_settings() | {_LOG_STORE: log_store}
-    dblake.spark.storage.storage_settings = lambda warehouse: settings
+    dblake.transform.spark.storage.storage_settings = lambda warehouse: settings
     spark = spark_session(
         "committer", Location("s3://none/lake", reached),
         **{"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblake.outputs.protocol import OutputContext
-from dblake.outputs.sql.output import SqlOutput
+from dblake.serve.outputs.protocol import OutputContext
+from dblake.serve.outputs.sql.output import SqlOutput
 from tests.support.streams import Stream
 
 SCHEMA = "copy"

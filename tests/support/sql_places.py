@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblake.outputs.sql.output import SqlOutput
+from dblake.serve.outputs.sql.output import SqlOutput
 from tests.support.mysql import MysqlServer
 from tests.support.postgres import Database
 from tests.support.sql_delivery import SCHEMA, sql_output

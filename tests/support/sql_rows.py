@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblake.lake.layout import Paths
-from dblake.sql.engine import DuckdbEngine
+from dblake.base.lake.layout import Paths
+from dblake.serve.sql.engine import DuckdbEngine
 
 
 def sql_rows(paths: Paths, statement: str, at: str | None = None) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from dblake.core.position import ResumePoint
-from dblake.core.schema import TableSchema
-from dblake.core.source import (
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import (
     Check,
     ChunkRead,
     ChunkReader,

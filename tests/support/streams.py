@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dblake.consume.model import Control, ControlKind, Event, Image, Transaction
-from dblake.core.position import Position
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.position import Position
+from dblake.base.core.schema import Column, TableSchema
+from dblake.serve.consume.model import Control, ControlKind, Event, Image, Transaction
 
 Row = dict[str, str | None]
 _BEGAN = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from dblake.lake.log import newest_batch
+from dblake.base.lake.log import newest_batch
 from tests.support.oracle import ObservedEvent, Step, Writers
 from tests.support.rig import Rig, T, kill, observe_event, read_observed_events
 

@@ -18,17 +18,17 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dblake.core.position import Position, ResumePoint
-from dblake.core.source import ServerIdentity
-from dblake.events.files import EVENT_COLUMNS
-from dblake.lake.layout import Paths
-from dblake.lake.locks import commit_lock
-from dblake.lake.schemas import SCHEMAS, schema_row
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.source import ServerIdentity
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.locks import commit_lock
+from dblake.base.lake.schemas import SCHEMAS, schema_row
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
-from dblake.read.reading import LakeReading
-from dblake.read.rows import read_rows
-from dblake.state.run import run_state
+from dblake.serve.read.reading import LakeReading
+from dblake.serve.read.rows import read_rows
+from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.state.run import run_state
 from tests.support.landed import Change, landing_row
 from tests.support.landed import schema_row as landed_schema
 from tests.support.readings import NO_SPARK, SOURCE, append_batch

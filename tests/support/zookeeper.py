@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 from kazoo.client import KazooClient
 
-from dblake.source.postgres.ports import free_port
+from dblake.ingest.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.java import find_java
 from tests.support.report import note_version

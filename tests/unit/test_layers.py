@@ -18,118 +18,130 @@ MODULES = {
     for file in sorted((root / folder).rglob("*.py"))
 }
 
-CONFIG = ("dblake.config",)
-LEFT = ("dblake.source", "dblake.mask", "dblake.imports", "dblake.capture", "dblake.landing.table")
-RIGHT = (
-    "dblake.reconcile", "dblake.redecode", "dblake.events", "dblake.state", "dblake.read", "dblake.sql",
-    "dblake.maintenance", "dblake.quality", "dblake.spark", "dblake.cycle",
-)
-VERIFYING = ("dblake.verification",)
+#: The wings of the library from left to right, with what each imports of the others: all arrows point left.
+WINGS: dict[str, tuple[str, ...]] = {
+    "dblake.base": (),
+    "dblake.landing": ("dblake.base",),
+    "dblake.payloads": ("dblake.base", "dblake.landing"),
+    "dblake.ingest": ("dblake.base", "dblake.landing", "dblake.payloads"),
+    "dblake.transform": ("dblake.base", "dblake.landing", "dblake.payloads"),
+    "dblake.serve": ("dblake.base", "dblake.landing", "dblake.payloads", "dblake.transform"),
+    "dblake.operate": (
+        "dblake.base", "dblake.landing", "dblake.payloads", "dblake.ingest.capture", "dblake.transform", "dblake.serve",
+        "dblake.config",
+    ),
+    "dblake.config": ("dblake.base",),
+}
+ANYWHERE = ("dblake.installation", "dblake.__version__")
+
 COMPARING = tuple(
-    f"dblake.verification.{m}" for m in ("arrays", "compare", "landed", "ledger", "run", "state_rows", "touched")
+    f"dblake.operate.verification.{m}"
+    for m in ("arrays", "compare", "landed", "ledger", "run", "state_rows", "touched")
 )
-CONSUMERS = ("dblake.consume", "dblake.outputs", "dblake.changes")
-WRITING = ("dblake.reconcile", "dblake.redecode", "dblake.maintenance", "dblake.quality", "dblake.cycle")
-SHARED = ("dblake.core", "dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")
 DRIVERS = ("psycopg2", "pymysql", "pymysqlreplication")
 JVM = ("pyspark", "delta", "py4j")
+WITHOUT_JVM = (
+    "dblake.base", "dblake.landing", "dblake.payloads", "dblake.ingest", "dblake.serve.changes", "dblake.serve.consume",
+    "dblake.serve.outputs", "dblake.serve.read", "dblake.operate.report", "dblake.operate.status",
+    "dblake.operate.verification",
+)
 
 # Modules below the first do not import anything below the second.
 NEVER = [
     (("dblake",), ("pipelines", "jobs", "trials", "tools")),
     (("pipelines",), ("jobs", "trials", "tools")),
     (("jobs",), ("trials", "tools")),
-    # What both halves share imports neither half, no configuration and no Spark.
-    (SHARED, ("dblake.source", "dblake.mask", "dblake.capture", "dblake.status", *VERIFYING, *CONFIG, *RIGHT, *JVM,
-              *DRIVERS)),
-    (("dblake.zookeeper",), ("dblake.lake", "dblake.landing", *LEFT, *CONSUMERS, *CONFIG, *RIGHT, *JVM)),
-    (("dblake.core",), ("dblake.lake", "dblake.formats", "dblake.landing", "dblake.decode")),
-    (("dblake.lake",), ("dblake.formats", "dblake.landing", "dblake.decode")),
-    (("dblake.formats",), ("dblake.lake", "dblake.landing", "dblake.decode")),
-    (("dblake.landing",), ("dblake.decode",)),
-    (("dblake.decode",), ("dblake.lake", "dblake.landing.table")),
-    (("dblake.source",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.decode")),
-    (("dblake.imports",), ("dblake.capture", "dblake.mask", "dblake.landing.table", "dblake.lake.tables", *CONFIG,
-                           *DRIVERS)),
-    (("dblake.source", "dblake.mask"), ("dblake.imports",)),
-    # Between a source and capture: neither knows of it.
-    (("dblake.source", "dblake.capture"), ("dblake.mask",)),
-    (("dblake.mask",), ("dblake.capture", "dblake.lake", "dblake.landing.table", "dblake.config", *DRIVERS)),
-    (LEFT, (*RIGHT, *JVM, "dblake.status", *VERIFYING)),
-    (RIGHT, (*LEFT, *DRIVERS, "dblake.status")),
-    # Consumers run without Spark, database drivers of sources and a configuration file.
-    (CONSUMERS, (*LEFT, *JVM, "dblake.status", *CONFIG)),
-    (("dblake.consume",), ("dblake.outputs", *DRIVERS)),
-    # `dblake.sql.lake` is the front of all readings, subscriptions among them.
-    ((*SHARED, *LEFT, *sorted({*RIGHT} - {"dblake.sql", *CONSUMERS})), CONSUMERS),
-    (("dblake.status",), (*JVM, *DRIVERS, "dblake.source", *CONFIG)),
-    # The page shows what `status` and the tables hold; of capture it knows the states of a dump.
-    (("dblake.report",), (*JVM, *DRIVERS, *(set(LEFT) - {"dblake.capture"}), *CONSUMERS, *CONFIG, *WRITING)),
-    ((*SHARED, *LEFT, *RIGHT, *CONSUMERS, *VERIFYING, "dblake.status"), ("dblake.report",)),
-    # Of a verification only its requests know of capture; the comparison reads tables.
-    (VERIFYING, (*JVM, *DRIVERS, "dblake.source", "dblake.mask", "dblake.landing.table", "dblake.status", *CONFIG)),
-    (COMPARING, ("dblake.capture",)),
+    (WITHOUT_JVM, JVM),
+    # Landing is the only seam: capture commits to the table, the other half knows its columns and reads its files.
+    (("dblake.payloads", "dblake.transform", "dblake.serve", "dblake.operate", "dblake.ingest.source",
+      "dblake.ingest.mask", "dblake.ingest.imports"), ("dblake.landing.table",)),
+    (("dblake.base.core", "dblake.base.zookeeper", "dblake.payloads", "dblake.ingest.source", "dblake.ingest.mask"),
+     ("dblake.base.lake",)),
+    (("dblake.base.core",), ("dblake.base.zookeeper",)),
+    (("dblake.payloads.formats",), ("dblake.landing", "dblake.payloads.decode")),
+    # A source knows neither capture nor what lies between them.
+    (("dblake.ingest.source", "dblake.ingest.mask", "dblake.ingest.imports"), ("dblake.ingest.capture",)),
+    (("dblake.ingest.source", "dblake.ingest.mask"), ("dblake.ingest.imports",)),
+    (("dblake.ingest.source", "dblake.ingest.capture", "dblake.ingest.imports"), ("dblake.ingest.mask",)),
     # Along the path: no step imports a later one.
-    (("dblake.events",), ("dblake.reconcile", "dblake.redecode", "dblake.state", "dblake.sql")),
-    (("dblake.reconcile",), ("dblake.redecode", "dblake.state", "dblake.sql", "dblake.maintenance")),
-    (("dblake.redecode",), ("dblake.state", "dblake.sql", "dblake.maintenance")),
-    (("dblake.state",), ("dblake.read", "dblake.sql", "dblake.maintenance", "dblake.quality")),
-    (("dblake.read",), ("dblake.sql", "dblake.maintenance", "dblake.quality")),
-    ((*RIGHT[:-1], "dblake.status"), ("dblake.cycle",)),
+    (("dblake.transform.events",),
+     ("dblake.transform.reconcile", "dblake.transform.redecode", "dblake.transform.state")),
+    (("dblake.transform.reconcile",), ("dblake.transform.redecode", "dblake.transform.state")),
+    (("dblake.transform.redecode",), ("dblake.transform.state",)),
+    (("dblake.serve.consume",), ("dblake.serve.outputs", *DRIVERS)),
+    # `sql.lake` is the front of all readings.
+    (("dblake.serve.read", "dblake.serve.changes", "dblake.serve.consume", "dblake.serve.outputs"),
+     ("dblake.serve.sql",)),
+    # Of a verification only its requests know of capture; the comparison reads tables.
+    (COMPARING, ("dblake.ingest",)),
+    (("dblake.operate.status", "dblake.operate.report", "dblake.operate.verification", "dblake.operate.quality"),
+     ("dblake.config",)),
+    (tuple(f"dblake.operate.{p}" for p in ("maintenance", "quality", "verification")), ("dblake.operate.status",)),
+    # The page shows what the other operations wrote, and nothing of them shows the page.
+    (tuple(f"dblake.operate.{p}" for p in ("maintenance", "quality", "verification", "status", "cycle")),
+     ("dblake.operate.report",)),
 ]
 
 # Tables of the lake are opened by what packages share about them, by each package's runner and table, and here.
 RUNNERS = ("run", "stream", "table")
+RUNNING = (
+    "dblake.transform.reconcile", "dblake.transform.redecode", "dblake.transform.state", "dblake.operate.maintenance",
+    "dblake.operate.quality", "dblake.operate.cycle",
+)
+SPARK = (
+    "dblake.transform", "dblake.serve.sql", "dblake.operate.maintenance", "dblake.operate.quality",
+    "dblake.operate.cycle",
+)
 DELTA_READERS = (
-    "dblake.changes.span", "dblake.maintenance.compaction", "dblake.maintenance.event_compaction",
-    "dblake.quality.pending", "dblake.quality.pinned", "dblake.quality.selection",
-    "dblake.read.event_log", "dblake.read.reading", "dblake.read.resolve", "dblake.read.rows", "dblake.read.tail",
-    "dblake.read.versions",
-    "dblake.consume.dead_letters", "dblake.consume.event_table", "dblake.consume.state_rows",
-    "dblake.reconcile.known_keys", "dblake.reconcile.landing_files",
-    "dblake.redecode.changed_tables", "dblake.redecode.preconditions",
-    "dblake.spark.append_table",
-    "dblake.report.lag", "dblake.report.operations", "dblake.report.scan",
-    "dblake.sql.catalog", "dblake.sql.scan", "dblake.sql.spark_reading", "dblake.sql.views",
-    "dblake.state.events", "dblake.state.files", "dblake.state.pending", "dblake.state.restate", "dblake.state.upsert",
-    "dblake.status.lag", "dblake.status.stage_problems",
-    "dblake.verification.landed", "dblake.verification.ledger", "dblake.verification.run",
-    "dblake.verification.state_rows", "dblake.verification.touched",
+    "dblake.operate.maintenance.compaction", "dblake.operate.maintenance.event_compaction",
+    "dblake.operate.quality.pending", "dblake.operate.quality.pinned", "dblake.operate.quality.selection",
+    "dblake.operate.report.lag", "dblake.operate.report.operations", "dblake.operate.report.scan",
+    "dblake.operate.status.lag", "dblake.operate.status.stage_problems", "dblake.operate.verification.landed",
+    "dblake.operate.verification.ledger", "dblake.operate.verification.run", "dblake.operate.verification.state_rows",
+    "dblake.operate.verification.touched", "dblake.serve.changes.span", "dblake.serve.consume.dead_letters",
+    "dblake.serve.consume.event_table", "dblake.serve.consume.state_rows", "dblake.serve.read.event_log",
+    "dblake.serve.read.reading", "dblake.serve.read.resolve", "dblake.serve.read.rows", "dblake.serve.read.tail",
+    "dblake.serve.read.versions", "dblake.serve.sql.catalog", "dblake.serve.sql.scan", "dblake.serve.sql.spark_reading",
+    "dblake.serve.sql.views", "dblake.transform.reconcile.known_keys", "dblake.transform.reconcile.landing_files",
+    "dblake.transform.redecode.changed_tables", "dblake.transform.redecode.preconditions",
+    "dblake.transform.spark.append_table", "dblake.transform.state.events", "dblake.transform.state.files",
+    "dblake.transform.state.pending", "dblake.transform.state.restate", "dblake.transform.state.upsert",
     "pipelines.status",
 )
 
 # Anything but the standard library and ours is imported below these only.
 ONLY_THERE = {
-    "psycopg2": ("dblake.source.postgres", "dblake.outputs.sql.postgres", "trials.databases"),
-    "pymysql": ("dblake.source.mysql", "dblake.outputs.sql.mysql", "trials.databases", "trials.migrations.project"),
-    "pymysqlreplication": ("dblake.source.mysql",),
-    "kazoo": ("dblake.zookeeper", "dblake.capture.zookeeper", "dblake.consume.zookeeper"),
-    "confluent_kafka": ("dblake.outputs.kafka",),
-    "fastavro": ("dblake.outputs.formats.avro",),
-    "urllib3": ("dblake.outputs",),
-    "dblake.lake.tables": (
-        "dblake.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RIGHT for name in RUNNERS),
+    "psycopg2": ("dblake.ingest.source.postgres", "dblake.serve.outputs.sql.postgres", "trials.databases"),
+    "pymysql": (
+        "dblake.ingest.source.mysql", "dblake.serve.outputs.sql.mysql", "trials.databases", "trials.migrations.project",
+    ),
+    "pymysqlreplication": ("dblake.ingest.source.mysql",),
+    "kazoo": ("dblake.base.zookeeper", "dblake.ingest.capture.zookeeper", "dblake.serve.consume.zookeeper"),
+    "confluent_kafka": ("dblake.serve.outputs.kafka",),
+    "fastavro": ("dblake.serve.outputs.formats.avro",),
+    "urllib3": ("dblake.serve.outputs",),
+    "dblake.base.lake.tables": (
+        "dblake.base.lake", "dblake.landing.table", *(f"{package}.{name}" for package in RUNNING for name in RUNNERS),
         *DELTA_READERS,
     ),
     # ``lake.tables`` opens tables; these commit to them, or build what a commit holds.
     "deltalake": (
-        "dblake.lake", "dblake.landing.table", "dblake.redecode.run", "dblake.spark.append_table",
-        "dblake.spark.conflicts", "dblake.state.file_writer", "dblake.state.files", "dblake.state.table",
-        "dblake.state.upsert",
-        "dblake.consume.dead_letters", "dblake.consume.state_rows",
-        "dblake.read.versions",
+        "dblake.base.lake", "dblake.landing.table", "dblake.transform.redecode.run",
+        "dblake.transform.spark.append_table", "dblake.transform.spark.conflicts", "dblake.transform.state.file_writer",
+        "dblake.transform.state.files", "dblake.transform.state.table", "dblake.transform.state.upsert",
+        "dblake.serve.consume.dead_letters", "dblake.serve.consume.state_rows", "dblake.serve.read.versions",
         "trials.airflow.trial",
     ),
-    "great_expectations": ("dblake.quality.validation",),
-    "pyspark": (*(set(RIGHT) - {"dblake.read"}), "pipelines.quickstart", "jobs"),
-    "delta": RIGHT,
+    "great_expectations": ("dblake.operate.quality.validation",),
+    "pyspark": (*SPARK, "pipelines.quickstart", "jobs"),
+    "delta": SPARK,
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
     "yaml": ("dblake.config.file",),
     "airflow": ("pipelines.airflow", "trials.airflow"),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
-    "prometheus_client": ("dblake.status.metrics", "dblake.outputs.metrics"),
+    "prometheus_client": ("dblake.operate.status.metrics", "dblake.serve.outputs.metrics"),
     "pythonjsonlogger": ("jobs.cli.frame",),
 }
 
@@ -150,17 +162,26 @@ def below(module: str, places: tuple[str, ...]) -> bool:
     return any(module == place or module.startswith(place + ".") for place in places)
 
 
+def leaves_wing(module: str, name: str) -> bool:
+    """Return True if a module imports one of dblake's that its wing may not import."""
+    wing = next((wing for wing in WINGS if below(module, (wing,))), None)
+    return (
+        wing is not None and name != "dblake" and below(name, ("dblake",))
+        and not below(name, (wing, *WINGS[wing], *ANYWHERE))
+    )
+
+
 def breaches(modules: dict[str, set[str]]) -> list[str]:
     """Return every import that breaks a rule, as ``importer → imported``."""
     broken = set()
     for module, names in modules.items():
         for name in names:
-            if any(below(module, who) and below(name, what) for who, what in NEVER):
+            if any(below(module, who) and below(name, what) for who, what in NEVER) or leaves_wing(module, name):
                 broken.add(f"{module} → {name}")
             if any(below(name, (alien,)) and not below(module, where) for alien, where in ONLY_THERE.items()):
                 broken.add(f"{module} → {name}")
             decoders_know = ("dblake", "numpy", "pyarrow", *sys.stdlib_module_names)
-            if below(module, ("dblake.decode",)) and not below(name, decoders_know):
+            if below(module, ("dblake.payloads.decode",)) and not below(name, decoders_know):
                 broken.add(f"{module} → {name}")
     return sorted(broken)
 
@@ -195,67 +216,67 @@ def oversized(lines: dict[str, int]) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "imported", "allowed"),
     [
-        ("dblake.core.names", "dblake.landing.columns", False),
-        ("dblake.lake.log", "pyspark.sql", False),
-        ("dblake.lake.frontier", "dblake.state.run", False),
-        ("dblake.lake.layout", "dblake.core.names", True),
-        ("dblake.formats.mysql_types", "dblake.landing.columns", False),
-        ("dblake.landing.table", "dblake.lake.locks", True),
-        ("dblake.landing.columns", "dblake.events.schema", False),
-        ("dblake.decode.pgoutput", "pandas", False),
-        ("dblake.decode.batch", "dblake.lake.layout", False),
-        ("dblake.source.memory.source", "psycopg2.extras", False),
-        ("dblake.source.postgres.log", "dblake.lake.log", False),
-        ("dblake.mask.rows", "dblake.decode.batch", True),
-        ("dblake.mask.source", "dblake.capture.loop", False),
-        ("dblake.capture.loop", "pyspark.sql", False),
-        ("dblake.capture.loop", "dblake.core.source", True),
-        ("dblake.capture.dumps", "dblake.mask.rules", False),
-        ("dblake.events.schema", "dblake.reconcile.windows", False),
-        ("dblake.reconcile.windows", "dblake.landing.columns", True),
-        ("dblake.reconcile.windows", "dblake.landing.table", False),
-        ("dblake.reconcile.stream", "jobs.reconcile", False),
-        ("dblake.reconcile.stream", "pyspark.sql", True),
-        ("dblake.reconcile.stream", "dblake.state.run", False),
-        ("dblake.redecode.run", "dblake.reconcile.microbatch", True),
-        ("dblake.redecode.run", "dblake.state.restate", False),
-        ("dblake.state.merge", "dblake.source.postgres", False),
-        ("dblake.state.merge", "psycopg2", False),
-        ("dblake.outputs.sql.output", "psycopg2", False),
-        ("dblake.outputs.sql.postgres", "psycopg2", True),
-        ("dblake.consume.subscription", "dblake.outputs.kafka.output", False),
-        ("dblake.state.restate", "dblake.redecode.changed_tables", True),
-        ("dblake.sql.views", "dblake.state.shape", True),
-        ("dblake.quality.user_suite", "great_expectations.core", False),
-        ("dblake.quality.validation", "great_expectations.core", True),
-        ("dblake.quality.landing", "dblake.landing.table", False),
-        ("dblake.quality.run", "great_expectations", False),
-        ("dblake.maintenance.run", "dblake.status.lag", False),
-        ("dblake.status.lag", "pyspark.sql", False),
-        ("dblake.status.report", "dblake.config", False),
-        ("dblake.report.build", "pyspark.sql", False),
-        ("dblake.report.scan", "dblake.sql.scan", True),
-        ("dblake.status.report", "dblake.report.page", False),
-        ("dblake.verification.run", "dblake.capture.dump_queue", False),
-        ("dblake.verification.requests", "dblake.capture.dump_queue", True),
-        ("dblake.verification.compare", "dblake.state.fold", True),
-        ("dblake.capture.dumps", "dblake.verification.ledger", False),
+        ("dblake.base.core.names", "dblake.landing.columns", False),
+        ("dblake.base.lake.log", "pyspark.sql", False),
+        ("dblake.base.lake.frontier", "dblake.transform.state.run", False),
+        ("dblake.base.lake.layout", "dblake.base.core.names", True),
+        ("dblake.payloads.formats.mysql_types", "dblake.landing.columns", False),
+        ("dblake.landing.table", "dblake.base.lake.locks", True),
+        ("dblake.landing.columns", "dblake.transform.events.schema", False),
+        ("dblake.payloads.decode.pgoutput", "pandas", False),
+        ("dblake.payloads.decode.batch", "dblake.base.lake.layout", False),
+        ("dblake.ingest.source.memory.source", "psycopg2.extras", False),
+        ("dblake.ingest.source.postgres.log", "dblake.base.lake.log", False),
+        ("dblake.ingest.mask.rows", "dblake.payloads.decode.batch", True),
+        ("dblake.ingest.mask.source", "dblake.ingest.capture.loop", False),
+        ("dblake.ingest.capture.loop", "pyspark.sql", False),
+        ("dblake.ingest.capture.loop", "dblake.base.core.source", True),
+        ("dblake.ingest.capture.dumps", "dblake.ingest.mask.masks", False),
+        ("dblake.transform.events.schema", "dblake.transform.reconcile.windows", False),
+        ("dblake.transform.reconcile.windows", "dblake.landing.columns", True),
+        ("dblake.transform.reconcile.windows", "dblake.landing.table", False),
+        ("dblake.transform.reconcile.stream", "jobs.reconcile", False),
+        ("dblake.transform.reconcile.stream", "pyspark.sql", True),
+        ("dblake.transform.reconcile.stream", "dblake.transform.state.run", False),
+        ("dblake.transform.redecode.run", "dblake.transform.reconcile.microbatch", True),
+        ("dblake.transform.redecode.run", "dblake.transform.state.restate", False),
+        ("dblake.transform.state.merge", "dblake.ingest.source.postgres", False),
+        ("dblake.transform.state.merge", "psycopg2", False),
+        ("dblake.serve.outputs.sql.output", "psycopg2", False),
+        ("dblake.serve.outputs.sql.postgres", "psycopg2", True),
+        ("dblake.serve.consume.subscription", "dblake.serve.outputs.kafka.output", False),
+        ("dblake.transform.state.restate", "dblake.transform.redecode.changed_tables", True),
+        ("dblake.serve.sql.views", "dblake.transform.state.shape", True),
+        ("dblake.operate.quality.user_suite", "great_expectations.core", False),
+        ("dblake.operate.quality.validation", "great_expectations.core", True),
+        ("dblake.operate.quality.landing", "dblake.landing.table", False),
+        ("dblake.operate.quality.run", "great_expectations", False),
+        ("dblake.operate.maintenance.run", "dblake.operate.status.lag", False),
+        ("dblake.operate.status.lag", "pyspark.sql", False),
+        ("dblake.operate.status.report", "dblake.config", False),
+        ("dblake.operate.report.build", "pyspark.sql", False),
+        ("dblake.operate.report.scan", "dblake.serve.sql.scan", True),
+        ("dblake.operate.status.report", "dblake.operate.report.page", False),
+        ("dblake.operate.verification.run", "dblake.ingest.capture.dump_queue", False),
+        ("dblake.operate.verification.requests", "dblake.ingest.capture.dump_queue", True),
+        ("dblake.operate.verification.compare", "dblake.transform.state.fold", True),
+        ("dblake.ingest.capture.dumps", "dblake.operate.verification.ledger", False),
         ("pipelines.capture", "airflow.sdk", False),
         ("pipelines.capture", "click", False),
         ("pipelines.capture", "deltalake", False),
-        ("dblake.capture.loop", "deltalake", False),
+        ("dblake.ingest.capture.loop", "deltalake", False),
         ("dblake.landing.columns", "deltalake", False),
-        ("dblake.reconcile.windows", "deltalake", False),
-        ("dblake.state.merge", "deltalake.exceptions", False),
-        ("dblake.status.metrics", "deltalake", False),
-        ("dblake.lake.log", "deltalake", True),
+        ("dblake.transform.reconcile.windows", "deltalake", False),
+        ("dblake.transform.state.merge", "deltalake.exceptions", False),
+        ("dblake.operate.status.metrics", "deltalake", False),
+        ("dblake.base.lake.log", "deltalake", True),
         ("dblake.landing.table", "deltalake", True),
-        ("dblake.maintenance.run", "deltalake", False),
-        ("dblake.maintenance.run", "dblake.lake.tables.open_table", True),
-        ("dblake.reconcile.stream", "dblake.lake.tables", True),
-        ("dblake.reconcile.windows", "dblake.lake.tables", False),
-        ("dblake.spark.conflicts", "deltalake.exceptions", True),
-        ("dblake.status.lag", "dblake.lake.tables", True),
+        ("dblake.operate.maintenance.run", "deltalake", False),
+        ("dblake.operate.maintenance.run", "dblake.base.lake.tables.open_table", True),
+        ("dblake.transform.reconcile.stream", "dblake.base.lake.tables", True),
+        ("dblake.transform.reconcile.windows", "dblake.base.lake.tables", False),
+        ("dblake.transform.spark.conflicts", "deltalake.exceptions", True),
+        ("dblake.operate.status.lag", "dblake.base.lake.tables", True),
         ("pipelines.airflow.dags", "airflow.sdk", True),
         ("jobs.state", "trials.airflow.trial", False),
     ],
@@ -270,7 +291,7 @@ def test_cycle_search_finds_known_cycles() -> None:
 
 
 def test_imports_respect_layer_rules() -> None:
-    assert "dblake.core.names" in MODULES
+    assert "dblake.base.core.names" in MODULES
     assert breaches({module: imports(file) for module, file in MODULES.items()}) == []
 
 
@@ -279,13 +300,14 @@ def test_imports_form_no_cycle() -> None:
 
 
 def test_delta_readers_all_open_tables() -> None:
-    opening = ("dblake.lake.tables", "deltalake")
+    opening = ("dblake.base.lake.tables", "deltalake")
     assert [m for m in DELTA_READERS if not any(below(n, opening) for n in imports(MODULES[m]))] == []
 
 
-LAKE_OPENERS = ("dblake.lake.tables",)
+LAKE_OPENERS = ("dblake.base.lake.tables",)
 STORAGE_KNOWERS = (
-    "dblake.lake", "dblake.config", "dblake.core.zookeeper_url", "dblake.source", "dblake.capture", "dblake.outputs",
+    "dblake.base.lake", "dblake.config", "dblake.base.core.zookeeper_url", "dblake.ingest.source",
+    "dblake.ingest.capture", "dblake.serve.outputs",
 )
 
 
@@ -324,7 +346,7 @@ def is_path_of_lake(text: ast.JoinedStr) -> bool:
     ],
 )
 def test_storage_rules_reject_known_bypasses(code: str) -> None:
-    assert len(bypasses("dblake.state.run", ast.parse(code))) == 1
+    assert len(bypasses("dblake.transform.state.run", ast.parse(code))) == 1
 
 
 def test_modules_reach_lake_through_its_storage() -> None:

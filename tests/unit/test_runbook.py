@@ -22,8 +22,8 @@ _IMPORT = "integration/postgres/test_import_checks.py"
 _JOBS_CLI = "unit/jobs/test_cli.py"
 _LOCKS = "integration/postgres/test_locks.py"
 _MYSQL_LOG = "integration/mysql/test_mysql_log.py"
-_REREAD = "unit/verification/test_reread.py"
-_STORAGE = "unit/lake/test_storage.py"
+_REREAD = "unit/operate/verification/test_reread.py"
+_STORAGE = "unit/base/lake/test_storage.py"
 _BY_WORDS = f"{_STORAGE}::test_storage_fault_by_clients_words"
 _INSTALLATION = "unit/jobs/test_installation_errors.py"
 _POSITION = f"{_IMPORT}::test_position_without_whole_log_is_rejected"
@@ -41,7 +41,8 @@ PRODUCED = {
     "must be a reference": ("must be a reference", f"{_CONFIG}::test_load_faulty_key_names_line_and_key"),
     "the environment variable": ("the environment variable", f"{_CONFIG}::test_unset_secret_reported_only_on_read"),
     "the secret file": ("the secret file", f"{_CONFIG}::test_unreadable_secret_file_rejected"),
-    "FILE.json": ("expectation", "unit/quality/test_user_suite.py::test_invalid_suite_file_error_names_file_and_fault"),
+    "FILE.json": (
+        "expectation", "unit/operate/quality/test_user_suite.py::test_invalid_suite_file_error_names_file_and_fault"),
     "the key has": ("the key has", f"{_CONFIG}::test_mask_rules_and_key_length"),
     "--init waited too long": (
         "waited too long for transactions that began before it",
@@ -62,7 +63,7 @@ PRODUCED = {
     "file … does not exist": (
         "does not exist where capture runs", f"{_IMPORT}::test_import_fails_by_name_after_it_was_queued"),
     "it is cut off": ("it is cut off", f"{_IMPORT}::test_import_fails_by_name_after_it_was_queued"),
-    "column … of type": ("of type", "unit/imports/test_values.py::test_value_without_exact_text_is_rejected"),
+    "column … of type": ("of type", "unit/ingest/imports/test_values.py::test_value_without_exact_text_is_rejected"),
     "changed its columns": (
         "changed its columns, types or key since the import was queued",
         f"{_IMPORT}::test_import_fails_by_name_after_it_was_queued"),
@@ -74,16 +75,17 @@ PRODUCED = {
     "the log went back": ("the log went back", "faults/test_restored.py::reject"),
     "landing ends at batch": (
         "rows of dumps have landed up to batch",
-        "unit/capture/test_landed_chunks.py::test_accepted_gap_forgets_landed_chunks"),
+        "unit/ingest/capture/test_landed_chunks.py::test_accepted_gap_forgets_landed_chunks"),
     "the landing table's log no longer holds": (
-        "no longer holds the commit", "unit/capture/test_landing_log.py::test_landing_without_its_commit_is_rejected"),
+        "no longer holds the commit",
+        "unit/ingest/capture/test_landing_log.py::test_landing_without_its_commit_is_rejected"),
     "the bucket of the warehouse does not exist": (
         "bucket of the warehouse does not exist", "integration/s3/test_job_faults.py::test_job_names_missing_bucket"),
     "object storage denied access": (
         "object storage denied access", "integration/s3/test_preflight.py::test_preflight_names_what_store_lacks"),
     "landing is another table": (
         "landing is another table",
-        "unit/reconcile/test_landing_identity.py::test_landing_created_in_place_of_another_is_rejected"),
+        "unit/transform/reconcile/test_landing_identity.py::test_landing_created_in_place_of_another_is_rejected"),
     "another session at the source holds a lock": (
         "another session at the source holds a lock for longer than lock_timeout",
         f"{_LOCKS}::test_lock_beyond_time_out_is_named"),
@@ -122,7 +124,7 @@ PRODUCED = {
         "with parts of JSON values only", f"{_MYSQL_LOG}::test_partial_json_rejected_by_name"),
     "the log does not name its columns": (
         "the log does not name its columns",
-        "unit/source/mysql/test_transactions.py::test_captured_table_without_column_names_rejected"),
+        "unit/ingest/source/mysql/test_transactions.py::test_captured_table_without_column_names_rejected"),
     "table …: another session": (
         "another session holds a lock on it", f"{_LOCKS}::test_locked_table_is_dumped_after_others"),
     "… cannot read it": ("cannot read it", f"{_LOCKS}::test_table_that_server_cannot_read_is_named"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.op import Op
+from dblake.base.core.op import Op
 
 HOME = Path(__file__).parents[2]
 TREES = {
@@ -41,7 +41,7 @@ def is_bound(node: ast.AST) -> bool:
 
 
 def test_bound_of_positions_is_written_once() -> None:
-    assert [name for name, node in nodes() if is_bound(node)] == ["lib/dblake/core/position.py"]
+    assert [name for name, node in nodes() if is_bound(node)] == ["lib/dblake/base/core/position.py"]
 
 
 def names_op(node: ast.AST) -> bool:
@@ -98,4 +98,4 @@ def test_class_name_is_used_once() -> None:
     twins = {name: files for name, files in places.items() if len(files) > 1}
     assert {name: files for name, files in twins.items() if name not in DATABASE_TWINS | READERS_TWINS} == {}
     assert twins.keys() >= DATABASE_TWINS
-    assert all(file.startswith("lib/dblake/source/") for name in DATABASE_TWINS for file in twins[name])
+    assert all(file.startswith("lib/dblake/ingest/source/") for name in DATABASE_TWINS for file in twins[name])

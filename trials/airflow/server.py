@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dblake.core.errors import DblakeError
-from dblake.core.processes import end_with_parent, stop_process
-from dblake.source.postgres.ports import free_port
+from dblake.base.core.errors import DblakeError
+from dblake.base.core.processes import end_with_parent, stop_process
+from dblake.ingest.source.postgres.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 20

@@ -22,11 +22,11 @@ from deltalake import DeltaTable, QueryBuilder
 from rich.console import Console
 from rich.table import Table
 
+from dblake.base.core.errors import DblakeError
+from dblake.base.lake.layout import Paths
 from dblake.config import load_config
-from dblake.core.errors import DblakeError
-from dblake.lake.layout import Paths
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init
 from jobs.cli.frame import run_job, verbose_option
 from pipelines.airflow.tasks import SCRIPT
 from pipelines.sources import postgres_settings

@@ -20,7 +20,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from dblake.core.errors import DblakeError, ExitCode
+from dblake.base.core.errors import DblakeError, ExitCode
 from jobs.cli.frame import run_job, verbose_option
 from pipelines.airflow.tasks import SCRIPT
 from trials.databases import COPY, SHOP, Application, Kind, application

@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from dblake.core.errors import DblakeError, ExitCode
+from dblake.base.core.errors import DblakeError, ExitCode
 from jobs.cli.frame import run_job, verbose_option
 from trials.databases import Application, Kind, application
 from trials.frame import Expectation, Jobs, run_trial

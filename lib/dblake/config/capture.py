@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from dblake.base.core import defaults
 from dblake.config.section import Section
-from dblake.core import defaults
 
 _COMMITS_PER_SECOND = {"default": defaults.COMMITS_PER_SECOND, "low_latency": 20.0}
 

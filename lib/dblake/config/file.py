@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dblake.core.errors import ConfigError
+from dblake.base.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from dblake.base.core.errors import ConfigError
 from dblake.config.airflow import AirflowConfig
 from dblake.config.faults import describe_value
 from dblake.config.file import ConfigFile
 from dblake.config.models import Config
 from dblake.config.outputs import OUTPUT_NAME, OUTPUT_TYPES
 from dblake.config.source import SOURCE_NAME
-from dblake.core.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from dblake.base.core.mask_rules import Rule
+from dblake.base.core.names import TableFilter
 from dblake.config.references import KeyReference, parse_reference
 from dblake.config.section import Section
-from dblake.core.names import TableFilter
-from dblake.mask.rules import Rule
 
 
 class MaskConfig(Section):

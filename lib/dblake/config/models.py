@@ -10,6 +10,7 @@ import re
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.config.airflow import AirflowConfig
 from dblake.config.capture import CaptureConfig, DumpConfig
 from dblake.config.file import ConfigFile
@@ -20,7 +21,6 @@ from dblake.config.section import Section
 from dblake.config.source import SourceConfig
 from dblake.config.stages import MaintainConfig, ReconcileConfig, RunConfig, StateConfig
 from dblake.config.storage import StorageConfig, resolve_warehouse
-from dblake.core.zookeeper_url import ZookeeperUrl
 
 
 class Config(Section):

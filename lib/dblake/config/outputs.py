@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from dblake.base.core.names import TableFilter
+from dblake.base.core.tls import Tls, require_stated_protocol
+from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.config.file import ConfigFile
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section
-from dblake.core.names import TableFilter
-from dblake.core.tls import Tls, require_stated_protocol
-from dblake.core.zookeeper_url import ZookeeperUrl
 
 OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
 WEB_ADDRESS = r"^https?://"

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr, ValidationInfo
 
+from dblake.base.core.errors import ConfigError
+from dblake.base.core.secret import Reference
 from dblake.config.file import ConfigFile
-from dblake.core.errors import ConfigError
-from dblake.core.secret import Reference
 
 _MIN_KEY_BYTES = 16
 

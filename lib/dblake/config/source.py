@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from dblake.base.core import defaults
+from dblake.base.core.names import TableFilter, default_server_object
 from dblake.config.file import ConfigFile
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section, shown_default
-from dblake.core import defaults
-from dblake.core.names import TableFilter, default_server_object
 
 SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 SLOT_NAME = r"^[a-z0-9_]{1,63}$"

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from dblake.base.core.secret import Reference
+from dblake.base.lake.storage import S3_SCHEMES, Location, Storage
 from dblake.config.file import ConfigFile
 from dblake.config.references import parse_reference
 from dblake.config.section import Section
-from dblake.core.secret import Reference
-from dblake.lake.storage import S3_SCHEMES, Location, Storage
 
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?\Z")
 _S3_URL = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=-]+)*/?\Z")

@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dblake.core.position import Position
-from dblake.core.window import ChunkWindow, Snapshot
+from dblake.base.core.position import Position
+from dblake.base.core.window import ChunkWindow, Snapshot
 
 CLOSED, DISCARDED = "closed", "discarded"
 

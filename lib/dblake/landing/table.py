@@ -25,16 +25,16 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from dblake.core.errors import Fenced, LandingError, LandingUnavailable
-from dblake.core.position import Position, ResumePoint
-from dblake.core.source import ServerIdentity
-from dblake.core.transient import storage_fault, transient_reason
-from dblake.lake.commits import COMMIT_ID, new_commit_id
-from dblake.lake.locks import commit_lock
-from dblake.lake.log import Application
-from dblake.lake.panics import hidden_panics
-from dblake.lake.storage import is_local
-from dblake.lake.tables import create_table, open_table
+from dblake.base.core.errors import Fenced, LandingError, LandingUnavailable
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.source import ServerIdentity
+from dblake.base.core.transient import storage_fault, transient_reason
+from dblake.base.lake.commits import COMMIT_ID, new_commit_id
+from dblake.base.lake.locks import commit_lock
+from dblake.base.lake.log import Application
+from dblake.base.lake.panics import hidden_panics
+from dblake.base.lake.storage import is_local
+from dblake.base.lake.tables import create_table, open_table
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,

@@ -15,8 +15,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from dblake.source.mysql.ddl import Statement, StatementKind, classify
-from dblake.source.mysql.events import Query
+from dblake.ingest.source.mysql.ddl import Statement, StatementKind, classify
+from dblake.ingest.source.mysql.events import Query
 from tests.support.ddl_clauses import CLAUSES, PARTITION_CLAUSES
 from tests.support.effort import EFFORT
 from tests.support.mysql import MysqlServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.imports.mysql_values import AMBIGUOUS_CHARSETS
+from dblake.ingest.imports.mysql_values import AMBIGUOUS_CHARSETS
 from tests.support import mysql_values as values
 from tests.support.exports import export, queue_import
 from tests.support.lake import CaptureLake

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.table_life import read_lives
-from dblake.core.errors import PrerequisitesNotMet
-from dblake.core.position import ResumePoint
-from dblake.source.mysql.catalog_facts import CatalogFacts, Server
-from dblake.source.mysql.connection import ServerVersion
-from dblake.source.mysql.preflight import findings
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.source import MysqlSource
+from dblake.base.core.errors import PrerequisitesNotMet
+from dblake.base.core.position import ResumePoint
+from dblake.ingest.capture.table_life import read_lives
+from dblake.ingest.source.mysql.catalog_facts import CatalogFacts, Server
+from dblake.ingest.source.mysql.connection import ServerVersion
+from dblake.ingest.source.mysql.preflight import findings
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.mysql.source import MysqlSource
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import MysqlBackend

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from dblake.core.errors import SourceError, TableUnreadable, Unsupported
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import ChunkRead, ChunkRequest
-from dblake.source.mysql import catalog, chunks
-from dblake.source.mysql.chunks import MysqlChunkReader
-from dblake.source.mysql.connection import connect
-from dblake.source.mysql.result_rows import ResultRows, split_values
-from dblake.source.mysql.source import MysqlSource
+from dblake.base.core.errors import SourceError, TableUnreadable, Unsupported
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import ChunkRead, ChunkRequest
+from dblake.ingest.source.mysql import catalog, chunks
+from dblake.ingest.source.mysql.chunks import MysqlChunkReader
+from dblake.ingest.source.mysql.connection import connect
+from dblake.ingest.source.mysql.result_rows import ResultRows, split_values
+from dblake.ingest.source.mysql.source import MysqlSource
 from tests.support.effort import EFFORT
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer

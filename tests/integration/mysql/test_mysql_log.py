@@ -17,17 +17,17 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from dblake.core.errors import ExitCode, PositionLost, SourceError, Unsupported
-from dblake.core.position import ResumePoint
-from dblake.core.schema import TableSchema
-from dblake.core.source import LogPiece, WatermarkSeen
-from dblake.decode.batch import decode
-from dblake.decode.columns import DECODER_INPUT
-from dblake.source.mysql import catalog
-from dblake.source.mysql.connection import connect
-from dblake.source.mysql.log import MysqlLogStream
-from dblake.source.mysql.log_position import LogPosition
-from dblake.source.mysql.settings import MysqlSettings
+from dblake.base.core.errors import ExitCode, PositionLost, SourceError, Unsupported
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import LogPiece, WatermarkSeen
+from dblake.ingest.source.mysql import catalog
+from dblake.ingest.source.mysql.connection import connect
+from dblake.ingest.source.mysql.log import MysqlLogStream
+from dblake.ingest.source.mysql.log_position import LogPosition
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.payloads.decode.batch import decode
+from dblake.payloads.decode.columns import DECODER_INPUT
 from tests.support.mysql import MysqlServer
 
 Row = dict[str, Any]

@@ -14,17 +14,17 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet, SourceError
-from dblake.core.names import TableFilter
-from dblake.core.source import Check, ChunkRequest, InitPlan
-from dblake.source.mysql import catalog
-from dblake.source.mysql.connection import connect
-from dblake.source.mysql.foreign_keys import read_cascades
-from dblake.source.mysql.grants import Grants
-from dblake.source.mysql.init import plan_init, run_init
-from dblake.source.mysql.preflight import preflight
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.source import MysqlSource
+from dblake.base.core.errors import PrerequisitesNotMet, SourceError
+from dblake.base.core.names import TableFilter
+from dblake.base.core.source import Check, ChunkRequest, InitPlan
+from dblake.ingest.source.mysql import catalog
+from dblake.ingest.source.mysql.connection import connect
+from dblake.ingest.source.mysql.foreign_keys import read_cascades
+from dblake.ingest.source.mysql.grants import Grants
+from dblake.ingest.source.mysql.init import plan_init, run_init
+from dblake.ingest.source.mysql.preflight import preflight
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.mysql.source import MysqlSource
 from tests.support.mysql import MysqlServer
 
 HOME = Path(__file__).parents[3]

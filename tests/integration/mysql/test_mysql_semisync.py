@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import Source
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import Source
 from tests.support.lake import CaptureLake
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.mysql_backend import MysqlBackend

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dblake.capture.table_life import LifeState
+from dblake.ingest.capture.table_life import LifeState
 from tests.support.lake import CaptureLake
 from tests.support.mysql import emptied
 from tests.support.mysql_backend import MysqlBackend

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dblake.consume.api import open_subscription
-from dblake.core.schema import Column, TableSchema
-from dblake.spark.session import session_of
-from dblake.state.pending import folded_batch
-from dblake.state.run import run_state
+from dblake.base.core.schema import Column, TableSchema
+from dblake.serve.consume.api import open_subscription
+from dblake.transform.spark.session import session_of
+from dblake.transform.state.pending import folded_batch
+from dblake.transform.state.run import run_state
 from tests.support.copied import CopiedLake
 from tests.support.mysql import MysqlServer
 from tests.support.mysql_backend import mysql_backend

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dblake.consume.model import Transaction
-from dblake.outputs.protocol import OutputContext
+from dblake.serve.consume.model import Transaction
+from dblake.serve.outputs.protocol import OutputContext
 
 
 class Ledger:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dblake.consume.model import Event
-from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.outputs.formats.debezium import DebeziumFormat
+from dblake.serve.consume.model import Event
+from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
+from dblake.serve.outputs.formats.debezium import DebeziumFormat
 from tests.support.debezium import DebeziumProgram
 from tests.support.example_shop import ExampleShop
 from tests.support.postgres import Database

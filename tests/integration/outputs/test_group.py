@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.base.core.zookeeper_url import ZookeeperUrl
 from tests.integration.outputs.ledger import read_ledger
 from tests.support.consumers import Shop
 from tests.support.zookeeper import ZookeeperServer

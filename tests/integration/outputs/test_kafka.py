@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
-from dblake.core.schema import Column
-from dblake.outputs.kafka import output as module
-from dblake.outputs.kafka.output import KafkaOutput
-from dblake.outputs.native import NativeFormat
-from dblake.outputs.protocol import OutputContext
+from dblake.base.core.errors import ConfigError, ConsumeError, EventRejected, OutputUnavailable, ProgressUnavailable
+from dblake.base.core.schema import Column
+from dblake.serve.consume.model import ControlKind, Transaction
+from dblake.serve.outputs.kafka import output as module
+from dblake.serve.outputs.kafka.output import KafkaOutput
+from dblake.serve.outputs.native import NativeFormat
+from dblake.serve.outputs.protocol import OutputContext
 from tests.support.certificates import create_authority, create_signed
 from tests.support.kafka import KafkaServer
 from tests.support.streams import ID, Stream, random_stream

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dblake.consume.model import Transaction
-from dblake.core.schema import Column
-from dblake.outputs.native import NativeFormat
+from dblake.base.core.schema import Column
+from dblake.serve.consume.model import Transaction
+from dblake.serve.outputs.native import NativeFormat
 from tests.support.backends import MemoryBackend
 from tests.support.consumers import LEFT, RIGHT, TABLES, Shop, folded_shop
 from tests.support.effort import EFFORT

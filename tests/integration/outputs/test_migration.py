@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dblake.consume.filters import Selection
-from dblake.consume.subscription import Subscription, SubscriptionSettings
-from dblake.outputs.delivery import Delivery, DeliverySettings
-from dblake.outputs.protocol import OutputContext
-from dblake.reconcile.stream import reconcile_once
-from dblake.state.run import run_state
+from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
+from dblake.serve.outputs.delivery import Delivery, DeliverySettings
+from dblake.serve.outputs.protocol import OutputContext
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.run import run_state
 from examples.migration import READS, MigratedShop, compare_reads
 from tests.support.consumers import LOCAL_SESSION
 from tests.support.lake import CaptureLake

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dblake.consume.model import Transaction
-from dblake.outputs.protocol import Output
+from dblake.serve.consume.model import Transaction
+from dblake.serve.outputs.protocol import Output
 from examples.search_index import read_products, search
 from tests.support.effort import EFFORT
 from tests.support.example_shop import ExampleShop, run_documented_code

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.consume.model import ControlKind, Transaction
-from dblake.core.errors import (
+from dblake.base.core.errors import (
     ConfigError,
     ConsumeError,
     EventRejected,
@@ -18,8 +17,9 @@ from dblake.core.errors import (
     OutputUnavailable,
     Unsupported,
 )
-from dblake.core.schema import Column
-from dblake.outputs.sql.output import SqlOutput
+from dblake.base.core.schema import Column
+from dblake.serve.consume.model import ControlKind, Transaction
+from dblake.serve.outputs.sql.output import SqlOutput
 from tests.support.certificates import create_authority, create_signed
 from tests.support.sql_delivery import SCHEMA, expected_rows, sql_output
 from tests.support.sql_places import Place

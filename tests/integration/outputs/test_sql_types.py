@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dblake.core.errors import EventRejected
-from dblake.core.schema import Column
-from dblake.formats.mysql_types import type_from_catalog
+from dblake.base.core.errors import EventRejected
+from dblake.base.core.schema import Column
+from dblake.payloads.formats.mysql_types import type_from_catalog
 from tests.support import mysql_values, postgres_values
 from tests.support.parity import Case
 from tests.support.sql_delivery import SCHEMA

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.schema import Column, TableSchema
+from dblake.base.core.schema import Column, TableSchema
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

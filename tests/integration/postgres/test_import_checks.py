@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.dump_queue import pending_tasks, set_control
-from dblake.capture.dump_task import DumpControl
-from dblake.capture.stale_tables import StaleTable, delete_stale_table, read_stale_tables, save_stale_table
-from dblake.capture.table_life import LifeState, read_lives, save_life
-from dblake.core.errors import DblakeError, PointOutOfRange, PrerequisitesNotMet
-from dblake.core.source import Source
+from dblake.base.core.errors import DblakeError, PointOutOfRange, PrerequisitesNotMet
+from dblake.base.core.source import Source
+from dblake.ingest.capture.dump_queue import pending_tasks, set_control
+from dblake.ingest.capture.dump_task import DumpControl
+from dblake.ingest.capture.stale_tables import StaleTable, delete_stale_table, read_stale_tables, save_stale_table
+from dblake.ingest.capture.table_life import LifeState, read_lives, save_life
 from tests.model.dblog import High
 from tests.support.backends import PostgresBackend
 from tests.support.exports import Export, export, queue_import

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dblake.capture.dump_queue import first_batch_of_imports, read_requests, set_control
-from dblake.capture.dump_task import DumpControl
+from dblake.base.core.names import split_qualified
+from dblake.base.core.source import Source
+from dblake.base.lake.query import query_rows
 from dblake.config import MaintainConfig
-from dblake.core.names import split_qualified
-from dblake.core.source import Source
-from dblake.lake.query import query_rows
-from dblake.maintenance.run import Maintenance
-from dblake.reconcile.stream import reconcile_once
-from dblake.reconcile.windows import LOG_EXPIRED
-from dblake.state.run import run_state
-from dblake.status.table_problems import window_problems
+from dblake.ingest.capture.dump_queue import first_batch_of_imports, read_requests, set_control
+from dblake.ingest.capture.dump_task import DumpControl
+from dblake.operate.maintenance.run import Maintenance
+from dblake.operate.status.table_problems import window_problems
+from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.reconcile.windows import LOG_EXPIRED
+from dblake.transform.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.exports import export, queue_import
 from tests.support.lake import CaptureLake

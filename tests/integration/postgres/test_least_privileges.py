@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.source import Check, Source
-from dblake.source.mysql.init import run_init as mysql_init
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.mysql.source import MysqlSource
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init as postgres_init
-from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.source import PostgresSource
+from dblake.base.core.source import Check, Source
+from dblake.ingest.source.mysql.init import run_init as mysql_init
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.mysql.source import MysqlSource
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init as postgres_init
+from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.source import PostgresSource
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer, emptied
 from tests.support.postgres import fresh_database

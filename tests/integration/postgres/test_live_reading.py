@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.loop import Until
-from dblake.read.reading import LakeReading, open_reading
-from dblake.read.rows import read_rows
+from dblake.ingest.capture.loop import Until
+from dblake.serve.read.reading import LakeReading, open_reading
+from dblake.serve.read.rows import read_rows
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.loop import Until
-from dblake.core.errors import SourceError, TableUnreadable
-from dblake.core.source import Source
-from dblake.source.postgres.connection import open_cursor
-from dblake.source.postgres.driver_errors import table_errors
+from dblake.base.core.errors import SourceError, TableUnreadable
+from dblake.base.core.source import Source
+from dblake.ingest.capture.loop import Until
+from dblake.ingest.source.postgres.connection import open_cursor
+from dblake.ingest.source.postgres.driver_errors import table_errors
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

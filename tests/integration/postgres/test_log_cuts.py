@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from dblake.core.errors import SourceError
-from dblake.core.position import ResumePoint
+from dblake.base.core.errors import SourceError
+from dblake.base.core.position import ResumePoint
+from dblake.ingest.source.postgres import log
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.log import PgLogStream
+from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.source import PostgresSource
 from dblake.landing.columns import SCHEMA
-from dblake.source.postgres import log
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.log import PgLogStream
-from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.source import PostgresSource
 from tests.support.postgres import Database
 
 # Whole transactions: a and b are captured, c is in the publication only.

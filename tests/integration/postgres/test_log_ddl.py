@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.source import Source
-from dblake.source.postgres.init import run_init
-from dblake.source.postgres.source import PostgresSource
+from dblake.base.core.source import Source
+from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.source import PostgresSource
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

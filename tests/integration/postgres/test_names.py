@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.table_life import LifeState, read_lives
-from dblake.core.source import Source
+from dblake.base.core.source import Source
+from dblake.ingest.capture.table_life import LifeState, read_lives
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import pytest
 from pyspark.sql import SparkSession
 
-from dblake.core.position import ResumePoint
-from dblake.core.schema import Column, TableSchema
-from dblake.core.source import LogPiece
-from dblake.lake.layout import Paths
-from dblake.reconcile.stream import reconcile_once
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.log import PgLogStream
-from dblake.source.postgres.lsn import lsn_number
+from dblake.base.core.position import ResumePoint
+from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.source import LogPiece
+from dblake.base.lake.layout import Paths
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.log import PgLogStream
+from dblake.ingest.source.postgres.lsn import lsn_number
+from dblake.transform.reconcile.stream import reconcile_once
 from tests.model.dblog import High, Landed, fold, reconcile
 from tests.support.backends import PostgresBackend, Row
 from tests.support.lake import CaptureLake

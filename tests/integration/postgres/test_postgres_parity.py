@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dblake.core.errors import Unsupported
-from dblake.core.source import ChunkRequest
+from dblake.base.core.errors import Unsupported
+from dblake.base.core.source import ChunkRequest
 from tests.support import postgres_values as values
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake

@@ -14,15 +14,15 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from dblake.core.errors import PositionLost, PrerequisitesNotMet, SourceError
-from dblake.core.source import Check, InitPlan
-from dblake.source.postgres.catalog_queries import read_facts
-from dblake.source.postgres.connection import connect, connect_replication
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import plan_init, run_init
-from dblake.source.postgres.preflight import check_output_plugin, findings, preflight
-from dblake.source.postgres.settings import PostgresSettings
-from dblake.source.postgres.source import PostgresSource
+from dblake.base.core.errors import PositionLost, PrerequisitesNotMet, SourceError
+from dblake.base.core.source import Check, InitPlan
+from dblake.ingest.source.postgres.catalog_queries import read_facts
+from dblake.ingest.source.postgres.connection import connect, connect_replication
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import plan_init, run_init
+from dblake.ingest.source.postgres.preflight import check_output_plugin, findings, preflight
+from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.source import PostgresSource
 from tests.support.postgres import Database, note_postgres
 
 HOME = Path(__file__).parents[3]

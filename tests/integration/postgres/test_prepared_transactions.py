@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import PrerequisitesNotMet
-from dblake.source.postgres import init
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.base.core.errors import PrerequisitesNotMet
+from dblake.ingest.source.postgres import init
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import fresh_database

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dblake.capture.table_life import LifeState
-from dblake.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.capture.table_life import LifeState
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import fresh_database

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from dblake.core.source import Source
+from dblake.base.core.source import Source
 from tests.model.dblog import Event
 from tests.support.backends import PostgresBackend, Row
 from tests.support.lake import CaptureLake

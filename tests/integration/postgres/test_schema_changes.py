@@ -14,10 +14,10 @@ import pytest
 from _pytest.mark import ParameterSet
 from psycopg2.extensions import cursor
 
-from dblake.capture.stale_detector import SavedFingerprint, stale_reason
-from dblake.capture.stale_tables import StaleTable, read_stale_tables, set_dump
-from dblake.core.schema import TableSchema
-from dblake.source.postgres import fingerprints
+from dblake.base.core.schema import TableSchema
+from dblake.ingest.capture.stale_detector import SavedFingerprint, stale_reason
+from dblake.ingest.capture.stale_tables import StaleTable, read_stale_tables, set_dump
+from dblake.ingest.source.postgres import fingerprints
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.postgres import Database

@@ -10,13 +10,13 @@ from typing import Literal
 
 import pytest
 
-from dblake.capture.progress import open_progress
-from dblake.core.errors import ConfigError, PrerequisitesNotMet, ProgressUnavailable
-from dblake.source.mysql import connection as mysql_connection
-from dblake.source.mysql.settings import MysqlSettings
-from dblake.source.postgres import connection as postgres_connection
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.settings import PostgresSettings
+from dblake.base.core.errors import ConfigError, PrerequisitesNotMet, ProgressUnavailable
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.source.mysql import connection as mysql_connection
+from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.postgres import connection as postgres_connection
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.settings import PostgresSettings
 from tests.support.certificates import Certificate, create_authority, create_signed
 from tests.support.mysql import MysqlServer
 from tests.support.tls_front import TlsFront

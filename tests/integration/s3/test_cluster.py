@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.lake.layout import Paths
+from dblake.base.lake.layout import Paths
 from tests.e2e.test_run import TABLES, Shop
 from tests.e2e.test_spark_submit import Cluster
 from tests.support.postgres import Database

@@ -12,15 +12,15 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from dblake.core.errors import Fenced, LandingError, TableUnavailable
-from dblake.core.position import Position, ResumePoint
-from dblake.core.source import ServerIdentity
-from dblake.lake.commits import confirmed_commit
-from dblake.lake.frontier import Frontier, append_frontier, read_frontier
-from dblake.lake.layout import Paths
-from dblake.lake.log import commit_rows, newest_batch
-from dblake.lake.storage import Location, join
-from dblake.lake.tables import create_table, find_table, has_table, open_table
+from dblake.base.core.errors import Fenced, LandingError, TableUnavailable
+from dblake.base.core.position import Position, ResumePoint
+from dblake.base.core.source import ServerIdentity
+from dblake.base.lake.commits import confirmed_commit
+from dblake.base.lake.frontier import Frontier, append_frontier, read_frontier
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import commit_rows, newest_batch
+from dblake.base.lake.storage import Location, join
+from dblake.base.lake.tables import create_table, find_table, has_table, open_table
 from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from tests.support.effort import EFFORT

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.lake.storage import Location, join
+from dblake.base.lake.storage import Location, join
+from dblake.ingest.source.postgres.ports import free_port
 from dblake.landing.table import Landing
-from dblake.source.postgres.ports import free_port
 from tests.support.s3 import ACCESS_KEY, S3_KEYS, SECRET_KEY, S3Server, location, storage, storage_section
 from tests.support.s3_proxy import Fault, Rule, S3Proxy
 

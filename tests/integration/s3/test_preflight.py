@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.lake.preflight import check_storage
-from dblake.lake.storage import Location
+from dblake.base.lake.preflight import check_storage
+from dblake.base.lake.storage import Location
 from tests.support.s3 import S3Server, location, storage
 from tests.support.s3_proxy import Fault, Rule, S3Proxy
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dblake.capture.file_progress import FileProgress
-from dblake.lake.layout import Paths
-from dblake.lake.storage import Location
-from dblake.report.build import Limits, build_report
-from dblake.report.page import render_page
-from dblake.status.report import SourceReport, build_status
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.storage import Location
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.operate.report.build import Limits, build_report
+from dblake.operate.report.page import render_page
+from dblake.operate.status.report import SourceReport, build_status
 from tests.support.busy_lake import build_busy_lake, full_minute
 from tests.support.s3 import S3Server, location, storage
 from tests.support.s3_proxy import S3Proxy

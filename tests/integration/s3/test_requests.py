@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.object_storage import Bench, is_commit
-from dblake.core.position import Position
-from dblake.lake.frontier import Frontier, append_frontier, read_frontier
-from dblake.lake.layout import Paths
-from dblake.lake.log import TableVersion
-from dblake.lake.storage import Location, join
+from dblake.base.core.position import Position
+from dblake.base.lake.frontier import Frontier, append_frontier, read_frontier
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import TableVersion
+from dblake.base.lake.storage import Location, join
 from dblake.landing.table import Landing
 from tests.integration.s3.test_commits import landed, reached
 from tests.support.s3 import S3Server, location, storage

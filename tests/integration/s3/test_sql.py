@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dblake.core.errors import UsageError
-from dblake.sql.engine import DuckdbEngine
-from dblake.sql.lake import Lake
+from dblake.base.core.errors import UsageError
+from dblake.serve.sql.engine import DuckdbEngine
+from dblake.serve.sql.lake import Lake
 from tests.support.plain_lake import PlainLake
 from tests.support.s3 import S3Server, location
 from tests.support.schemas import table_schema

@@ -13,13 +13,13 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from dblake.core.errors import ConfigError, StorageDenied
-from dblake.core.transient import storage_fault
-from dblake.lake.authority import read_authority, trust_store
-from dblake.lake.files import filesystem
-from dblake.lake.storage import Location, Storage, join
-from dblake.lake.tables import create_table, has_table, open_table
-from dblake.spark.storage import require_storage
+from dblake.base.core.errors import ConfigError, StorageDenied
+from dblake.base.core.transient import storage_fault
+from dblake.base.lake.authority import read_authority, trust_store
+from dblake.base.lake.files import filesystem
+from dblake.base.lake.storage import Location, Storage, join
+from dblake.base.lake.tables import create_table, has_table, open_table
+from dblake.transform.spark.storage import require_storage
 from tests.support.certificates import create_authority, create_signed
 from tests.support.s3 import S3Server, storage
 from tests.support.s3_proxy import S3Proxy

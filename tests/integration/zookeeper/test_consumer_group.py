@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from dblake.consume.api import open_group
-from dblake.consume.checkpoints import CheckpointStore, open_store
-from dblake.consume.group import GroupSubscription
-from dblake.consume.membership import assign
-from dblake.consume.model import Event
-from dblake.consume.zookeeper.checkpoint import ZookeeperCheckpoint
-from dblake.consume.zookeeper.membership import ZookeeperMembership
-from dblake.core.errors import ConfigError, Fenced
-from dblake.core.position import Position
-from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.base.core.errors import ConfigError, Fenced
+from dblake.base.core.position import Position
+from dblake.base.core.zookeeper_url import ZookeeperUrl
+from dblake.serve.consume.api import open_group
+from dblake.serve.consume.checkpoints import CheckpointStore, open_store
+from dblake.serve.consume.group import GroupSubscription
+from dblake.serve.consume.membership import assign
+from dblake.serve.consume.model import Event
+from dblake.serve.consume.zookeeper.checkpoint import ZookeeperCheckpoint
+from dblake.serve.consume.zookeeper.membership import ZookeeperMembership
 from tests.support.consumers import Shop
 from tests.support.zookeeper import ZookeeperServer
 
@@ -239,7 +239,8 @@ def test_lease_of_killed_process_is_waited_for(zookeeper: ZookeeperServer, zooke
     server = ZookeeperUrl.parse(zookeeper_url)
     lease = ZookeeperMembership(replace(server, root=f"{server.root}/lease"))
     second = ZookeeperCheckpoint(server, lease)
-    script = f"from dblake.consume.checkpoints import open_store as o; o({zookeeper_url!r}).open(); print(1); input()"
+    opened = f"o({zookeeper_url!r}).open(); print(1); input()"
+    script = f"from dblake.serve.consume.checkpoints import open_store as o; {opened}"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ),
     ) as killed:

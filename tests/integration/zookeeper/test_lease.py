@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.zookeeper.lease import ZookeeperLease
-from dblake.core.errors import Fenced, ProgressUnavailable
-from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.base.core.errors import Fenced, ProgressUnavailable
+from dblake.base.core.zookeeper_url import ZookeeperUrl
+from dblake.ingest.capture.zookeeper.lease import ZookeeperLease
 from tests.support.zookeeper import ZookeeperServer
 
 SESSION = 3.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.lease import open_lease
-from dblake.capture.progress import ProgressStore, open_progress
-from dblake.capture.zookeeper.progress import MAX_DOCUMENT_BYTES, ZookeeperProgress
-from dblake.core.errors import ConfigError, ExitCode, Fenced, ProgressUnavailable
-from dblake.core.zookeeper_url import ZookeeperUrl
+from dblake.base.core.errors import ConfigError, ExitCode, Fenced, ProgressUnavailable
+from dblake.base.core.zookeeper_url import ZookeeperUrl
+from dblake.ingest.capture.lease import open_lease
+from dblake.ingest.capture.progress import ProgressStore, open_progress
+from dblake.ingest.capture.zookeeper.progress import MAX_DOCUMENT_BYTES, ZookeeperProgress
 from tests.support.certificates import create_self_signed
 from tests.support.progress_contract import ProgressContract, Write
 from tests.support.zookeeper import ZookeeperServer

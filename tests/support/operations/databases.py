@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from psycopg2 import sql
 
-from dblake.source.mysql.log_position import lsn
-from dblake.source.mysql.sql_literals import identifier
-from dblake.source.postgres.embedded import EmbeddedPostgres
-from dblake.source.postgres.init import run_init
+from dblake.ingest.source.mysql.log_position import lsn
+from dblake.ingest.source.mysql.sql_literals import identifier
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from dblake.ingest.source.postgres.init import run_init
 from tests.support.backends import PostgresBackend
 from tests.support.exports import Export, export
 from tests.support.mysql import Flavour, MysqlServer

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from dblake.consume import open_subscription
-from dblake.core.position import Position
-from dblake.lake.layout import Paths
-from dblake.lake.query import query_rows
-from dblake.lake.tables import has_table
+from dblake.base.core.position import Position
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.query import query_rows
+from dblake.base.lake.tables import has_table
+from dblake.serve.consume import open_subscription
 from tests.support.operations.databases import SCHEMA
 from tests.support.operations.scene import DatabaseErrors, Scene
 

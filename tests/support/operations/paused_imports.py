@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dblake.capture.dump_task import DumpControl, DumpState
-from dblake.capture.throttle import Throttle
+from dblake.ingest.capture.dump_task import DumpControl, DumpState
+from dblake.ingest.capture.throttle import Throttle
 from tests.support.operations.scene import Scene
 
 _SLOW = Throttle(chunk_size=10, delay=0.2)

@@ -22,7 +22,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from dblake.lake.tables import has_table
+from dblake.base.lake.tables import has_table
 from tests.support.operations.actions import actions
 from tests.support.operations.databases import MARKER, SCHEMA, OperatedDatabase, operated_database
 from tests.support.operations.ddl import create_partitioned, create_table

@@ -18,24 +18,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dblake.capture.dump_queue import first_batch_of_imports, queue_dump
-from dblake.capture.dump_task import DumpControl
-from dblake.capture.progress import open_progress
-from dblake.capture.stale_tables import set_dump
-from dblake.capture.throttle import Throttle, set_throttle
+from dblake.base.core.errors import DblakeError, ExitCode, StateError
+from dblake.base.core.processes import end_with_parent
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.query import query_rows
+from dblake.base.lake.tables import find_table, has_table
 from dblake.config import Config
 from dblake.config.load import load_config
-from dblake.core.errors import DblakeError, ExitCode, StateError
-from dblake.core.processes import end_with_parent
-from dblake.cycle.run import Cycle, CycleResult
-from dblake.imports.spec import ImportFiles
-from dblake.lake.layout import Paths
-from dblake.lake.query import query_rows
-from dblake.lake.tables import find_table, has_table
+from dblake.ingest.capture.dump_queue import first_batch_of_imports, queue_dump
+from dblake.ingest.capture.dump_task import DumpControl
+from dblake.ingest.capture.progress import open_progress
+from dblake.ingest.capture.stale_tables import set_dump
+from dblake.ingest.capture.throttle import Throttle, set_throttle
+from dblake.ingest.imports.spec import ImportFiles
 from dblake.landing.table import Landing
-from dblake.maintenance.event_compaction import compact_events
-from dblake.maintenance.run import Maintenance
-from dblake.spark.session import Session, session_of
+from dblake.operate.cycle.run import Cycle, CycleResult
+from dblake.operate.maintenance.event_compaction import compact_events
+from dblake.operate.maintenance.run import Maintenance
+from dblake.transform.spark.session import Session, session_of
 from jobs.maintain import first_needed
 from pipelines.dump import read_dumps, start_import, steer
 from pipelines.status import read_status

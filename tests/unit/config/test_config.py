@@ -10,10 +10,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from dblake.base.core.errors import ConfigError, ExitCode
+from dblake.base.core.mask_rules import Rule
 from dblake.config import AirflowConfig, CaptureConfig, Config, load_airflow, load_config
 from dblake.config.faults import PATTERNS
-from dblake.core.errors import ConfigError, ExitCode
-from dblake.mask.rules import Rule
 from tools.reference import build_page
 
 HOME = Path(__file__).parents[3]

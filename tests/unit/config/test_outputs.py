@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from dblake.base.core.errors import ConfigError
 from dblake.config import load_config
-from dblake.consume.partition import Partition
-from dblake.core.errors import ConfigError
-from dblake.outputs.target import ConfiguredOutput, Group
+from dblake.serve.consume.partition import Partition
+from dblake.serve.outputs.target import ConfiguredOutput, Group
 
 BASE = {
     "warehouse": "./warehouse", "progress": "file:./progress",

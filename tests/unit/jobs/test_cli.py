@@ -16,7 +16,7 @@ SECRET = "row-value-4711"
 
 JOB = """\
 import click
-from dblake.core import errors
+from dblake.base.core import errors
 from jobs.cli.frame import job_options, run_job, stop_requested
 
 @click.command("probe")

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dblake.core.errors import UsageError
+from dblake.base.core.errors import UsageError
 
 CONF = str(Path(__file__).parents[3] / "conf" / "quickstart.yaml")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.core.errors import ConfigError, StorageUnavailable
-from dblake.spark import s3_jars
+from dblake.base.core.errors import ConfigError, StorageUnavailable
+from dblake.transform.spark import s3_jars
 
 HOME = Path(__file__).parents[3]
 _TOOLS = ("bash", "dirname", "readlink", "cksum", "mkdir", "mktemp", "sed", "cat", "tail", "rm", "mv", "flock")

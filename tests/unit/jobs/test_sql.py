@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from dblake.capture.file_progress import FileProgress
-from dblake.capture.table_life import LifeState, TableLife, save_life
-from dblake.lake.layout import Paths
-from dblake.sql.engine import DuckdbEngine
+from dblake.base.lake.layout import Paths
+from dblake.ingest.capture.file_progress import FileProgress
+from dblake.ingest.capture.table_life import LifeState, TableLife, save_life
+from dblake.serve.sql.engine import DuckdbEngine
 from jobs.cli.sql_output import print_result
 from jobs.cli.sql_statements import split_statements
 from tests.support.plain_lake import PlainLake

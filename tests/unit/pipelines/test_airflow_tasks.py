@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dblake.base.core.outcome import Outcome, classify
 from dblake.config import AirflowConfig
-from dblake.core.outcome import Outcome, classify
 from pipelines.airflow.tasks import SCRIPT, changed_tables, command_line, scheduled_jobs
 
 

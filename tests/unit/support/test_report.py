@@ -41,7 +41,7 @@ def run(folder: pytest.Pytester, *options: str) -> list[str]:
     ("nodeid", "name"),
     [
         ("tests/unit/mysql/test_x.py::test_y[a/b]", "unit"), ("tests/e2e/test_x.py::test_y", "e2e"),
-        ("tests/test_x.py::test_y", "tests"), ("tests/spark/state/test_x.py::test_y", "spark/state"),
+        ("tests/test_x.py::test_y", "tests"), ("tests/spark/transform/state/test_x.py::test_y", "spark/transform"),
     ],
 )
 def test_area_nodeid_gives_folder(nodeid: str, name: str) -> None:

@@ -1,0 +1,48 @@
+"""The connection and replication settings of one PostgreSQL source; ``config`` documents each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from dblake.base.core.defaults import WATERMARK_SCHEMA
+from dblake.base.core.names import TableFilter, default_server_object
+
+PLUGIN = "pgoutput"
+"""The output plugin: part of every server since PostgreSQL 10, and the one that managed servers allow."""
+
+
+@dataclass(frozen=True)
+class PostgresSettings:
+    """One source. ``user`` is the capture role; the repr never shows its password.
+
+    ``slot`` and ``publication`` default to ``dblake_`` and the source's name.
+
+    >>> PostgresSettings("shop", "db", 5432, "shop", "dblake", "hunter2", ("public.*",)).slot
+    'dblake_shop'
+    """
+
+    name: str
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(repr=False)
+    patterns: tuple[str, ...]
+    tls: Literal["verify", "require", "disable"] = "verify"
+    tls_ca: str | None = None
+    watermark_schema: str = WATERMARK_SCHEMA
+    slot: str = ""
+    publication: str = ""
+    log_ddl: bool = False
+
+    def __post_init__(self) -> None:
+        default = default_server_object(self.name)
+        object.__setattr__(self, "slot", self.slot or default)
+        object.__setattr__(self, "publication", self.publication or default)
+
+    @cached_property
+    def table_filter(self) -> TableFilter:
+        """The predicate for captured tables."""
+        return TableFilter(list(self.patterns))

@@ -1,0 +1,222 @@
+"""Landing → events → state, then check and maintain when due: in one process, with one Spark session at most.
+
+Place: ``jobs.run`` calls it; each step is its package's own runner, and equals the job of that name. Guarantee: a step
+starts only if the Delta logs show work for it, so a run with nothing to do starts no JVM. If a run is killed, the next
+one completes each of its steps.
+
+``run_once`` is bounded by what had landed when it began, and ends with the first step's error. ``run_until`` reconciles
+and folds in one thread, and checks and maintains in a second one, so that replication does not wait for them. There a
+table that stays behind, or a check that fails, is logged and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dblake.base.core.errors import DblakeError
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import TableVersion
+from dblake.base.lake.tables import has_table
+from dblake.config import Config
+from dblake.operate.cycle.due import is_check_due, is_maintenance_due
+from dblake.operate.maintenance.run import FirstNeeded, MaintenanceResult, maintain
+from dblake.operate.verification.run import compare_landed
+from dblake.transform.reconcile.pending import reconciled_batch
+from dblake.transform.spark.session import Session, is_running
+from dblake.transform.state.pending import folded_batch
+from dblake.transform.state.run import TableResult, require_success, run_state
+
+if TYPE_CHECKING:
+    from dblake.operate.quality.report import QualityReport
+    from dblake.transform.reconcile.stream import ReconcileRun
+
+_FINISH_SECONDS = 5.0
+"""How long a step may take to end once the run is asked to stop; then its Spark jobs are cancelled."""
+_WAIT_SECONDS = 1.0
+_UPKEEP_SECONDS = 30.0
+"""How often the second thread reads what is due."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class CycleResult:
+    """What a bounded run did: the newest batch in events, tables folded, the check's report, tables maintained."""
+
+    batch: int = 0
+    tables: Sequence[TableResult] = ()
+    report: QualityReport | None = None
+    maintained: Sequence[MaintenanceResult] = ()
+    steps: list[str] = field(default_factory=list)
+    """The names of the steps that had work."""
+
+
+class Cycle:
+    """The steps of one source, with the configuration's settings; ``session`` is called when a step needs Spark.
+
+    ``first_needed`` returns the oldest landing batch that something outside the lake needs; see ``maintain``.
+    """
+
+    def __init__(self, config: Config, session: Session, first_needed: FirstNeeded = lambda: None) -> None:
+        self._config, self.session, self._first_needed = config, session, first_needed
+        self._paths = Paths(config.warehouse, config.source.name)
+
+    def run_once(self, result: CycleResult) -> None:
+        """Run all steps that have work, and note in ``result`` what they did; raise the first error.
+
+        Raises what the runners raise: StateError for tables that stay behind, ChecksFailed for a failed check.
+        """
+        self.reconcile(result)
+        self.fold(result)
+        self.check(result, retry=True)
+        self.maintain(result)
+
+    def reconcile(self, result: CycleResult) -> None:
+        """Reconcile what has landed, if anything is new."""
+        done = reconciled_batch(self._paths)
+        if done is not None:
+            result.batch = done
+            return
+        from dblake.transform.reconcile.stream import reconcile_once
+
+        size = self._config.reconcile.max_bytes_per_trigger
+        result.batch = reconcile_once(self.session, self._paths, max_bytes_per_trigger=size)
+        result.steps.append("reconcile")
+
+    def fold(self, result: CycleResult, stop: threading.Event | None = None) -> None:
+        """Fold new events into state, and compare it with what ``verify`` reads; raise StateError as ``run_state``."""
+        if folded_batch(self._paths) is not None:
+            compare_landed(self._paths)
+            return
+        settings = self._config.state
+        result.tables = run_state(
+            self.session, self._paths, parallel=settings.parallel, batches_per_step=settings.batches_per_step,
+            stop=stop,
+        )
+        result.steps.append("state")
+        compare_landed(self._paths)
+        require_success(result.tables)
+
+    def check(self, result: CycleResult, *, retry: bool) -> None:
+        """Check what is new, if a check is due. Raises ChecksFailed."""
+        suites = self._config.quality.suites
+        every = self._config.run.check_seconds
+        if not is_check_due(self._paths, every, has_user_suites=suites is not None, retry=retry):
+            return
+        spark = self.session()
+        from dblake.operate.quality.run import run_check
+        from dblake.operate.quality.user_suite import read_suites
+        from dblake.serve.sql.query import silence_spark
+
+        user_suites = read_suites(suites) if suites else []
+        # Spark's own report of a suite's fault may show row values.
+        silence_spark(spark)
+        try:
+            result.report = run_check(spark, self._paths, user_suites)
+        finally:
+            spark.sparkContext.setLogLevel("WARN")
+        result.steps.append("check")
+        result.report.require_success()
+
+    def maintain(self, result: CycleResult) -> None:
+        """Maintain all tables, if that is due."""
+        if is_maintenance_due(self._paths, self._config.run.maintain_seconds):
+            result.maintained = maintain(
+                self.session, self._paths, self._config.maintain, parallel=self._config.state.parallel,
+                first_needed=self._first_needed,
+            )
+            result.steps.append("maintain")
+
+    def run_until(self, stop: threading.Event) -> int:
+        """Run until ``stop`` is set, beginning once capture has created landing; return the newest batch in events."""
+        if not self._wait_for_landing(stop):
+            return 0
+        from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs
+
+        upkeep = _Upkeep(self)
+        with cancel_late_jobs(stop, _FINISH_SECONDS), upkeep:
+            run = ReconcileRun(self.session, self._paths, self._config.reconcile.max_bytes_per_trigger)
+            self._replicate(run, stop, upkeep)
+        return run.reconciler.done()
+
+    def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep) -> None:
+        from dblake.transform.reconcile.stream import poll_pause
+
+        every, interval = self._config.reconcile.trigger_seconds, self._config.state.interval_seconds
+        reconcile_at, fold_at, folded = 0.0, 0.0, None
+        events = TableVersion(self._paths.events)
+        poll_seconds = poll_pause(self._paths)
+        while not stop.is_set():
+            began = time.monotonic()
+            if began >= reconcile_at and run.has_new_batches():
+                run.advance(stop)
+                reconcile_at = began + every
+            if time.monotonic() >= fold_at:
+                version = events.read()
+                if version != folded and not stop.is_set():
+                    self._fold_again(stop)
+                    folded = version
+                fold_at = time.monotonic() + interval
+            upkeep.raise_error()
+            stop.wait(poll_seconds)
+
+    def _fold_again(self, stop: threading.Event) -> None:
+        try:
+            self.fold(CycleResult(), stop)
+        except DblakeError as error:
+            if error.retryable:
+                raise
+            # Each table's error was logged where it occurred.
+
+    def _wait_for_landing(self, stop: threading.Event) -> bool:
+        if not has_table(self._paths.landing):
+            logger.info("waiting for capture to create the landing table")
+        while not has_table(self._paths.landing):
+            if stop.wait(_WAIT_SECONDS):
+                return False
+        return not stop.is_set()
+
+
+class _Upkeep:
+    """The second thread of a continuous run: check and maintain, when due, until the block ends."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self._cycle, self._ended = cycle, threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Cancel what runs: a check has changed nothing yet, and maintenance is safe to kill."""
+        self._ended.set()
+        if is_running():
+            self._cycle.session().sparkContext.cancelAllJobs()
+        self._thread.join(_FINISH_SECONDS)
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the thread, if one did."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._keep_up()
+            except BaseException as error:  # noqa: BLE001 - the other thread raises it
+                self._error = error
+                return
+            self._ended.wait(_UPKEEP_SECONDS)
+
+    def _keep_up(self) -> None:
+        for step in (lambda result: self._cycle.check(result, retry=False), self._cycle.maintain):
+            try:
+                step(CycleResult())
+            except DblakeError as error:
+                logger.error("%s", error)  # noqa: TRY400 - a traceback may hold values

@@ -1,0 +1,63 @@
+"""What a subscription selects: tables, columns, and a share of the keys.
+
+Place: between the readers of Delta files, which skip files by it, and ``stream``. Guarantee: key columns are always
+delivered. Which keys are in a share is left to ``partition``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dblake.base.core.errors import ConfigError
+from dblake.base.core.names import TableFilter, split_qualified
+from dblake.base.core.schema import TableSchema
+from dblake.serve.consume.partition import Partition
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Tables by globs, columns by table glob (key columns are always included), and a share of the keys."""
+
+    tables: Sequence[str] = ("*.*",)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    partition: Partition | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            TableFilter([*self.tables, *self.columns])
+        except ValueError as error:
+            raise ConfigError(f"tables: {error}", next_step="write globs like public.*") from None
+        object.__setattr__(self, "_known", {})
+
+    def has_table(self, table: str) -> bool:
+        """Return True if a qualified table name is selected."""
+        known: dict[str, bool] = self._known  # type: ignore[attr-defined]
+        if table not in known:
+            known[table] = self._filter(*split_qualified(table))
+        return known[table]
+
+    def columns_of(self, schema: TableSchema) -> frozenset[str] | None:
+        """Return the columns delivered of a table; None for all."""
+        parts = split_qualified(schema.table)
+        lists = [names for matches, names in self._column_filters if matches(*parts)]
+        if not lists:
+            return None
+        return frozenset(schema.primary_key).union(*lists)
+
+    @cached_property
+    def identity(self) -> str:
+        """A text that is equal for selections of the same tables, columns and keys."""
+        one = self.partition
+        columns = [{glob: sorted(names) for glob, names in self.columns.items()}] if self.columns else []
+        return json.dumps([list(self.tables), None if one is None else [one.by, one.of, sorted(one.take)], *columns])
+
+    @cached_property
+    def _filter(self) -> TableFilter:
+        return TableFilter(list(self.tables))
+
+    @cached_property
+    def _column_filters(self) -> list[tuple[TableFilter, Sequence[str]]]:
+        return [(TableFilter([glob]), names) for glob, names in self.columns.items()]

@@ -1,0 +1,108 @@
+"""Where a subscription without a checkpoint begins: a bootstrap, a position, a commit time, or now.
+
+Place: between ``stream`` and the lake. A point means what it means in ``sql --at`` (``read.resolve``). A position
+before the first event is the beginning of the events, as long as none has passed its retention.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady
+from dblake.base.core.names import abbreviated, split_qualified
+from dblake.base.core.position import Position
+from dblake.base.lake.frontier import read_frontier
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.log import Application, newest_batch
+from dblake.base.lake.query import query_rows
+from dblake.serve.consume.cursor import BEGINNING, Bootstrap, Cursor
+from dblake.serve.consume.event_table import EventTable
+from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.redecodes import replaced_since
+from dblake.serve.consume.state_rows import readable_version
+from dblake.serve.read.event_log import EventLog
+from dblake.serve.read.points import Point, parse_point
+from dblake.serve.read.resolve import resolve
+
+BOOTSTRAP = "bootstrap"
+
+
+def begin_at(paths: Paths, events: EventTable, start: str, selection: Selection) -> Cursor:
+    """Return the cursor of a subscription that begins at a point, as ``parse_start`` accepts it.
+
+    Raises PointOutOfRange for a point that events do not hold, and what ``begin_bootstrap`` raises.
+    """
+    point = parse_start(start)
+    if point is None:
+        return begin_bootstrap(paths, events, selection)
+    if point.position is None and point.time is None:
+        return _begin_now(events)
+    if point.position is not None and not events.consolidated and _is_before_all(paths, point.position):
+        return _cursor(BEGINNING, 0, events)
+    position = resolve(point, EventLog(paths), paths).cut
+    batch = _first_batch_after(paths, position)
+    if batch is not None and batch <= events.consolidated:
+        # A position inside the newest batch with removed events: those after it are not complete.
+        raise PointOutOfRange(
+            f"source {paths.source}: events after {start} passed their retention", next_step="begin with a bootstrap"
+        )
+    return _cursor(position, events.batch if batch is None else batch - 1, events)
+
+
+def parse_start(text: str) -> Point | None:
+    """Parse where to begin: None for ``bootstrap``, else a point. Raises UsageError for anything else."""
+    return None if text == BOOTSTRAP else parse_point(text)
+
+
+def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> Cursor:
+    """Return the cursor of a bootstrap at state's newest frontier.
+
+    Raises StateNotReady while state has no frontier or is being rebuilt, ConsumeError if a selected table is behind.
+    """
+    frontier = read_frontier(paths)
+    if frontier.position is None:
+        raise StateNotReady(
+            f"source {paths.source}: a bootstrap reads state, which is empty", next_step="run state, then this again"
+        )
+    behind = sorted(filter(selection.has_table, frontier.behind))
+    if behind:
+        raise ConsumeError(
+            f"source {paths.source}: state of {abbreviated(behind)} is behind the other tables",
+            next_step="run state to see why, or leave these tables out",
+        )
+    tables = sorted(filter(selection.has_table, frontier.versions))
+    for replaced in replaced_since(paths, 0):
+        if replaced.table in tables and replaced.run <= events.run:
+            path = paths.state(*split_qualified(replaced.table))
+            if newest_batch(path, Application.redecode(paths.source)) < replaced.run:
+                raise StateNotReady(
+                    f"table {replaced.table}: events were decoded again, and its state is not rebuilt yet",
+                    next_step="run state, then this again",
+                )
+    versions = {table: readable_version(paths, table, frontier) for table in tables}
+    bootstrap = Bootstrap(frontier.position, frontier.batch, versions, id=uuid.uuid4().hex[:16])
+    return replace(_cursor(frontier.position, frontier.batch, events), bootstrap=bootstrap)
+
+
+def _begin_now(events: EventTable) -> Cursor:
+    open_transaction = events.find_open_transaction()
+    if open_transaction is not None:
+        return _cursor(open_transaction.before, open_transaction.batch - 1, events)
+    newest = events.position_of_batch(events.batch)
+    return _cursor(newest or BEGINNING, events.batch, events)
+
+
+def _cursor(position: Position, batch: int, events: EventTable) -> Cursor:
+    """Return the cursor at a position that is at or after every event of the batches up to ``batch``."""
+    return Cursor(position, batch, events.run, newest=position)
+
+
+def _is_before_all(paths: Paths, position: Position) -> bool:
+    rows = query_rows(paths.events, "SELECT incarnation, lsn, seq FROM t ORDER BY incarnation, lsn, seq LIMIT 1")
+    return not rows or position < Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"])
+
+
+def _first_batch_after(paths: Paths, position: Position) -> int | None:
+    rows = query_rows(paths.events, f"SELECT min(batch) AS batch FROM t WHERE {position.after_sql()}")
+    return rows[0]["batch"] if rows else None

@@ -1,0 +1,242 @@
+"""The stream of one source: bootstrap, then whole transactions in commit order, with named control entries between.
+
+Place: between the readers of Delta files and ``subscription``, which merges sources and stores checkpoints. Guarantee:
+each ``poll`` continues exactly after the cursor. Where events after it are missing or were replaced, a control entry
+names the reason and a bootstrap follows: a consumer never meets a silent hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from dblake.base.core.errors import ConsumeError, StateNotReady
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.layout import Paths
+from dblake.serve.consume.cursor import Cursor
+from dblake.serve.consume.event_rows import EventBuilder
+from dblake.serve.consume.event_table import EventTable, Wanted
+from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
+from dblake.serve.consume.read_ahead import read_ahead
+from dblake.serve.consume.redecodes import ReplacedEvents, replaced_since
+from dblake.serve.consume.schemas import Schemas
+from dblake.serve.consume.start import begin_at, begin_bootstrap
+from dblake.serve.consume.state_rows import StateRows, VersionRemoved
+from dblake.serve.consume.transactions import SpooledEvents, schemas_of, whole_transactions
+
+_NO_TABLE = "-"
+"""The table of a bootstrap that has begun and has no tables."""
+
+Step = tuple[Transaction, Cursor]
+"""A transaction or control entry, and the cursor after it."""
+
+
+class SourceStream:
+    """The selected changes of one source, from a cursor or, without one, from ``start``."""
+
+    def __init__(
+        self, paths: Paths, selection: Selection, start: str, cursor: Cursor | None,
+        readers: Mapping[str, TableSchema] | None = None,
+    ) -> None:
+        """``readers`` are the schemas that the consumer was written for, by table; other tables have their own."""
+        self.source = paths.source
+        self.cursor = cursor
+        self.events = EventTable(paths)
+        self._is_drained = False
+        self._paths, self._selection, self._start = paths, selection, start
+        self._schemas = Schemas(paths)
+        self._builder = EventBuilder(paths.source, selection, self._schemas.get, readers or {})
+
+    def poll(self) -> Iterator[Step]:
+        """Yield what the newest version of the tables has after the cursor, and advance the cursor.
+
+        Raises StateNotReady if state must run before a bootstrap; the next poll tries again.
+        """
+        is_drained = not self.events.refresh() and self._is_drained
+        self._is_drained = False
+        cursor = self.cursor
+        if cursor is None:
+            if self.events.batch == 0:
+                raise StateNotReady(
+                    f"source {self.source}: there are no events yet",
+                    next_step="run reconcile and state, then this again",
+                )
+            self._schemas.refresh()
+            cursor = self._advance(begin_at(self._paths, self.events, self._start, self._selection))
+        elif is_drained:
+            self._is_drained = True
+            return
+        else:
+            yield from self._find_discontinuity(cursor)
+        cursor = self.cursor or cursor
+        if cursor.bootstrap is not None:
+            yield from self._bootstrap(cursor)
+            self.events.refresh()
+        yield from self._changes(self.cursor or cursor)
+        self._is_drained = True
+
+    def rewind(self, cursor: Cursor | None) -> None:
+        """Continue from a cursor: what was read ahead of it, by a ``poll`` that was given up, is read again."""
+        if cursor != self.cursor:
+            self.cursor, self._is_drained = cursor, False
+
+    def _advance(self, cursor: Cursor) -> Cursor:
+        self.cursor = cursor
+        return cursor
+
+    def _find_discontinuity(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield control entries, and begin a bootstrap, if events after the cursor do not continue those before it."""
+        events = self.events
+        if events.batch < cursor.batch:
+            raise self._replaced(f"events end at batch {events.batch}, before the checkpoint's batch {cursor.batch}")
+        # A redecode may add events to old batches; what it changed is announced below.
+        if events.run == cursor.run and cursor.newest and events.has_after(cursor.newest, cursor.batch):
+            raise self._replaced(f"batches up to the checkpoint's, {cursor.batch}, have events that are new to it")
+        replaced: list[ReplacedEvents] = []
+        if events.run > cursor.run:
+            replaced = [
+                one for one in replaced_since(self._paths, cursor.run)
+                if one.run <= events.run and cursor.has_events_since(one.first) and self._selection.has_table(one.table)
+            ]
+        is_expired = events.consolidated > cursor.batch
+        if not replaced and not is_expired:
+            self._advance(replace(cursor, run=events.run))
+            return
+        # First: until state can be read, nothing is delivered, so that the next poll tries again.
+        self._schemas.refresh()
+        following = begin_bootstrap(self._paths, events, self._selection)
+        for one in replaced:
+            yield self._control(ControlKind.REDECODED, cursor, one.table, from_batch=one.first, to_batch=one.last)
+        if is_expired:
+            yield self._control(ControlKind.GAP, cursor, reason="events after the checkpoint passed their retention",
+                                expired_batch=events.consolidated)
+        self._advance(following)
+
+    def _replaced(self, reason: str) -> ConsumeError:
+        return ConsumeError(
+            f"source {self.source}: {reason}: the tables were replaced, or restored from a backup",
+            next_step="begin with --from bootstrap; in a group, with another `group.url`",
+        )
+
+    def _control(
+        self, kind: ControlKind, cursor: Cursor, table: str | None = None, bootstrap: str = "", **details: Any
+    ) -> Step:
+        if self._selection.partition is not None:
+            details["partition"] = asdict(self._selection.partition)
+        control = Control(kind, self.source, cursor.position, table, details)
+        return Transaction(self.source, cursor.position, None, (), control, bootstrap), cursor
+
+    def _bootstrap(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield state at one point; begin again if maintenance removed the versions of a bootstrap that took long."""
+        try:
+            yield from self._read_state(cursor)
+        except VersionRemoved as removed:
+            following = begin_bootstrap(self._paths, self.events, self._selection)
+            known = cursor.bootstrap
+            if known is not None and following.bootstrap is not None and known.versions == following.bootstrap.versions:
+                raise StateNotReady(
+                    f"table {removed}: its state table cannot be read", next_step="run state, then this again"
+                ) from None
+            yield self._control(ControlKind.GAP, self.cursor or cursor, reason="the bootstrap's state was removed")
+            yield from self._read_state(self._advance(following))
+
+    def _read_state(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield state at one point, from where the cursor is in it, between its two control entries."""
+        bootstrap = cursor.bootstrap
+        assert bootstrap is not None, "the caller checked"
+        self._schemas.refresh()
+        if not bootstrap.table:
+            bootstrap = replace(bootstrap, table=min(bootstrap.versions, default=_NO_TABLE))
+            cursor = self._advance(replace(cursor, bootstrap=bootstrap))
+            yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, bootstrap=bootstrap.id,
+                                tables=sorted(bootstrap.versions))
+        for table in sorted(bootstrap.versions):
+            if table < bootstrap.table:
+                continue
+            schema = self._schemas.at_batch(table, bootstrap.batch)
+            delivered = self._builder.delivered_schema(schema)
+            self._require_partition(schema)
+            done = bootstrap.rows if table == bootstrap.table else 0
+            cursor = replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done))
+            if cursor.schemas.get(table) != delivered.schema_id:
+                cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: delivered.schema_id}))
+                yield self._control(ControlKind.SCHEMA, cursor, table, bootstrap.id, schema_id=delivered.schema_id)
+            rows = StateRows(self._paths, schema, bootstrap.versions[table], bootstrap.position, self._selection,
+                             self.events)
+            for events in rows.read(done):
+                done += len(events)
+                cursor = self._advance(replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done)))
+                found = self._builder.resolve(events)
+                yield Transaction(self.source, bootstrap.position, None, found, bootstrap=bootstrap.id), cursor
+        cursor = self._advance(replace(cursor, bootstrap=None))
+        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap=bootstrap.id)
+
+    def _changes(self, cursor: Cursor) -> Iterator[Step]:
+        """Yield the whole transactions after the cursor."""
+        waiting = self.events.find_open_transaction()
+        end = self.events.batch if waiting is None else waiting.batch - 1
+        if end > cursor.batch:
+            self._schemas.refresh()
+        tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
+        wanted = Wanted(cursor.position, waiting.before if waiting else None, self._selection, tables)
+        recorded = (self._schemas.recorded(rows) for _, rows in self.events.read(cursor.batch, wanted))
+        portions = read_ahead(rows for rows in recorded if rows.num_rows)
+        for group in whole_transactions(portions, self._builder):
+            for events, batch in group:
+                last = events[-1]
+                yield from self._announce(events, last.position)
+                cursor = self.cursor or cursor
+                newest = cursor.newest
+                self.cursor = cursor = Cursor(
+                    last.position, max(batch - 1, cursor.batch), cursor.run, cursor.schemas, cursor.bootstrap,
+                    max(batch, cursor.reached), max(newest, last.position) if newest else None,
+                )
+                yield Transaction(self.source, last.position, last.committed_at, events), cursor
+        cursor = self.cursor or cursor
+        if self.events.incarnation > cursor.position.incarnation and waiting is None:
+            yield from self._enter(Position(self.events.incarnation, 0), cursor)
+            cursor = self.cursor or cursor
+        newest = cursor.newest
+        if end > cursor.batch:
+            newest = waiting.before if waiting else self.events.newest
+        self._advance(replace(cursor, batch=max(end, cursor.batch), newest=newest))
+
+    def _announce(self, events: Sequence[Event], position: Position) -> Iterable[Step]:
+        """Return the control entries that come before a transaction."""
+        cursor = self.cursor
+        assert cursor is not None, "poll sets it"
+        if position.incarnation == cursor.position.incarnation and not isinstance(events, SpooledEvents):
+            known = cursor.schemas
+            for event in events:
+                if known.get(event.table) != event.schema_id:
+                    break
+            else:
+                return ()
+        return self._announcements(events, position, cursor)
+
+    def _announcements(self, events: Sequence[Event], position: Position, cursor: Cursor) -> Iterator[Step]:
+        if position.incarnation > cursor.position.incarnation:
+            yield from self._enter(Position(position.incarnation, 0), cursor)
+            cursor = self.cursor or cursor
+        for table, schema_id in schemas_of(events):
+            if cursor.schemas.get(table) != schema_id:
+                schema = self._builder.schema(table, schema_id)
+                self._require_partition(schema)
+                cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: schema_id}))
+                yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
+
+    def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
+        """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
+        left, following = cursor.position.incarnation, replace(cursor, position=beginning)
+        gap, _ = self._control(ControlKind.GAP, following, reason=f"the log after incarnation {left} is missing")
+        # A consumer that ends between the two meets both again.
+        yield gap, cursor
+        self._advance(following)
+        yield self._control(ControlKind.INCARNATION, following, incarnation=beginning.incarnation)
+
+    def _require_partition(self, schema: TableSchema) -> None:
+        if self._selection.partition is not None:
+            self._selection.partition.require_integer_key(schema)

@@ -1,0 +1,309 @@
+"""MySQL and MariaDB as targets: multi-row INSERT into temporary tables, joined updates.
+
+Place: below ``output``. Guarantee: a value that the target would cut or change is rejected by table and column (strict
+SQL mode), but zero dates are kept. Text columns that the output creates compare byte by byte, so keys that differ at
+the source differ here. DDL commits at once; the caller runs it outside of transactions.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from dblake.base.core.connection_faults import LOST, network_fault
+from dblake.base.core.errors import ConfigError, DblakeError
+from dblake.base.core.tls import client_context
+from dblake.serve.outputs.sql.errors import ValueRejected, mysql_fault, target_failure
+from dblake.serve.outputs.sql.settings import SqlSettings
+from dblake.serve.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
+from dblake.serve.outputs.sql.types import is_text, mysql_type
+
+_PINNED = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1, "
+    "innodb_lock_wait_timeout = 60, wait_timeout = 28800, net_write_timeout = 600, foreign_key_checks = 1, "
+    "sql_safe_updates = 0",
+    "SET SESSION TRANSACTION READ WRITE",
+)
+_COLLATIONS = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
+"""Byte by byte, and trailing blanks count."""
+_DATA_ERRORS = frozenset((
+    1048, 1062, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1690, 3140, 3141, 3156, 4025, 1411, 1300, 3854, 1071, 1118,
+))
+_COLUMN = re.compile(r"column (?:`[^`]*`\.)*[`'](?:[^`']*\.)?([^`'.]+)[`']")
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\+00")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?")
+
+
+class MysqlTarget(Target):
+    """A connection to MySQL or MariaDB."""
+
+    max_name = 64
+    has_transactional_ddl = False
+    folds_case = True
+    large_text = "longtext"
+
+    def __init__(self, settings: SqlSettings) -> None:
+        self._settings = settings
+        self._schema = settings.schema or settings.database
+        self._connection: Any = None
+        self._loaded: TargetTable | None = None
+        self._types: dict[str, dict[str, str]] = {}
+
+    def connect(self) -> None:
+        given = self._settings
+        with self._translated():
+            self._connection = pymysql.connect(
+                host=given.host, port=given.port, user=given.user, password=given.password, charset="utf8mb4",
+                autocommit=True, program_name=f"dblake output {given.name}", connect_timeout=10, read_timeout=3600,
+                max_allowed_packet=1 << 30, binary_prefix=True, client_flag=CLIENT.FOUND_ROWS, **_tls(given),
+            )
+        for statement in _PINNED:
+            self.execute(statement)
+        is_mariadb = "mariadb" in str(self.query("SELECT version()")[0][0]).lower()
+        if is_mariadb is not (given.flavour == "mariadb"):
+            raise ConfigError(
+                f"output {given.name}: the server is {'MariaDB' if is_mariadb else 'MySQL'}, its url names another",
+                next_step=f"begin outputs.{given.name}.url with {'mariadb' if is_mariadb else 'mysql'}",
+            )
+        if not self.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self._schema,)):
+            self.execute(f"CREATE DATABASE {self.quote(self._schema)} CHARACTER SET utf8mb4")
+        self.execute(f"USE {self.quote(self._schema)}")
+        self._types.clear()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(pymysql.Error, OSError):
+                self._connection.close()
+            self._connection = None
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> int:
+        with self._translated(), self._connection.cursor() as cursor:
+            return int(cursor.execute(statement, tuple(parameters) or None))
+
+    def query(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(statement, tuple(parameters) or None)
+            return list(cursor.fetchall())
+
+    def begin(self) -> None:
+        self.execute("START TRANSACTION")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection is not None:
+            with suppress(DblakeError):
+                self.execute("ROLLBACK")
+
+    def quote(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def column_type(self, source_type: str, key_columns: int) -> str:
+        return mysql_type(source_type, key_columns)
+
+    def column_sql(self, sql_type: str) -> str:
+        if is_text(sql_type):
+            return f"{sql_type} CHARACTER SET utf8mb4 COLLATE {_COLLATIONS[self._settings.flavour]}"
+        return sql_type
+
+    def find_columns(self, name: str) -> dict[str, str]:
+        rows = self.query(
+            "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s "
+            "AND table_name = %s ORDER BY ordinal_position", (self._schema, name),
+        )
+        return {str(column): str(kind) for column, kind in rows}
+
+    def check_key(self, name: str, key: Sequence[str]) -> None:
+        where = f"output {self._settings.name}: the target's table {name}"
+        uniques = self.query(
+            "SELECT GROUP_CONCAT(column_name SEPARATOR '\0') FROM information_schema.statistics WHERE non_unique = 0 "
+            "AND table_schema = %s AND table_name = %s GROUP BY index_name", (self._schema, name),
+        )
+        if not any(set(str(names).split("\0")) == set(key) for (names,) in uniques):
+            raise ConfigError(
+                f"{where} has no unique key ({', '.join(key)})",
+                next_step="add that primary key to the table, or drop the table so that the output creates it",
+            )
+        collations = self.query(
+            "SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND "
+            "table_name = %s AND collation_name IS NOT NULL", (self._schema, name),
+        )
+        loose = [column for column, collation in collations if column in key and not str(collation).endswith("_bin")]
+        if loose:
+            raise ConfigError(
+                f"{where} compares its key column {loose[0]} by a collation in which different texts are equal",
+                next_step="give the column a collation that ends with _bin, or drop the table",
+            )
+
+    def change_type(self, name: str, column: str, sql_type: str) -> None:
+        self.execute(f"ALTER TABLE {self.quote(name)} MODIFY {self.quote(column)} {self.column_sql(sql_type)}")
+
+    def create_guard(self, table: TargetTable) -> None:
+        keys = ", ".join(f"{self.quote(a)} AS {b}" for a, b in zip(table.key, table.guard_key, strict=True))
+        self.execute(
+            f"CREATE TABLE {table.guard} (incarnation bigint DEFAULT 0 NOT NULL, lsn bigint DEFAULT 0 NOT NULL, seq "
+            "bigint DEFAULT 0 NOT NULL, deleted boolean DEFAULT FALSE NOT NULL, incomplete smallint DEFAULT 0 NOT "
+            "NULL, seen bigint DEFAULT 0 NOT NULL, PRIMARY KEY "
+            f"({', '.join(table.guard_key)})) ENGINE = InnoDB SELECT {keys} FROM {table.table} LIMIT 0"
+        )
+
+    def create_stage(self, table: TargetTable) -> None:
+        # An outer join makes every column nullable.
+        own = ", ".join(f"t.{self.quote(name)} AS c{index}" for index, name in enumerate(table.columns))
+        self.execute(f"DROP TEMPORARY TABLE IF EXISTS {table.stage}")
+        self.execute(
+            f"CREATE TEMPORARY TABLE {table.stage} (incarnation bigint, lsn bigint, seq bigint, deleted boolean, "
+            f"incomplete smallint, shape int) ENGINE = InnoDB SELECT {own} FROM (SELECT 1 AS one) o LEFT JOIN "
+            f"{table.table} t ON FALSE LIMIT 0"
+        )
+        self._types[table.stage] = self.find_columns(table.name)
+
+    def load(self, table: TargetTable, columns: Mapping[str, Sequence[Any]]) -> None:
+        self._loaded = table
+        kinds = self._types[table.stage]
+        lists: list[Sequence[Any]] = []
+        for number, (name, values) in enumerate(columns.items()):
+            convert = None if name in STAGE_COLUMNS else _converter(kinds[table.columns[int(name[1:])]])
+            lists.append(values if convert is None else _converted(values, convert, number))
+        self.execute(f"DELETE FROM {table.stage}")
+        marks = ", ".join(["%s"] * len(lists))
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.executemany(
+                f"INSERT INTO {table.stage} ({', '.join(columns)}) VALUES ({marks})", zip(*lists, strict=True)
+            )
+
+    def delete_join(self, victim: str, other: str, condition: str) -> None:
+        self.execute(f"DELETE a FROM {victim} a JOIN {other} b ON {condition}")
+
+    def update_join(self, table: str, assignments: Mapping[str, str], other: str, condition: str) -> None:
+        values = ", ".join(f"a.{name} = {value}" for name, value in assignments.items())
+        self.execute(f"UPDATE {table} a JOIN {other} b ON {condition} SET {values}")
+
+    def upsert(self, table: TargetTable, columns: Sequence[str], condition: str) -> None:
+        # Not ON DUPLICATE KEY: that would overwrite the row of another key on a conflict in a further unique index.
+        names = [self.quote(name) for name in columns]
+        staged = [f"s.c{table.columns.index(name)}" for name in columns]
+        match = " AND ".join(
+            f"t.{self.quote(name)} = s.{column}" for name, column in zip(table.key, table.staged_key, strict=True)
+        )
+        sets = [f"t.{name} = {value}" for name, value, plain in zip(names, staged, columns, strict=True)
+                if plain not in table.key]
+        if sets:
+            self.execute(
+                f"UPDATE {table.table} t JOIN {table.stage} s ON {match} SET {', '.join(sets)} WHERE {condition}"
+            )
+        self.execute(
+            f"INSERT INTO {table.table} ({', '.join(names)}) SELECT {', '.join(staged)} FROM {table.stage} s LEFT JOIN "
+            f"{table.table} t ON {match} WHERE {condition} AND t.{self.quote(table.key[0])} IS NULL"
+        )
+
+    def upsert_guard(self, table: TargetTable, seen: int) -> None:
+        own = [name for name in STAGE_COLUMNS if name != "shape"]
+        staged = ", ".join(f"s.{name}" for name in (*table.staged_key, *own))
+        self.execute(
+            f"INSERT INTO {table.guard} ({', '.join((*table.guard_key, *own))}, seen) SELECT {staged}, {seen} FROM "
+            f"{table.stage} s ON DUPLICATE KEY UPDATE "
+            # Assignments apply from left to right, so this one sees the old deleted.
+            f"incomplete = CASE WHEN s.incomplete = 1 AND NOT {table.guard}.deleted AND {table.guard}.incomplete = 0 "
+            "THEN 0 ELSE s.incomplete END, incarnation = s.incarnation, lsn = s.lsn, seq = s.seq, "
+            f"deleted = s.deleted, seen = {seen}"
+        )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.Error as error:
+            raise self._failure(error) from error
+        except UnicodeEncodeError as error:
+            raise ValueRejected("text that is not valid Unicode") from error
+        except (OSError, AttributeError) as error:
+            # PyMySQL's lost connections have no socket.
+            raise target_failure(self._settings, network_fault(error) or LOST) from error
+
+    def _failure(self, error: pymysql.Error) -> Exception:
+        number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        if number in _DATA_ERRORS:
+            match = _COLUMN.search(str(error.args[-1]))
+            column: int | str | None = match[1] if match else None
+            if match and self._loaded and re.fullmatch(r"c\d+", match[1]):
+                column = self._loaded.columns[int(match[1][1:])]
+            return ValueRejected(f"a value that the target's column cannot hold (error {number})", column)
+        return target_failure(self._settings, network_fault(error) or mysql_fault(number))
+
+
+def _converted(values: Sequence[Any], convert: Callable[[str], object], column: int) -> list[object]:
+    out: list[object] = []
+    try:
+        out.extend(None if value is None else convert(value) for value in values)
+    except ValueError as error:
+        raise ValueRejected("a value that the target's column cannot hold", column, len(out)) from error
+    return out
+
+
+def _converter(kind: str) -> Callable[[str], object] | None:
+    """Return what makes of a source's text the driver's value for a column of a type; None: the text itself."""
+    name = kind.partition("(")[0]
+    if name.endswith(("blob", "binary")):
+        return _to_bytes
+    if name == "bit":
+        return lambda text: int(text, 2)
+    if name in ("datetime", "timestamp", "date"):
+        return _to_time
+    if kind == "tinyint(1)":
+        return _to_boolean
+    if name == "float":
+        return _to_float
+    return _to_finite if name in ("double", "decimal") else None
+
+
+def _to_bytes(text: str) -> bytes:
+    if not text.startswith("\\x"):
+        raise ValueError
+    return bytes.fromhex(text[2:])
+
+
+def _to_time(text: str) -> str:
+    match = _INSTANT.fullmatch(text)
+    if match:
+        return match[1]
+    if not _TIMESTAMP.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _to_boolean(text: str) -> int:
+    values = {"t": 1, "f": 0, "true": 1, "false": 0}
+    return values[text] if text in values else int(text)
+
+
+def _to_float(text: str) -> str:
+    """Return all digits of a float: the largest one, in its shortest form, is beyond what the server accepts."""
+    return repr(struct.unpack("f", struct.pack("f", float(_to_finite(text))))[0])
+
+
+def _to_finite(text: str) -> str:
+    if text.lstrip("-+").lower() in ("nan", "inf", "infinity"):
+        raise ValueError
+    return text
+
+
+def _tls(settings: SqlSettings) -> dict[str, Any]:
+    if settings.tls == "disable":
+        return {"ssl_disabled": True}
+    try:
+        context = client_context(settings.tls_ca, is_verified=settings.tls != "require", is_strict=False)
+    except OSError as error:
+        raise ConfigError(
+            f"outputs.{settings.name}.tls_ca: there is no such file of certificates, or it cannot be read",
+            next_step="name a file of certificates in PEM",
+        ) from error
+    return {"ssl": context}
+

@@ -1,0 +1,64 @@
+"""A configured output: its type or class with its settings, its format, and what it selects.
+
+Place: between ``pipelines.subscribe``, which fills it from the configuration, and ``run``. Guarantee: secrets are read
+when the output is made, so only the output that runs reads its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dblake.base.core.secret import Reference
+from dblake.serve.consume.partition import Partition
+from dblake.serve.outputs.protocol import Format, Output, OutputContext, require_no_lease
+from dblake.serve.outputs.registry import make_format, make_output
+from dblake.serve.outputs.stdout import StdoutOutput
+
+STDOUT = "-"
+_FORMAT_SETTINGS = "format_settings."
+
+
+@dataclass(frozen=True)
+class Group:
+    """A consumer group of an output: its number of hash partitions, and its ZooKeeper; None: ``progress``'s."""
+
+    partitions: int
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class ConfiguredOutput:
+    """A configured output: its type or class, ``settings`` of that, and what all outputs have.
+
+    ``secrets`` are references by key; a secret of ``format_settings`` has its name and a dot before the key.
+    """
+
+    kind: str = STDOUT
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Reference] = field(default_factory=dict)
+    format: str = "native"
+    format_settings: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[str] = ("*.*",)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    start: str = "bootstrap"
+    partition: Partition | None = None
+    group: Group | None = None
+    max_events: int = 5000
+    retry_seconds: float = 300.0
+    max_dead_letters: int = 100
+
+    def make(
+        self, name: str, source: str, facts: Mapping[str, Any], require_lease: Callable[[], None] = require_no_lease
+    ) -> Output:
+        """Return the output. ``facts`` describe the source, for formats that name it; see OutputContext."""
+        secrets = {key: reference.resolve() for key, reference in self.secrets.items()}
+        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets, require_lease)
+        return StdoutOutput(context) if self.kind == STDOUT else make_output(self.kind, context, self.settings)
+
+    def _make_format(self, secrets: Mapping[str, str], facts: Mapping[str, Any]) -> Format:
+        own = {key.removeprefix(_FORMAT_SETTINGS): value for key, value in secrets.items()
+               if key.startswith(_FORMAT_SETTINGS)}
+        known = facts if self.format == "debezium" else {}
+        return make_format(self.format, {**known, **self.format_settings, **own})

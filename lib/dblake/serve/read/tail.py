@@ -1,0 +1,171 @@
+"""The tail: landing batches that are not reconciled yet, decoded in this process and committed nowhere.
+
+Place: beside reconcile, for live readings. Guarantee: the events are those that reconcile will append, up to a position
+that ends a transaction, because both are the same micro-batch. The tail ends after about as many bytes of landing files
+as its caller allows. It also ends before the end of a dump whose table has more bytes of events, because all their keys
+would be read, and before a chunk, such as an imported one, whose window has more bytes of log from before the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.base.core.arrays import take_rows
+from dblake.base.core.errors import LandingGap
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.layout import Paths
+from dblake.base.lake.schemas import SchemaVersion
+from dblake.base.lake.tables import has_table
+from dblake.serve.read.event_log import EventLog, Wanted
+from dblake.serve.read.small_files import merged_files
+from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
+from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
+from dblake.transform.reconcile.earlier_rows import Beginnings
+from dblake.transform.reconcile.keys import EventBounds
+from dblake.transform.reconcile.known_keys import EventFiles, KnownSources, event_sources
+from dblake.transform.reconcile.landing_files import LandingFiles
+from dblake.transform.reconcile.microbatch import MicroBatch, NewBatches
+from dblake.transform.reconcile.task import decode_events
+from dblake.transform.reconcile.windows import Ending, parse_endings
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Decoded events in order, with the columns of EVENT_COLUMNS, and the schemas that landed with them.
+
+    ``is_bounded`` is True if complete transactions that landed are missing at the end.
+    """
+
+    events: pa.Table
+    schemas: tuple[SchemaVersion, ...]
+    is_bounded: bool
+
+    @property
+    def position(self) -> Position | None:
+        """The newest event's position."""
+        if not self.events.num_rows:
+            return None
+        return Position(*(self.events[name][-1].as_py() for name in Position.COLUMNS))
+
+
+def read_tail(
+    paths: Paths, log: EventLog | None, schemas: Mapping[str, TableSchema], max_bytes: int
+) -> Tail | None:
+    """Decode the batches after those of ``log``; None if there are none.
+
+    ``schemas`` are those known so far, by id. Raises LandingGap if landing lacks a batch.
+    """
+    done = log.batch if log else 0
+    if not has_table(paths.landing):
+        return None
+    landing = LandingFiles(paths.landing, paths.source)
+    newest = landing.newest_batch
+    if newest <= done:
+        return None
+    last = landing.portions(done + 1, newest, max_bytes)[0]
+    with merged_files(landing.files(done + 1, last)) as files:
+        new = survey(files, done + 1, last)
+        end = _last_readable_batch(landing, new, done, last, max_bytes)
+        if end == done:
+            return Tail(EVENT_COLUMNS.empty_table(), (), is_bounded=True)
+        if end < last:
+            new = survey(files, done + 1, end)
+        tail = _decode(landing, new, log, schemas, end, max_bytes)
+    return tail if end == newest else replace(tail, is_bounded=True)
+
+
+def _last_readable_batch(landing: LandingFiles, new: LandingSurvey, done: int, last: int, max_bytes: int) -> int:
+    """Return the batch before the first window whose log in batches up to ``done`` has more bytes; else ``last``.
+
+    The window of an imported chunk begins at the position of its files, perhaps days ago.
+    """
+    sizes = dict[Position, int]()
+    for ending in sorted(parse_endings(new.watermarks, landing.oldest_batch), key=lambda ending: ending.row.batch):
+        window = ending.window
+        if window and window.first_batch <= done:
+            if window.low not in sizes:
+                sizes[window.low] = sum(file.size for file in landing.files_in_windows([window], done))
+            if sizes[window.low] > max_bytes:
+                return ending.row.batch - 1
+    return last
+
+
+def _decode(
+    landing: LandingFiles, new: LandingSurvey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
+    max_bytes: int,
+) -> Tail:
+    """Decode the batches after those of ``log`` up to ``last``."""
+    done = log.batch if log else 0
+    missing = sorted(set(range(done + 1, last + 1)) - new.epochs.keys())
+    if missing:
+        raise LandingGap(
+            f"landing lacks batch {missing[0]}; events reach batch {done}",
+            next_step="run reconcile, which lists all missing batches",
+        )
+    known = {**schemas, **{row.schema.schema_id: row.schema for row in new.schemas}}
+    batches = NewBatches(new, done + 1, last, known, landing)
+    with MicroBatch(batches, _LogKeys(log), lambda _: ArrowKeyJoin()) as batch:
+        plan = batch.plan()
+        ended, cut = _readable_ends(batch.closing, log, max_bytes)
+        removals = batch.removals(plan, ended)
+        decoded = pa.Table.from_batches(decode_events(batch.parts, plan), EVENT_COLUMNS)
+    events = _ordered(pa.concat_tables([decoded, removals.events]) if removals else decoded)
+    if cut is not None:
+        events = Wanted(until=cut.end_of_previous_transaction).filter(events)
+    versions = tuple(
+        SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in new.schemas
+    )
+    return Tail(_complete(events), versions, cut is not None)
+
+
+class _LogKeys:
+    """Keys known from the version of the events table that the tail follows."""
+
+    def __init__(self, log: EventLog | None) -> None:
+        self._log = log
+
+    def tables_before(self, began: Beginnings, schemas: Iterable[TableSchema]) -> set[str]:  # noqa: ARG002 - a protocol's
+        return set(began) if self._log else set()
+
+    def sources(self, ended: Sequence[Ending], schemas: Mapping[str, TableSchema]) -> KnownSources:  # noqa: ARG002 - likewise
+        files = [EventFiles(self._log.path, self._log.files_listed)] if self._log else []
+        return event_sources(files, {ending.row.table: EventBounds() for ending in ended})
+
+
+def _readable_ends(
+    closing: Sequence[Ending], log: EventLog | None, max_bytes: int
+) -> tuple[list[Ending], Position | None]:
+    """Return the windows before the end of a dump whose table has more bytes of events, and that dump's end."""
+    readable: list[Ending] = []
+    for ending in sorted(closing, key=_high):
+        if log and ending.end.dump_start and log.estimate_bytes(Wanted(table=ending.row.table)) > max_bytes:
+            return readable, _high(ending)
+        readable.append(ending)
+    return readable, None
+
+
+def _high(ending: Ending) -> Position:
+    return Position(ending.row.incarnation, ending.row.lsn, ending.row.seq)
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    incarnation, lsn, seq = (rows[name].to_numpy() for name in Position.COLUMNS)
+    return take_rows(rows, np.lexsort((seq, lsn, incarnation)))
+
+
+def _complete(events: pa.Table) -> pa.Table:
+    """Return the events of complete transactions."""
+    of_log = events.filter(pc.equal(events["origin"], "log"))
+    if of_log.num_rows:
+        last = of_log.slice(of_log.num_rows - 1).to_pylist()[0]
+        if not last["last_in_txn"]:
+            at = Position(last["incarnation"], last["lsn"], last["seq"])
+            events = Wanted(until=at.end_of_previous_transaction).filter(events)
+    return events

@@ -1,1 +1,0 @@
-"""One current row per key of every table, folded from events: ``shape`` → ``fold`` → ``merge``; views beside it."""

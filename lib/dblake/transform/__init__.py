@@ -1,0 +1,1 @@
+"""The right half: from landing to ordered events and current state, in process or on Spark."""

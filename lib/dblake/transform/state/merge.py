@@ -1,0 +1,172 @@
+"""The events of one table in one step → its state table, in one commit.
+
+Promise: no row returns to an older position, deletes included. The commit carries the landing batch up to which events
+were folded in, so the same slice a second time changes nothing. A commit that loses to another writer's (OPTIMIZE, a
+second state job) is tried again from a fresh read. Tombstones stay, with nothing but their key and position, until
+maintenance removes them. Runs in a task without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblake.base.core.errors import IncompatibleSchemaChange, StateError
+from dblake.base.core.failpoints import failpoint
+from dblake.base.core.position import Position
+from dblake.base.core.schema import TableSchema
+from dblake.base.lake.locks import commit_lock
+from dblake.transform.spark.conflicts import retry_on_conflict
+from dblake.transform.state.events import newest_truncate
+from dblake.transform.state.file_writer import FileWriter
+from dblake.transform.state.files import StateFile, TableFiles, data_file
+from dblake.transform.state.fold import fold
+from dblake.transform.state.moved import read_rows, supply_moved
+from dblake.transform.state.runner import from_bytes, to_bytes
+from dblake.transform.state.shape import Shape, require_one_key, shape_of
+from dblake.transform.state.table import prepare, progress, progress_of
+from dblake.transform.state.upsert import Change, Rewritten, RunAll, first_rows, upsert
+
+#: Yields folded rows, no key twice, given the shape and the batch after which events are wanted.
+FoldParts = Callable[[Shape, int], Iterable[pa.Table]]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One table's part of a step, a value that can be sent to an executor.
+
+    ``events`` begin after batch ``done`` and end with ``batch``; their columns are ``fold.NEEDED``. ``versions`` are
+    the table's schemas up to ``batch``, oldest first. ``recent`` are the schemas of events after ``done``, and the
+    newest one.
+    """
+
+    table: str
+    path: str
+    app: str
+    batch: int
+    done: int
+    versions: tuple[TableSchema, ...]
+    recent: tuple[TableSchema, ...]
+    events: pa.Table
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickled, a slice of a larger table would take all of that with it.
+        return {**self.__dict__, "events": to_bytes(self.events)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, events=from_bytes(state["events"]))
+
+
+NO_EVENTS = pa.table({})
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """What became of a slice: the table's version after it, or why the table could not take it."""
+
+    table: str
+    version: int = 0
+    error: str | None = None
+    next_step: str = ""
+    is_broken: bool = False
+    """True if a dump of the table can repair it."""
+
+    @classmethod
+    def of_error(cls, table: str, error: StateError) -> SliceResult:
+        """Return the outcome of a table that cannot take its events."""
+        return cls(table, 0, error.what, error.next_step, isinstance(error, IncompatibleSchemaChange))
+
+    def raise_error(self) -> None:
+        """Raise the error that the task met, if any."""
+        if self.error is not None:
+            raise (IncompatibleSchemaChange if self.is_broken else StateError)(self.error, next_step=self.next_step)
+
+
+def merge_slice(part: Slice) -> SliceResult:
+    """Fold a slice and merge it into its table."""
+
+    def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
+        events = part.events
+        if after > part.done:
+            events = events.filter(pc.greater(events["batch"], after))
+        yield fold(events, shape, truncated(after))
+
+    def truncated(after: int) -> Position | None:
+        events = part.events.filter(pc.greater(part.events["batch"], after)) if after > part.done else part.events
+        return newest_truncate(events)
+
+    return merge_events(part, parts, truncated, _run_here)
+
+
+def merge_events(
+    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
+) -> SliceResult:
+    """Merge what ``parts`` folds into the slice's table; a table that cannot take it is an outcome, not an error."""
+    try:
+        version = _merge(part, parts, truncated, run_all)
+        failpoint("state.table")
+        return SliceResult(part.table, version)
+    except StateError as error:
+        return SliceResult.of_error(part.table, error)
+
+
+@retry_on_conflict
+def _merge(
+    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
+) -> int:
+    with commit_lock(part.path):
+        now = progress(part.path, part.app)
+        reached = now.batch or 0 if now else 0
+        if reached >= part.batch and now is not None:
+            return now.version
+        # Also of those in between: a table may have had no key for a while, or another one.
+        require_one_key(part.recent)
+        target, shape = prepare(part.path, shape_of(part.versions))
+        after = max(part.done, reached)
+        folded = parts(shape, after)
+        if progress_of(target.table, part.app).batch is None:
+            result = _write_first(target, shape, folded)
+        else:
+            # Without a key, state has every row created, and truncates are in events only.
+            truncated_at = truncated(after) if shape.primary_key else None
+            result = _upsert_parts(target, shape, folded, truncated_at, run_all)
+        return target.commit(result.adds, result.removed, part.app, part.batch)
+
+
+def _write_first(target: TableFiles, shape: Shape, parts: Iterable[pa.Table]) -> Rewritten:
+    """Write folded rows for a table that has none."""
+    writer = FileWriter(target.path, target.columns)
+    for rows in parts:
+        writer.write(first_rows(rows, shape))
+    return Rewritten(adds=writer.close())
+
+
+def _upsert_parts(
+    target: TableFiles, shape: Shape, parts: Iterable[pa.Table], truncated_at: Position | None, run_all: RunAll
+) -> Rewritten:
+    """Bring folded rows into the table, one part after the other: each finds the files as the part before left them."""
+    files = {file.path: file for file in target.files()}
+    before, adds = dict(files), {}
+
+    def rows_before(keys: pa.Table) -> pa.Table:
+        return read_rows(target.path, target.columns, before.values(), shape, keys)
+
+    for rows in parts:
+        change = Change(supply_moved(rows, rows_before), shape, truncated_at)
+        found = upsert(target.path, target.columns, list(files.values()), change, run_all)
+        for file in found.removed:
+            del files[file.path]
+        for add in found.adds:
+            files[add.path], adds[add.path] = data_file(add, target.columns), add
+    return Rewritten(
+        [file for path, file in before.items() if path not in files],
+        [add for path, add in adds.items() if path in files],
+    )
+
+
+def _run_here(task: Callable[[list[StateFile]], Rewritten], groups: Sequence[list[StateFile]]) -> Iterable[Rewritten]:
+    return map(task, groups)
