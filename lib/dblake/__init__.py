@@ -1,12 +1,11 @@
 """DBLog on a lakehouse: source → capture → landing → reconcile → events → state → consumers.
 
-Left of ``landing`` runs a plain Python process with database drivers and no JVM: ``source``, ``mask``, ``capture``.
-Right of it runs Spark without a database driver: ``reconcile``, ``redecode``, ``events``, ``state``, ``sql``,
-``maintenance``, ``quality``, ``spark``. Both halves share ``core``, ``lake``, ``formats``, ``landing`` and ``decode``;
-``status`` reads both, ``read`` joins events and state to readings, and ``config`` declares the configuration file.
-``docs/design.md`` describes the path.
+The wings follow this path. ``ingest`` is a plain Python process with database drivers and no JVM; it writes ``landing``.
+``payloads`` decodes. ``transform`` makes events and state, in process or on Spark, without a database driver. ``serve``
+reads them, ``operate`` runs beside them, and all share ``base``. ``config`` declares the configuration file.
+``docs/design.md`` describes the path and maps the packages.
 
-``open`` is the entry point for programs and notebooks that read.
+``open`` is the entry point for programs and notebooks that read; ``dblake.consume`` and ``dblake.outputs`` are the others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from dblake.serve.sql.lake import Lake
 
 __all__ = ["open"]
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 
 
 def open(conf: str | os.PathLike[str]) -> Lake:

@@ -1,7 +1,7 @@
 """Rows of masked tables: decodes what the source sent, masks it, and encodes it again before capture receives it.
 
 Uses reconcile's decoder, so a value is masked as the text that events would have held. The output is in PostgreSQL's
-format for every source: pgoutput messages, one per change, and lines of COPY. Guarantee: positions, transactions and
+format for every source: pgoutput messages, one a row change, and lines of COPY. Guarantee: positions, transactions and
 columns that were not sent stay as they are. This is the one place before landing where Python runs for each row.
 """
 
@@ -24,6 +24,7 @@ from dblake.landing.columns import (
     CHUNK_ID,
     FORMAT,
     KIND,
+    LAST_IN_TXN,
     LSN,
     PAYLOAD,
     PGOUTPUT,
@@ -33,7 +34,7 @@ from dblake.landing.columns import (
     TABLE,
 )
 from dblake.payloads.decode.batch import decode
-from dblake.payloads.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, OP, UNDECODED
+from dblake.payloads.decode.columns import AFTER, BEFORE, DECODED, DECODER_INPUT, KEY_BEFORE, OP, UNDECODED
 
 _Row = dict[str, bytes | None]
 _ESCAPES = str.maketrans({"\\": r"\\", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v"})
@@ -51,14 +52,22 @@ def mask_log(rows: pa.Table, schema: TableSchema, masking: Masking) -> pa.Table:
     undecoded = decoded[UNDECODED].to_pylist()
     before, after = (_masked_images(decoded[side], undecoded, masking) for side in (BEFORE, AFTER))
     names = masking.schema.names
-    payload = [_message(op, old, new, names)
-               for op, old, new in zip(decoded[OP].to_pylist(), before, after, strict=True)]
+    changes = list(zip(decoded[OP].to_pylist(), before, after, strict=True))
+    # The delete and the create of a key change are one update again, from which the decoder learns the old key.
+    created = np.flatnonzero(decoded[KEY_BEFORE].is_valid().to_numpy())
+    last = decoded[LAST_IN_TXN].to_numpy().copy()
+    for index in created.tolist():
+        changes[index - 1] = Op.UPDATE, changes[index - 1][1], changes[index][2]
+        last[index - 1] = last[index]
+    payload = pa.array((_message(op, old, new, names) for op, old, new in changes), pa.binary())
     count = decoded.num_rows
     columns = {n: decoded[n] for n in CAPTURED.names if n in DECODED.names} | {
         KIND: pa.repeat(ROW, count), SCHEMA_ID: pa.repeat(masking.schema.schema_id, count),
-        FORMAT: pa.repeat(PGOUTPUT, count), PAYLOAD: pa.array(payload, pa.binary()),
+        FORMAT: pa.repeat(PGOUTPUT, count), PAYLOAD: payload, LAST_IN_TXN: pa.array(last, pa.bool_()),
     }
-    return pa.table([columns[n] for n in CAPTURED.names], schema=CAPTURED)
+    return pa.table([columns[n] for n in CAPTURED.names], schema=CAPTURED).take(
+        pa.array(np.delete(np.arange(count), created))
+    )
 
 
 def mask_chunk(payload: pa.BinaryArray, format_: str, schema: TableSchema, masking: Masking) -> pa.BinaryArray:
