@@ -1,11 +1,12 @@
 """DBLog on a lakehouse: source → capture → landing → reconcile → events → state → consumers.
 
-The wings follow this path. ``ingest`` is a plain Python process with database drivers and no JVM; it writes ``landing``.
-``payloads`` decodes. ``transform`` makes events and state, in process or on Spark, without a database driver. ``serve``
-reads them, ``operate`` runs beside them, and all share ``base``. ``config`` declares the configuration file.
-``docs/design.md`` describes the path and maps the packages.
+The wings follow this path. ``ingest`` is a plain Python process with database drivers and no JVM: it writes
+``landing``. ``payloads`` decodes. ``transform`` makes events and state, in process or on Spark, without a database
+driver. ``serve`` reads them, ``operate`` runs beside them, and all share ``base``. ``config`` declares the
+configuration file. ``docs/design.md`` describes the path and maps the packages.
 
-``open`` is the entry point for programs and notebooks that read; ``dblake.consume`` and ``dblake.outputs`` are the others.
+``open`` is the entry point for programs and notebooks that read; ``dblake.consume`` and ``dblake.outputs`` are the
+others.
 """
 
 from __future__ import annotations
