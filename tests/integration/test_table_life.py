@@ -450,11 +450,27 @@ def test_generated_key_column_suspends_its_table(postgres_world: Reshaped, lake:
 
 
 LOOSE = f"ALTER TABLE {B} DROP CONSTRAINT b_pkey, ADD PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED"
+TIGHT = f"ALTER TABLE {B} DROP CONSTRAINT b_pkey, ADD PRIMARY KEY (id)"
 SHIFTS = (
     f"UPDATE {B} SET id = id + 1",
     f"UPDATE {B} SET id = 5 - id WHERE id IN (2, 3)",
 )
 """Statements that give two rows one key for a moment, as a deferrable key allows."""
+
+
+def test_key_deferrable_while_capture_is_down_dumps_table(database: Database, lake: CaptureLake) -> None:
+    """The log of that time has no right order, and the catalog no longer shows why."""
+    with reshaped(database) as world:
+        world.run(*TABLES, f"INSERT INTO {B} SELECT n, 'x' FROM generate_series(2, 20) n")
+        world.run(f"ALTER TABLE {B} REPLICA IDENTITY FULL")
+        source = world.backend.source("public.*")
+        lake.dump(B)
+        lake.capture(source)
+        world.run(LOOSE, *SHIFTS, TIGHT)
+        lake.capture(source)
+        lake.capture(source)
+        assert [dump["state"] for dump in lake.dumps()] == ["done", "done"]
+        assert rows(lake, B) == world.sorted_rows(B)
 
 
 def test_deferrable_key_suspends_its_table(database: Database, lake: CaptureLake) -> None:

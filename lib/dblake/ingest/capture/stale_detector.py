@@ -259,8 +259,10 @@ def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | No
 def rows_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
     """Return why a table may have other rows, or have lost some, without row events."""
     if missing := set(saved.bodies) - set(current.bodies):
+        if all(body.startswith("key") for body in missing):
+            return "its key was created again, and may have been deferrable before"
         is_recreated = any(body.startswith("table") for body in missing)
-        if not is_recreated and all(body.startswith("file") and "partition" not in body for body in missing):
+        if not is_recreated and all(body.startswith(("file", "key")) and "partition" not in body for body in missing):
             return "its rows were rewritten, perhaps with writes that were not logged"
         return "it was recreated" if is_recreated else "a partition of it was removed or rewritten"
     attached = [body for body, has_rows in current.bodies.items() if has_rows and body not in saved.bodies]

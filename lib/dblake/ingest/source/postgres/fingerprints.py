@@ -61,6 +61,8 @@ JOIN pg_inherits i ON i.inhrelid = p.relid
 JOIN pg_attribute own ON own.attrelid = p.relid AND own.attnum = -1
 WHERE c.oid = ANY (%(oids)s) AND c.relkind = 'p' AND p.relid <> c.oid
 """
+# A key can only change whether it is deferrable by being created again; REINDEX keeps the constraint.
+_KEYS = "SELECT conrelid, oid FROM pg_constraint WHERE conrelid = ANY (%(oids)s) AND contype = 'p'"
 _FILES = "SELECT oid, relfilenode FROM pg_class WHERE oid = ANY (%(oids)s) AND relkind = 'r'"
 
 
@@ -95,6 +97,10 @@ def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
     for oid, partition, file, is_attached in cur.fetchall():
         bodies[oid][f"partition {partition}"] = is_attached
         bodies[oid][f"file {file} of partition {partition}"] = False
+    cur.execute(_KEYS, parameters)
+    for oid, key in cur.fetchall():
+        # Under a key that was deferrable for a time, the log named rows that left a key like rows that took it.
+        bodies[oid][f"key {key}"] = False
     cur.execute(_FILES, parameters)
     files = dict(cur.fetchall())
     for oid, file in files.items():
