@@ -53,13 +53,18 @@ class Stream:
         row = self.rows.pop(key)
         self._add("d", self._image(row), self._image(row), None)
 
-    def move(self, old: tuple[str, ...], **key: str) -> None:
-        """Change a row's key: the delete of the old one and the create of the new one, at the next position."""
+    def move(self, old: tuple[str, ...], *, unsent: Sequence[str] = (), **values: str | None) -> None:
+        """Change a row's key: the delete of the old one and the create of the new one, at the next position.
+
+        ``unsent`` are columns that the create lacks, as the log does.
+        """
         row = self.rows.pop(old)
-        self._add("d", self._image(row), self._image(row), None)
-        row = {**row, **key}
+        before = self._image(row)
+        self._add("d", before, before, None)
+        row = {**row, **values}
         self.rows[self._key(row)] = row
-        self._add("c", self._image(row), None, dict(row))
+        self._add("c", self._image(row), None, {name: row[name] for name in row if name not in unsent})
+        self._events[-1].key_before = before
 
     def truncate(self) -> None:
         """Truncate the table."""
@@ -114,25 +119,32 @@ class Stream:
 ID = Column("id", "integer", False, 1)
 
 
-def random_stream(seed: int, transactions: int, keys: int = 30) -> Stream:
-    """Return a random history; most keys change often, and rows move, vanish and return."""
+def random_stream(seed: int, transactions: int, keys: int = 30, *, moves_in_part: bool = False) -> Stream:
+    """Return a random history; most keys change often, and rows move, vanish and return.
+
+    ``moves_in_part``: rows move more often, and what makes the new row lacks columns.
+    """
     chosen = random.Random(seed)
     stream = Stream(ID, Column("qty", "integer"), Column("note", "text"))
     for number in range(transactions):
         if number == transactions // 3:
             stream.change_schema(ID, Column("qty", "bigint"), Column("note", "text"), Column("more", "text"))
         for _ in range(chosen.randint(1, 8)):
-            _step(chosen, stream, keys)
+            _step(chosen, stream, keys, moves_in_part)
         stream.commit()
     return stream
 
 
-def _step(chosen: random.Random, stream: Stream, keys: int) -> None:
+def _step(chosen: random.Random, stream: Stream, keys: int, moves_in_part: bool) -> None:
     key = str(chosen.randrange(keys))
     text = chosen.choice(["", "a", "ö\t\\N", "NULL", "\"quoted\"", "line\nbreak", None])
     dice = chosen.random()
     if (key,) not in stream.rows:
         stream.insert(id=key, qty=str(chosen.randrange(1000)), note=text)
+    elif moves_in_part and dice < 0.3 and (open_keys := [str(n) for n in range(keys) if (str(n),) not in stream.rows]):
+        unsent = chosen.choice([["note"], ["qty"], ["qty", "note"], list(stream.schema.names[1:])])
+        changed = {name: text for name in ("note",) if name not in unsent}
+        stream.move((key,), unsent=unsent, id=chosen.choice(open_keys), **changed)
     elif dice < 0.4:
         stream.update(id=key, qty=str(chosen.randrange(1000)))
     elif dice < 0.7:

@@ -56,6 +56,78 @@ def test_random_history_in_random_writes_ends_equal(place: Place) -> None:
     output.close()
 
 
+def test_random_key_changes_without_all_columns_end_equal(place: Place) -> None:
+    """Moved rows keep what their create lacks: chains, swaps, a key that is used again, and a second delivery."""
+    stream = random_stream(11, 60, keys=12, moves_in_part=True)
+    assert sum(event.key_before is not None for t in stream.transactions for event in t.events) > 40
+    chosen = random.Random(2)
+    output = place.output()
+    output.open()
+    for begin in (0, 20, 40, 58):
+        for part in batches(stream.transactions[begin:], chosen):
+            _write(output, part)
+            if begin:
+                assert place.table() == expected_rows(stream)
+        assert place.table() == expected_rows(stream)
+    assert not place.rows(f"SELECT key_1 FROM {SCHEMA}._dblake_rows_orders WHERE incomplete <> 0 AND NOT deleted")
+    output.close()
+
+
+def test_key_change_delivered_again_with_later_ones_takes_row_of_its_time(place: Place) -> None:
+    """Of a second delivery that goes on after the first one: the row has moved, and its old key is used again."""
+    stream = Stream(ID, Column("qty", "integer"), Column("note", "text"))
+    stream.insert(id="1", qty="5", note="long")
+    stream.insert(id="8", qty="8", note="eight")
+    stream.commit()
+    stream.move(("1",), unsent=["note"], id="2", qty="6")
+    stream.commit()
+    stream.insert(id="1", qty="1", note="other")
+    stream.commit()
+    stream.move(("2",), unsent=["qty", "note"], id="3")
+    stream.commit()
+    stream.update(id="3", qty="7")
+    # A swap of two keys through a free one.
+    stream.move(("8",), unsent=["note"], id="9")
+    stream.move(("1",), unsent=["note"], id="8")
+    stream.move(("9",), unsent=["note"], id="1", qty="9")
+    stream.commit()
+    for reached in range(1, 6):
+        output = place.output()
+        output.open()
+        _write(output, stream.transactions[:reached])
+        # Delivered again from the start, as after the loss of a checkpoint, and on.
+        _write(output, stream.transactions)
+        assert place.table() == [(1, 9, "eight"), (3, 7, "long"), (8, 1, "other")], reached
+        output.close()
+        place.run(f"DROP {'SCHEMA' if place.flavour == 'postgres' else 'DATABASE'} {SCHEMA} "
+                  f"{'CASCADE' if place.flavour == 'postgres' else ''}")
+
+
+def test_key_change_of_incomplete_or_absent_row_is_marked(place: Place) -> None:
+    stream = Stream(ID, Column("qty", "integer"), Column("note", "text"))
+    for key in "123":
+        stream.insert(id=key, qty="5", note="long")
+    stream.commit()
+    first = len(stream.transactions)
+    stream.update(id="1", qty="6")
+    stream.commit()
+    stream.move(("1",), unsent=["note"], id="4")
+    stream.move(("2",), unsent=["note"], id="5")
+    stream.move(("3",), id="6")
+    stream.commit()
+    output = place.output()
+    output.open()
+    for transaction in stream.transactions[first:]:
+        _write(output, [transaction])
+    assert place.table() == [(4, 6, None), (5, 5, None), (6, 5, "long")]
+    marked = f"SELECT key_1, incomplete <> 0 FROM {SCHEMA}._dblake_rows_orders WHERE NOT deleted ORDER BY 1"
+    assert place.rows(marked) == [(4, True), (5, True), (6, False)]
+    stream.update(op="f", id="4", note="long")
+    _write(output, [stream.commit()])
+    assert place.rows(marked) == [(4, False), (5, True), (6, False)]
+    output.close()
+
+
 def test_replayed_event_never_revives_deleted_row(place: Place) -> None:
     stream = Stream(ID, Column("qty", "integer"))
     stream.insert(id="1", qty="5")

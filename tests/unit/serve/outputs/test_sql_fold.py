@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dblake.base.core.schema import Column
-from dblake.serve.outputs.sql.fold import TableChanges, fold_events
+from dblake.serve.outputs.sql.fold import Stretches, TableChanges, fold_events
 from dblake.serve.outputs.sql.types import mysql_type, postgres_type, widens
 from tests.support.streams import ID, Row, Stream, random_stream
 from tools.sql_types_reference import PAGE, replace_table
@@ -17,22 +17,27 @@ def _apply(rows: dict[str | None, Row], changes: TableChanges) -> None:
     """Apply folded changes to rows by key, as a target does."""
     if changes.truncated:
         rows.clear()
+    before = {key: dict(row) for key, row in rows.items()}
     for (key,), change in changes.rows.items():
         if change.deleted:
             rows.pop(key, None)
         elif change.begins or key not in rows:
-            rows[key] = dict(change.values)
+            taken = before.get(change.origin[0], {}) if change.origin else {}
+            rows[key] = {**taken, **change.values}
         else:
             rows[key].update(change.values)
 
 
+@pytest.mark.parametrize("moves_in_part", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_folds_of_any_stretch_leave_source_rows(seed: int) -> None:
-    stream, chosen = random_stream(seed, 40, keys=8), random.Random(seed)
+def test_folds_of_any_stretch_leave_source_rows(seed: int, moves_in_part: bool) -> None:
+    stream, chosen = random_stream(seed, 40, keys=8, moves_in_part=moves_in_part), random.Random(seed)
     events = [event for transaction in stream.transactions for event in transaction.events]
     rows: dict[str | None, Row] = {}
     while events:
         count = chosen.randint(1, 40)
+        while count < len(events) and events[count].key_before:
+            count += 1
         for changes in fold_events(events[:count]).values():
             _apply(rows, changes)
         events = events[count:]
@@ -61,6 +66,22 @@ def test_rows_known_in_part_are_incomplete_until_whole() -> None:
     assert not is_incomplete(update, fill)
     assert not is_incomplete(update, whole)
     assert not is_incomplete(stream.transactions[0].events[0], update)
+
+
+def test_stretch_ends_between_two_key_changes_of_a_row_in_two_transactions() -> None:
+    stream = Stream(ID, Column("a", "text"), Column("b", "text"))
+    stream.insert(id="1", a="x", b="y")
+    stream.commit()
+    stream.move(("1",), unsent=["b"], id="2")
+    stream.move(("2",), unsent=["b"], id="3")
+    stream.commit()
+    stream.move(("3",), unsent=["b"], id="4")
+    stream.update(id="4", a="z")
+    stream.commit()
+    stretches = Stretches(3)
+    events = [event for transaction in stream.transactions for event in transaction.events]
+    parts = [*filter(None, map(stretches.add, events)), stretches.end()]
+    assert [[event.op for event in part] for part in parts] == [["c", "d", "c"], ["d", "c"], ["d", "c", "u"]]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dblake.base.core.errors import ConfigError, DblakeError
 from dblake.base.core.tls import client_context
 from dblake.serve.outputs.sql.errors import ValueRejected, mysql_fault, target_failure
 from dblake.serve.outputs.sql.settings import SqlSettings
-from dblake.serve.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
+from dblake.serve.outputs.sql.target import MOVED_COLUMNS, STAGE_COLUMNS, Target, TargetTable
 from dblake.serve.outputs.sql.types import is_text, mysql_type
 
 _PINNED = (
@@ -157,11 +157,16 @@ class MysqlTarget(Target):
     def create_stage(self, table: TargetTable) -> None:
         # An outer join makes every column nullable.
         own = ", ".join(f"t.{self.quote(name)} AS c{index}" for index, name in enumerate(table.columns))
+        # Columns of a key stay NOT NULL there.
+        origin = ", ".join(
+            f"IF(o.one = 1, t.{self.quote(a)}, NULL) AS {b}" for a, b in zip(table.key, table.origin_key, strict=True)
+        )
+        moved = ", ".join(f"{name} bigint" for name in MOVED_COLUMNS)
         self.execute(f"DROP TEMPORARY TABLE IF EXISTS {table.stage}")
         self.execute(
             f"CREATE TEMPORARY TABLE {table.stage} (incarnation bigint, lsn bigint, seq bigint, deleted boolean, "
-            f"incomplete smallint, shape int) ENGINE = InnoDB SELECT {own} FROM (SELECT 1 AS one) o LEFT JOIN "
-            f"{table.table} t ON FALSE LIMIT 0"
+            f"incomplete smallint, shape int, {moved}) ENGINE = InnoDB SELECT {own}, {origin} FROM (SELECT 1 AS one) o "
+            f"LEFT JOIN {table.table} t ON FALSE LIMIT 0"
         )
         self._types[table.stage] = self.find_columns(table.name)
 
@@ -169,8 +174,10 @@ class MysqlTarget(Target):
         self._loaded = table
         kinds = self._types[table.stage]
         lists: list[Sequence[Any]] = []
+        names = {f"c{index}": name for index, name in enumerate(table.columns)}
+        names.update(zip(table.origin_key, table.key, strict=True))
         for number, (name, values) in enumerate(columns.items()):
-            convert = None if name in STAGE_COLUMNS else _converter(kinds[table.columns[int(name[1:])]])
+            convert = _converter(kinds[names[name]]) if name in names else None
             lists.append(values if convert is None else _converted(values, convert, number))
         self.execute(f"DELETE FROM {table.stage}")
         marks = ", ".join(["%s"] * len(lists))

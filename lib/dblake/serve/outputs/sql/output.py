@@ -24,12 +24,12 @@ from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
 from dblake.serve.outputs.protocol import OutputContext
 from dblake.serve.outputs.sql.errors import ValueRejected
 from dblake.serve.outputs.sql.expiry import ExpiredPositions
-from dblake.serve.outputs.sql.fold import RowChange, TableChanges, fold_events
+from dblake.serve.outputs.sql.fold import RowChange, Stretches, TableChanges, fold_events
 from dblake.serve.outputs.sql.mysql import MysqlTarget
 from dblake.serve.outputs.sql.postgres import PostgresTarget
 from dblake.serve.outputs.sql.settings import SqlSettings
 from dblake.serve.outputs.sql.tables import ManagedTable, TargetTables
-from dblake.serve.outputs.sql.target import CHECKPOINTS, Target
+from dblake.serve.outputs.sql.target import CHECKPOINTS, MOVED_AT, Shapes, Target, TargetTable
 
 _MAX_FOLDED_EVENTS = 50_000
 """Events folded at a time: bounds the memory that a large transaction takes."""
@@ -189,9 +189,9 @@ class SqlOutput:
             self._apply_rows(managed, list(changes.rows.values()), _number_of(bootstraps, source))
 
     def _apply_rows(self, managed: ManagedTable, rows: list[RowChange], seen: int) -> None:
-        columns, shapes = _stage(managed, rows)
+        columns, shapes, takes = _stage(managed, rows)
         self._target.load(managed.target, columns)
-        self._target.apply(managed.target, shapes, managed.floor, seen)
+        self._target.apply(managed.target, shapes, takes, managed.floor, seen)
 
     def _find_rejected(self, rejected: ValueRejected, stretch: _Stretch | None) -> Exception:
         """Return the error that names the event of a rejected value: try halves of the rows, and roll each back."""
@@ -250,24 +250,21 @@ def _number_of(bootstraps: _Bootstraps, source: str) -> int:
 
 def _stretches(transactions: Sequence[Transaction]) -> Iterator[list[Event] | Control]:
     """Yield the events in lists of limited length, and control entries between them."""
-    events: list[Event] = []
+    stretches = Stretches(_MAX_FOLDED_EVENTS)
     for transaction in transactions:
         if transaction.control:
-            if events:
+            if events := stretches.end():
                 yield events
-                events = []
             yield transaction.control
         for event in transaction.events:
-            if events and (event.source != events[0].source or len(events) >= _MAX_FOLDED_EVENTS):
+            if events := stretches.add(event):
                 yield events
-                events = []
-            events.append(event)
-    if events:
+    if events := stretches.end():
         yield events
 
 
-def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list[Any]], dict[int, Sequence[str]]]:
-    """Return rows as columns of the stage, and the columns that the rows of each shape supply."""
+def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list[Any]], Shapes, Shapes]:
+    """Return rows as columns of the stage, the columns that the rows of each shape supply, and those they take."""
     names = managed.target.columns
     every = frozenset(names)
     numbers: dict[frozenset[str], int] = {every: 0}
@@ -283,12 +280,30 @@ def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list
     columns["deleted"] = [row.deleted for row in rows]
     columns["incomplete"] = [(2 if row.begins else 1) if row.incomplete else 0 for row in rows]
     columns["shape"] = shape_of
+    takes = _stage_moved(managed.target, rows, columns)
     used = set(shape_of)
-    shapes: dict[int, Sequence[str]] = {
+    shapes: Shapes = {
         number: [name for name in names if name in supplied]
         for supplied, number in numbers.items() if number in used
     }
-    return columns, shapes
+    return columns, shapes, takes
+
+
+def _stage_moved(table: TargetTable, rows: list[RowChange], columns: dict[str, list[Any]]) -> Shapes:
+    """Add the stage's columns of rows that take values from their origin; return the columns that each kind takes."""
+    numbers: dict[tuple[str, ...], int] = {}
+    moved: list[int | None] = [
+        numbers.setdefault(tuple(name for name in table.columns if name not in row.values), len(numbers) + 1)
+        if row.origin else None for row in rows
+    ]
+    if not numbers:
+        return {}
+    columns["moved"] = moved
+    for index, name in enumerate(table.origin_key):
+        columns[name] = [row.origin[index] if row.origin else None for row in rows]
+    for name, part in zip(MOVED_AT, Position.COLUMNS, strict=True):
+        columns[name] = [getattr(row.moved_at, part) if row.moved_at else None for row in rows]
+    return {number: names for names, number in numbers.items()}
 
 
 def _check_event(output: str, event: Event) -> None:

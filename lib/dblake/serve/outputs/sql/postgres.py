@@ -20,7 +20,7 @@ from dblake.base.core.connection_faults import LOST, libpq_fault
 from dblake.base.core.errors import ConfigError
 from dblake.serve.outputs.sql.errors import ValueRejected, postgres_fault, target_failure
 from dblake.serve.outputs.sql.settings import SqlSettings
-from dblake.serve.outputs.sql.target import STAGE_COLUMNS, Target, TargetTable
+from dblake.serve.outputs.sql.target import MOVED_COLUMNS, STAGE_COLUMNS, Target, TargetTable
 from dblake.serve.outputs.sql.types import postgres_type
 
 _SSLMODE = {"verify": "verify-full", "require": "require", "disable": "disable"}
@@ -33,7 +33,7 @@ _PINNED = {
 }
 _NUMBERS = {
     "incarnation": pa.int64(), "lsn": pa.int64(), "seq": pa.int64(), "deleted": pa.bool_(), "incomplete": pa.int64(),
-    "shape": pa.int64(),
+    "shape": pa.int64(), **dict.fromkeys(MOVED_COLUMNS, pa.int64()),
 }
 _DATA_CLASSES = ("22", "23", "54")
 """SQLSTATE classes of a row that the target cannot hold: data exceptions, constraints, limits."""
@@ -149,11 +149,13 @@ class PostgresTarget(Target):
 
     def create_stage(self, table: TargetTable) -> None:
         own = ", ".join(f"{self.quote(name)} AS c{index}" for index, name in enumerate(table.columns))
+        origin = ", ".join(f"{self.quote(a)} AS {b}" for a, b in zip(table.key, table.origin_key, strict=True))
+        moved = ", ".join(f"0::bigint AS {name}" for name in MOVED_COLUMNS)
         self.execute(f"DROP TABLE IF EXISTS pg_temp.{table.stage}")
         self.execute(
             f"CREATE TEMPORARY TABLE {table.stage} ON COMMIT DELETE ROWS AS SELECT {own}, 0::bigint AS incarnation, "
-            f"0::bigint AS lsn, 0::bigint AS seq, FALSE AS deleted, 0::smallint AS incomplete, 0 AS shape FROM "
-            f"{table.table} WITH NO DATA"
+            f"0::bigint AS lsn, 0::bigint AS seq, FALSE AS deleted, 0::smallint AS incomplete, 0 AS shape, "
+            f"{moved}, {origin} FROM {table.table} WITH NO DATA"
         )
 
     def load(self, table: TargetTable, columns: Mapping[str, Sequence[Any]]) -> None:

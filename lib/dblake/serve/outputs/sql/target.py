@@ -1,9 +1,10 @@
 """What the targets have in common: names, and the statements that apply a staged set of rows.
 
 Place: base of ``postgres`` and ``mysql``. A staged set is a temporary table with the columns ``c0``, ``c1``, … of the
-target's table, ``STAGE_COLUMNS`` and one row per key. The guard table beside each table has one row per key that the
-output has written, the position of its newest event; deleted keys among them, until they expire. Guarantee: no
-statement lets an event overwrite a newer one, or brings a deleted row back, unless ``forget_positions`` was called.
+target's table, ``STAGE_COLUMNS``, ``MOVED_COLUMNS``, the origin's key and one row per key. The guard table beside each
+table has one row per key that the output has written, the position of its newest event; deleted keys among them, until
+they expire. Guarantee: no statement lets an event overwrite a newer one, or brings a deleted row back, unless
+``forget_positions`` was called.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ PREFIX = "_dblake_"
 CHECKPOINTS, TABLES, EXPIRED = f"{PREFIX}checkpoints", f"{PREFIX}tables", f"{PREFIX}expired"
 #: The columns of a staged set beside the row's own: its position, and how it applies.
 STAGE_COLUMNS = (*Position.COLUMNS, "deleted", "incomplete", "shape")
+#: The columns of rows whose key changed beside their ``origin_key``: what they take from the row there, and since when.
+MOVED_AT = tuple(f"moved_{name}" for name in Position.COLUMNS)
+MOVED_COLUMNS = ("moved", *MOVED_AT)
+
+Shapes = Mapping[int, Sequence[str]]
+"""A number in the stage → the columns that its rows supply, or take from their origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,11 @@ class TargetTable:
     def staged_key(self) -> list[str]:
         """The stage's columns of the key."""
         return [f"c{self.columns.index(name)}" for name in self.key]
+
+    @property
+    def origin_key(self) -> list[str]:
+        """The stage's columns of the key whose row has the values that a moved row lacks."""
+        return [f"o{number}" for number in range(len(self.key))]
 
     @property
     def guard_key(self) -> list[str]:
@@ -171,10 +183,10 @@ class Target(ABC):
         """Return column definitions with the types of ``column_type``."""
         return ", ".join(f"{self.quote(name)} {self.column_sql(kind)}" for name, kind in columns.items())
 
-    def apply(self, table: TargetTable, shapes: Mapping[int, Sequence[str]], floor: Position | None, seen: int) -> None:
+    def apply(self, table: TargetTable, shapes: Shapes, takes: Shapes, floor: Position | None, seen: int) -> None:
         """Apply the staged rows: remove outdated ones, delete, upsert by shape, and note their positions.
 
-        ``shapes`` maps a number of the stage's ``shape`` to the columns that its rows supply. No event at or before
+        ``shapes`` and ``takes`` are by the stage's columns ``shape`` and ``moved``. No event at or before
         ``floor`` applies: the table was truncated there.
         """
         guarded = self._match("a", table.staged_key, "b", table.guard_key)
@@ -184,11 +196,34 @@ class Target(ABC):
         self.delete_join(table.stage, table.guard, f"{guarded} AND {position('b')} > {position('a')}")
         if floor:
             self.execute(f"DELETE FROM {table.stage} WHERE ({', '.join(Position.COLUMNS)}) <= {literal(floor)}")
+        if takes:
+            self._take_moved(table, takes)
         keys = [self.quote(name) for name in table.key]
         self.delete_join(table.table, table.stage, f"{self._match('a', keys, 'b', table.staged_key)} AND b.deleted")
         for shape, columns in shapes.items():
             self.upsert(table, columns, f"s.shape = {shape} AND NOT s.deleted")
         self.upsert_guard(table, seen)
+
+    def _take_moved(self, table: TargetTable, takes: Shapes) -> None:
+        """Give the staged rows whose key changed the columns that they lack, before any row changes."""
+        # The target has a create that is delivered again: then its own row continues it.
+        self.update_join(
+            table.stage, {old: f"a.{new}" for old, new in zip(table.origin_key, table.staged_key, strict=True)},
+            table.guard, f"{self._match('a', table.staged_key, 'b', table.guard_key)} AND a.moved IS NOT NULL "
+            f"AND {position('b')} >= ({', '.join(f'a.{name}' for name in MOVED_AT)})",
+        )
+        keys = [self.quote(name) for name in table.key]
+        for number, columns in takes.items():
+            values = {f"c{table.columns.index(name)}": f"b.{self.quote(name)}" for name in columns}
+            if values:
+                self.update_join(
+                    table.stage, values, table.table,
+                    f"{self._match('a', table.origin_key, 'b', keys)} AND a.moved = {number}",
+                )
+        self.update_join(
+            table.stage, {"incomplete": "CASE WHEN b.incomplete = 0 THEN 0 ELSE 2 END"}, table.guard,
+            f"{self._match('a', table.origin_key, 'b', table.guard_key)} AND a.incomplete <> 0 AND NOT b.deleted",
+        )
 
     def truncate(self, table: TargetTable, at: Position) -> None:
         """Delete all rows up to a position; newer ones, which a delivery before this one has written, stay."""
