@@ -25,7 +25,7 @@ from benchmarks import machine
 from dblake.base.lake.log import commit_files
 from dblake.base.lake.tables import create_table, open_table
 from dblake.transform.events.files import EVENT_COLUMNS, EventFile, EventFileWriter
-from dblake.transform.state.events import Events
+from dblake.transform.events.reader import EventReader
 from dblake.transform.state.steps import plan_spans
 
 _CASES = ("10000x200", "600000x50")
@@ -69,8 +69,8 @@ def _write_file(path: str, first: int, last: int, tables: int) -> EventFile:
 def plan(path: str) -> dict[str, float]:
     """Plan all steps; return how many there are, their events, seconds and this process's peak in MB."""
     began, cpu, steps, events = time.monotonic(), time.process_time(), 0, 0
-    opened = Events(path)
-    for step, _ in plan_spans(opened, 0, opened.newest_batch or 0, {}, _BATCHES_PER_STEP):
+    opened = EventReader.open(path)
+    for step, _ in plan_spans(opened, 0, opened.listing.newest_batch or 0, {}, _BATCHES_PER_STEP):
         steps += 1
         events += sum(counts.events for counts in step.counts.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MB

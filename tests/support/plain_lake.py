@@ -26,7 +26,10 @@ from dblake.base.lake.schemas import SCHEMAS, read_schemas, schema_row
 from dblake.base.lake.storage import Location
 from dblake.base.lake.tables import create_table, open_table
 from dblake.transform.events.files import EVENT_COLUMNS, EventFile, write_event_file
-from dblake.transform.state.events import Events, Selection, split_tables
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
+from dblake.transform.state.events import split_tables
+from dblake.transform.state.fold import NEEDED
 from dblake.transform.state.merge import Slice, merge_slice
 
 Event = tuple[object, ...]
@@ -70,7 +73,7 @@ class PlainLake:
         """Fold all events up to a batch into state and append a frontier row."""
         done = read_frontier(self.paths)
         schemas = read_schemas(self.paths)
-        chunks = list(Events(self.paths.events).read(Selection(done.batch, until)))
+        chunks = list(EventReader.open(self.paths.events).read(Predicate(done.batch, until), ("table", *NEEDED)))
         events = pa.concat_tables(chunks)
         newest = max(zip(*(events[name].to_pylist() for name in ("incarnation", "lsn", "seq")), strict=True))
         versions = dict(done.versions)

@@ -24,6 +24,11 @@ def join_chunks(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return combined
 
 
+def copy_rows(rows: pa.Table) -> pa.Table:
+    """Return a copy that has just the memory of its rows: the buffers of rows from a file can be half empty."""
+    return rows.filter(pa.array(np.ones(rows.num_rows, bool)))
+
+
 def take_rows(rows: pa.Table, order: np.ndarray) -> pa.Table:
     """Return the rows at these places; the columns may have more than the 2 GiB that one array of texts holds."""
     if rows.nbytes <= JOINED_BYTES:

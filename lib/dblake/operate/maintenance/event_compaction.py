@@ -22,7 +22,7 @@ from dblake.base.lake.log import replace_files
 from dblake.base.lake.tables import list_files, open_table
 from dblake.landing.columns import INCARNATION, LSN, SEQ
 from dblake.operate.maintenance.compaction import SMALL_FILE_BYTES
-from dblake.serve.read.event_files import as_plain_columns, concat_by_position, open_event_file
+from dblake.transform.events.file_reader import as_plain_columns, concat_by_position, open_event_file
 from dblake.transform.events.files import EVENT_COLUMNS, EventFileWriter
 from dblake.transform.spark.conflicts import retry_on_conflict
 

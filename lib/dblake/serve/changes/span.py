@@ -12,10 +12,11 @@ from dblake.base.core.errors import PointOutOfRange, UsageError
 from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.tables import has_table
-from dblake.serve.read.event_log import EventLog, Wanted
+from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.points import Point, parse_point
 from dblake.serve.read.reading import LakeReading, open_reading_at
 from dblake.serve.read.resolve import Resolved, resolve
+from dblake.transform.events.predicate import Predicate
 
 _EVENT_BYTE_COST = 4.0
 """Time to decompress, decode and fold a byte of events, in times to read a byte of state."""
@@ -75,9 +76,9 @@ class Span:
             self._after = open_reading_at(self.paths, self._end, self.log)
         return self._after
 
-    def selection(self, table: str | None = None) -> Wanted:
+    def selection(self, table: str | None = None) -> Predicate:
         """Return what selects the events of the span, of one table or of all."""
-        return Wanted(until=self.end, after=self.start, table=table)
+        return Predicate(until=self.end, after=self.start, tables=None if table is None else (table,))
 
     def estimate_costs(self, table: str) -> Costs:
         """Estimate both ways for a table."""

@@ -7,14 +7,20 @@ delivered. Which keys are in a share is left to ``partition``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+import pyarrow as pa
+
+from dblake.base.core.arrays import join_chunks
 from dblake.base.core.errors import ConfigError
 from dblake.base.core.names import TableFilter, split_qualified
+from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.serve.consume.partition import Partition
+from dblake.transform.events.predicate import Predicate
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,16 @@ class Selection:
             return None
         return frozenset(schema.primary_key).union(*lists)
 
+    def predicate(
+        self, tables: Sequence[str], after: Position, until: Position | None = None, after_batch: int = 0
+    ) -> Predicate:
+        """Return which events are selected, of batches after one, and after one position up to another.
+
+        ``tables`` are the selected ones that have a schema.
+        """
+        rows = None if self.partition is None else KeyShare(self.partition)
+        return Predicate(after_batch, after=after, until=until, tables=_SelectedTables(self, tables), rows=rows)
+
     @cached_property
     def identity(self) -> str:
         """A text that is equal for selections of the same tables, columns and keys."""
@@ -61,3 +77,36 @@ class Selection:
     @cached_property
     def _column_filters(self) -> list[tuple[TableFilter, Sequence[str]]]:
         return [(TableFilter([glob]), names) for glob, names in self.columns.items()]
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """The events whose key is in a share."""
+
+    partition: Partition
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that ``choose`` reads."""
+        return ("key",)
+
+    def choose(self, events: pa.Table) -> np.ndarray:
+        """Return a mask of the events whose key is in the share."""
+        return self.partition.select_keys(join_chunks(events["key"]))
+
+
+@dataclass(frozen=True)
+class _SelectedTables(Collection[str]):
+    """The selected tables with a schema, in order; a table without one is among them, too: a reader reports it."""
+
+    selection: Selection
+    names: Sequence[str]
+
+    def __contains__(self, table: object) -> bool:
+        return isinstance(table, str) and self.selection.has_table(table)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

@@ -27,7 +27,7 @@ from dblake.base.lake.log import Application
 from dblake.base.lake.tables import open_table
 from dblake.serve.consume.event_columns import image_dicts
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
-from dblake.serve.consume.event_table import EventTable, Wanted
+from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event
 from dblake.serve.consume.partition import Partition
@@ -188,8 +188,8 @@ class StateRows:
         """Return the newest texts of some columns by key, as the events up to the position have them."""
         texts: _Texts = {parts: {} for parts in wanted}
         table = self.schema.table
-        span = Wanted(Position(1, 0), self.position, Selection((table,), partition=self.selection.partition), [table])
-        for _, portion in self.events.read(0, span):
+        own = Selection((table,), partition=self.selection.partition)
+        for _, portion in self.events.read(own.predicate([table], Position(1, 0), self.position)):
             rows = portion.filter(pc.equal(portion["table"], table))
             for key, op, after in zip(image_dicts(rows["key"]), rows["op"].to_pylist(), image_dicts(rows["after"]),
                                       strict=True):

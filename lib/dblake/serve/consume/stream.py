@@ -17,7 +17,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.cursor import Cursor
 from dblake.serve.consume.event_rows import EventBuilder
-from dblake.serve.consume.event_table import EventTable, Wanted
+from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
 from dblake.serve.consume.read_ahead import read_ahead
@@ -181,8 +181,8 @@ class SourceStream:
         if end > cursor.batch:
             self._schemas.refresh()
         tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
-        wanted = Wanted(cursor.position, waiting.before if waiting else None, self._selection, tables)
-        recorded = (self._schemas.recorded(rows) for _, rows in self.events.read(cursor.batch, wanted))
+        wanted = self._selection.predicate(tables, cursor.position, waiting.before if waiting else None, cursor.batch)
+        recorded = (self._schemas.recorded(rows) for _, rows in self.events.read(wanted))
         portions = read_ahead(rows for rows in recorded if rows.num_rows)
         for group in whole_transactions(portions, self._builder):
             for events, batch in group:

@@ -17,7 +17,8 @@ from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SchemaVersion
 from dblake.serve.read.versions import StateVersion
-from dblake.transform.state.events import Selection, newest_truncate
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.state.events import KeyFilter, newest_truncate
 from dblake.transform.state.files import TableFiles, table_columns
 from dblake.transform.state.fold import NEEDED, UNKNOWN, fold
 from dblake.transform.state.moved import as_columns, read_rows, row_schema, supply_moved
@@ -153,7 +154,7 @@ def _fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.T
 def _since(events: pa.Table, versions: Sequence[SchemaVersion], since: Position) -> pa.Table:
     schemas = [version.schema for version in versions]
     ids = frozenset(schema.schema_id for schema in schemas)
-    return Selection(0, Position.MAX, since=since, schema_ids=ids, key=schemas[-1].primary_key).filter(events)
+    return Predicate(since=since, rows=KeyFilter(ids, schemas[-1].primary_key)).filter(events)
 
 
 def _completed(path: str, state: StateVersion, shape: Shape, folded: pa.Table) -> pa.Table:

@@ -25,11 +25,12 @@ from dblake.base.lake.frontier import Frontier, read_frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SchemaVersion, read_schemas
 from dblake.base.lake.tables import has_table, list_files
-from dblake.serve.read.event_log import EventLog, Wanted
+from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.points import parse_point
 from dblake.serve.read.resolve import Resolved, resolve
 from dblake.serve.read.table_reader import Basis, TableReader, TableReading
 from dblake.serve.read.versions import StateVersions
+from dblake.transform.events.predicate import Predicate
 
 __all__ = ["EventsReading", "LakeReading", "TableReading", "open_reading", "open_reading_at"]
 
@@ -87,7 +88,7 @@ class LakeReading:
         if basis.tail and basis.tail.events.num_rows:
             time: datetime | None = basis.tail.events["committed_at"][-1].as_py()
             return time
-        place = basis.log.newest(Wanted(until=basis.cut)) if basis.log else None
+        place = basis.log.newest(Predicate(until=basis.cut)) if basis.log else None
         return place.committed_at if place else None
 
     @property
@@ -129,7 +130,7 @@ class LakeReading:
         assert self._basis is not None, "there is a table"
         state = self._versions.find(table, self._basis.frontier, is_newest=self._basis.is_newest)
         sizes = list_files(state.table)["size_bytes"].to_pylist() if state else []
-        newer = Wanted(until=self._basis.cut, after_batch=state.batch if state else 0, table=table)
+        newer = Predicate(until=self._basis.cut, after_batch=state.batch if state else 0, tables=(table,))
         events = self._basis.log.estimate(newer)[1] if self._basis.log else 0.0
         return Estimate(len(sizes), sum(sizes) + events)
 

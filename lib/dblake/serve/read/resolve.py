@@ -22,8 +22,9 @@ from dblake.base.lake.frontier import read_frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.query import query_rows
 from dblake.base.lake.tables import find_table, list_files
-from dblake.serve.read.event_log import EventLog, EventPlace, Wanted
+from dblake.serve.read.event_log import EventLog, EventPlace
 from dblake.serve.read.points import Point, describe
+from dblake.transform.events.predicate import Predicate
 
 _RETENTION = "maintain.events_days, which removed superseded events before it"
 _FIRST = "the first event"
@@ -71,11 +72,11 @@ def resolve(point: Point, log: EventLog | None, paths: Paths) -> Resolved:
         return Resolved(complete.position.end_of_transaction, complete)
     if coverage.latest_at is None or point.time > coverage.latest_at:
         coverage.reject(point)
-    place = log.newest(Wanted(until=complete.position.end_of_transaction, committed_by=point.time))
+    place = log.newest(Predicate(until=complete.position.end_of_transaction, committed_by=point.time))
     if place is None or place.position < coverage.earliest:
         coverage.reject(point)
     cut = place.position.end_of_transaction
-    newest = log.newest(Wanted(until=cut))
+    newest = log.newest(Predicate(until=cut))
     assert newest is not None, "the transaction has an event"
     return Resolved(cut, newest)
 
@@ -86,9 +87,9 @@ def read_coverage(log: EventLog, complete: EventPlace, paths: Paths) -> Coverage
     assert oldest is not None, "there is an event"
     earliest, limit = oldest, _FIRST
     if log.consolidated:
-        earliest, limit = log.newest(Wanted(until_batch=log.consolidated)) or oldest, _RETENTION
+        earliest, limit = log.newest(Predicate(until_batch=log.consolidated)) or oldest, _RETENTION
     latest, latest_at = complete.position.end_of_transaction, complete.committed_at
-    newest = log.newest(Wanted())
+    newest = log.newest(Predicate())
     if newest is not None and not newest.is_open:
         landed, landed_at = _landed_until(paths, log.batch)
         latest = max(latest, landed.end_of_transaction) if landed else latest
@@ -101,7 +102,7 @@ def _resolve_position(
 ) -> Resolved:
     if position > coverage.latest:
         coverage.reject(point)
-    newest = log.newest(Wanted(until=position))
+    newest = log.newest(Predicate(until=position))
     if newest is None or (position < coverage.earliest and not _is_recorded(paths, position)):
         coverage.reject(point)
     if position.incarnation < coverage.latest.incarnation:
@@ -114,7 +115,7 @@ def _resolve_position(
 def _require_followed(point: Point, position: Position, log: EventLog, reached: Position) -> None:
     """Raise PointOutOfRange unless an earlier incarnation has an event after a position: its log may have been lost."""
     end = Position(position.incarnation, Position.MAX, 0)
-    if log.newest(Wanted(after=position, until=end)) is None:
+    if log.newest(Predicate(after=position, until=end)) is None:
         raise PointOutOfRange(
             f"{point.text} cannot be read: the events of incarnation {position.incarnation} end with "
             f"{describe(reached)}, and the log behind it may be missing",

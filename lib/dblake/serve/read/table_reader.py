@@ -20,10 +20,11 @@ from dblake.base.core.position import Position
 from dblake.base.lake.frontier import Frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SchemaVersion
-from dblake.serve.read.event_log import EventLog, Wanted
+from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.fold import FOLDED, TooLargeToFold, fold_all, fold_over, shape_over
 from dblake.serve.read.points import describe
 from dblake.serve.read.versions import StateVersion, StateVersions
+from dblake.transform.events.predicate import Predicate
 from dblake.transform.state.shape import Shape
 from dblake.transform.state.values import arrow_type
 
@@ -80,7 +81,7 @@ class Basis:
     @cached_property
     def newer(self) -> pa.Table | None:
         """The events of all tables after the frontier, read once; None if their files are too large to keep them."""
-        wanted = Wanted(until=self.cut, after_batch=self.frontier.batch)
+        wanted = Predicate(until=self.cut, after_batch=self.frontier.batch)
         if self.log is None or self.log.estimate_bytes(wanted) > _KEPT_BYTES:
             return None
         return self.log.read_all(wanted, FOLDED)
@@ -133,7 +134,7 @@ class TableReader:
     def _events(self, after_batch: int) -> pa.Table:
         """Read the table's events after a batch, up to the reading's position."""
         basis, parts = self.basis, []
-        wanted = Wanted(until=basis.cut, after_batch=after_batch, table=self.table)
+        wanted = Predicate(until=basis.cut, after_batch=after_batch, tables=(self.table,))
         # All events of the frontier's batches precede its position.
         if basis.log and not (after_batch >= basis.frontier.batch and basis.position == basis.frontier.position):
             newer = basis.newer if after_batch >= basis.frontier.batch else None
@@ -145,7 +146,7 @@ class TableReader:
     def _require_all_events(self) -> None:
         """Raise PointOutOfRange if maintenance removed events that a fold of all up to the position needs."""
         log = self.basis.log
-        removed = log.newest(Wanted(until_batch=log.consolidated)) if log and log.consolidated else None
+        removed = log.newest(Predicate(until_batch=log.consolidated)) if log and log.consolidated else None
         if removed and self.basis.cut < removed.position:
             raise PointOutOfRange(
                 f"table {self.table} cannot be read at {describe(self.basis.position)}: the files of its state are "
@@ -160,7 +161,7 @@ class TableReader:
         if state is None or not schemas:
             return TableReading(self.table, self.versions.path(self.table), None, self.schemas[-1].schema.primary_key,
                                 None, _BEGINNING, shape_over(None, self.schemas[-1:]))
-        place = self.basis.log.newest(Wanted(until_batch=batch)) if self.basis.log else None
+        place = self.basis.log.newest(Predicate(until_batch=batch)) if self.basis.log else None
         shape = shape_over(state, schemas)
         return TableReading(self.table, self.versions.path(self.table), state.version, shape.primary_key, None,
                             place.position if place else _BEGINNING, shape)

@@ -22,9 +22,10 @@ from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SchemaVersion
 from dblake.base.lake.tables import has_table
-from dblake.serve.read.event_log import EventLog, Wanted
+from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.small_files import merged_files
 from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.events.predicate import Predicate
 from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
 from dblake.transform.reconcile.earlier_rows import Beginnings
@@ -118,7 +119,7 @@ def _decode(
         decoded = pa.Table.from_batches(decode_events(batch.parts, plan), EVENT_COLUMNS)
     events = _ordered(pa.concat_tables([decoded, removals.events]) if removals else decoded)
     if cut is not None:
-        events = Wanted(until=cut.end_of_previous_transaction).filter(events)
+        events = Predicate(until=cut.end_of_previous_transaction).filter(events)
     versions = tuple(
         SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in new.schemas
     )
@@ -145,7 +146,7 @@ def _readable_ends(
     """Return the windows before the end of a dump whose table has more bytes of events, and that dump's end."""
     readable: list[Ending] = []
     for ending in sorted(closing, key=_high):
-        if log and ending.end.dump_start and log.estimate_bytes(Wanted(table=ending.row.table)) > max_bytes:
+        if log and ending.end.dump_start and log.estimate_bytes(Predicate(tables=(ending.row.table,))) > max_bytes:
             return readable, _high(ending)
         readable.append(ending)
     return readable, None
@@ -167,5 +168,5 @@ def _complete(events: pa.Table) -> pa.Table:
         last = of_log.slice(of_log.num_rows - 1).to_pylist()[0]
         if not last["last_in_txn"]:
             at = Position(last["incarnation"], last["lsn"], last["seq"])
-            events = Wanted(until=at.end_of_previous_transaction).filter(events)
+            events = Predicate(until=at.end_of_previous_transaction).filter(events)
     return events

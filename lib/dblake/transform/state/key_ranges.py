@@ -18,7 +18,8 @@ from dblake.base.core.arrays import join_chunks
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.payloads.decode.columns import KEY, KEY_BEFORE, PARTIAL
-from dblake.transform.state.events import Events, Selection, Span, read_span
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader, FileSpan, read_span
 from dblake.transform.state.fold import NEEDED, fold, key_texts
 from dblake.transform.state.runner import TaskRunner
 from dblake.transform.state.shape import Shape
@@ -31,17 +32,16 @@ _SAMPLED_ROWS = 4096
 
 
 def fold_ranges(
-    root: str, events: Events, wanted: Selection, shape: Shape, truncated_at: Position | None, size: float,
-    runner: TaskRunner,
+    events: EventReader, wanted: Predicate, shape: Shape, truncated_at: Position | None, size: float, runner: TaskRunner
 ) -> Iterator[pa.Table]:
-    """Yield the folded rows of the selected events, which have about ``size`` bytes, one key range after the other.
+    """Yield the folded rows of the events that fit, which have about ``size`` bytes, one key range after the other.
 
-    ``root`` is the events table. No key is in two of the results.
+    No key is in two of the results.
     """
     buckets = max(int(size / BUCKET_BYTES) + 1, 1)
-    spans = [Span(span.path, (group,), span.bytes_per_row) for span in events.spans(wanted) for group in span.groups]
+    spans = [span.of_group(group) for span in events.spans(wanted) for group in span.groups]
     connected = _connected_keys(events, wanted, spans, shape) if buckets > 1 and shape.primary_key else _NONE_CONNECTED
-    split = _Split(root, wanted, shape, buckets, _bounds(events, wanted, spans, shape, buckets), connected)
+    split = _Split(events.path, wanted, shape, buckets, _bounds(events, wanted, spans, shape, buckets), connected)
     yield from runner.exchange(split, spans, buckets, _Fold(shape, truncated_at))
 
 
@@ -75,15 +75,15 @@ _NONE_CONNECTED = _Connected(pa.array([], pa.string()), pa.array([], pa.string()
 class _Split:
     """Splits the events of a span by the range their key is in."""
 
-    root: str
-    wanted: Selection
+    path: str
+    wanted: Predicate
     shape: Shape
     buckets: int
     bounds: pa.Array
     connected: _Connected
 
-    def __call__(self, span: Span) -> Iterator[tuple[int, pa.Table]]:
-        for events in read_span(self.root, span, self.wanted, NEEDED):
+    def __call__(self, span: FileSpan) -> Iterator[tuple[int, pa.Table]]:
+        for events in read_span(self.path, span, self.wanted, NEEDED):
             rows = events.filter(pc.not_equal(events["op"], Op.TRUNCATE)).combine_chunks()
             if not rows.num_rows:
                 continue
@@ -105,7 +105,7 @@ class _Split:
 
 
 def _bounds(
-    events: Events, wanted: Selection, spans: Sequence[Span], shape: Shape, buckets: int
+    events: EventReader, wanted: Predicate, spans: Sequence[FileSpan], shape: Shape, buckets: int
 ) -> pa.Array:
     """Keys that divide a sample of the events into buckets of the same size."""
     if buckets < 2 or not shape.primary_key:
@@ -125,7 +125,7 @@ def _bounds(
     return ordered.take(pa.array([len(ordered) * n // buckets for n in range(1, buckets)]))
 
 
-def _connected_keys(events: Events, wanted: Selection, spans: Sequence[Span], shape: Shape) -> _Connected:
+def _connected_keys(events: EventReader, wanted: Predicate, spans: Sequence[FileSpan], shape: Shape) -> _Connected:
     """Return the keys of key changes whose new row is partial: only these need their old key's events."""
     pairs = []
     for span in spans:

@@ -17,8 +17,10 @@ from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.query import query_rows, quoted
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
 from dblake.transform.spark.session import Session
-from dblake.transform.state.events import Events, Selection
+from dblake.transform.state.events import KeyFilter
 from dblake.transform.state.key_ranges import fold_ranges
 from dblake.transform.state.runner import TaskRunner
 from dblake.transform.state.shape import shape_of, widened_to_fit
@@ -68,14 +70,14 @@ def rebuild(
     """
     shape = widened_to_fit(shape_of(versions), existing or {})
     # Rows of the old key are among the newer ones while the log is behind the chunks that were read.
-    wanted = Selection(0, until, table=shape.table, since=since, key=shape.primary_key,
-                       schema_ids=frozenset(schema.schema_id for schema in versions))
-    events = Events(paths.events)
+    fits = KeyFilter(frozenset(schema.schema_id for schema in versions), shape.primary_key)
+    wanted = Predicate(until_batch=until, since=since, tables=(shape.table,), rows=fits)
+    events = EventReader.open(paths.events)
     found = survey(events, wanted)
     truncated_at = max(found.truncates.values(), default=None)
 
     def rows() -> Iterator[pa.Table]:
-        for part in fold_ranges(paths.events, events, wanted, shape, truncated_at, found.size, runner):
+        for part in fold_ranges(events, wanted, shape, truncated_at, found.size, runner):
             yield first_rows(part, shape)
 
     if has_odd_names(shape):

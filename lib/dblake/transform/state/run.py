@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dblake.base.core.arrays import copy_rows
 from dblake.base.core.errors import IncompatibleSchemaChange, StateError
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.intervals import REPORT_SECONDS, Interval
@@ -33,9 +33,12 @@ from dblake.base.lake.locks import commit_lock
 from dblake.base.lake.log import Application, TableVersion, newest_batch
 from dblake.base.lake.schemas import SCHEMA_LOST, SchemaVersion, read_schemas
 from dblake.base.lake.tables import has_table, open_table
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
 from dblake.transform.redecode.changed_tables import read_changed_tables
 from dblake.transform.spark.session import Session, as_session
-from dblake.transform.state.events import Events, Selection, split_tables
+from dblake.transform.state.events import split_tables
+from dblake.transform.state.fold import NEEDED
 from dblake.transform.state.key_ranges import fold_ranges
 from dblake.transform.state.merge import NO_EVENTS, Slice, SliceResult, merge_events, merge_slice
 from dblake.transform.state.rebuild import closed_windows, dumped_in, rebuild
@@ -132,10 +135,10 @@ def _advance(
     meant = {*frontier.versions, *frontier.behind, *read_changed_tables(paths)}
     gone = {t: 0 for t in meant if not has_table(_state_path(paths, t))}
     behind = {**{table: _reached(paths, table) for table in frontier.behind}, **gone}
-    events = Events(paths.events)
+    events = EventReader.open(paths.events)
     until = Position.MAX if until_batch is None else until_batch
     closed = min(closed, until)
-    last = until if events.newest_batch is None else min(until, events.newest_batch)
+    last = until if events.listing.newest_batch is None else min(until, events.listing.newest_batch)
     schemas = read_schemas(paths)
     with stage("state", "batch", max(last - frontier.batch, 0)) as progress:
         for step, is_end in plan_spans(events, frontier.batch, last, behind, batches_per_step):
@@ -169,7 +172,7 @@ class _StepRun:
     session: Session
     runner: TaskRunner
     paths: Paths
-    events: Events
+    events: EventReader
     step: Step
     before: Frontier
     behind: Mapping[str, int]
@@ -220,11 +223,9 @@ class _StepRun:
         if len(tables) == 1 and self.step.counts[tables[0]].size > self._slice_bytes:
             yield from map(self._merge_large, slices)
             return
-        wanted = Selection(self.before.batch, self.batch, self.behind)
-        names = pa.array(sorted(part.table for part in slices), pa.string())
-        chunks = [
-            events.filter(pc.is_in(events["table"], names)) for events in self.events.read(wanted)
-        ] if slices else []
+        names = frozenset(part.table for part in slices)
+        wanted = Predicate(self.before.batch, self.batch, self.behind, tables=names)
+        chunks = [copy_rows(rows) for rows in self.events.read(wanted, ("table", *NEEDED))]
         found = split_tables(pa.concat_tables(chunks)) if chunks else {}
         del chunks
         yield from self.runner.run_all(
@@ -270,9 +271,8 @@ class _StepRun:
             return max((at for batch, at in self.step.truncates.get(part.table, ()) if batch > after), default=None)
 
         def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
-            wanted = Selection(after, self.batch, table=part.table)
-            size = self.step.counts[part.table].size
-            return fold_ranges(self.paths.events, self.events, wanted, shape, truncated(after), size, self.runner)
+            size, wanted = self.step.counts[part.table].size, Predicate(after, self.batch, tables=(part.table,))
+            return fold_ranges(self.events, wanted, shape, truncated(after), size, self.runner)
 
         return merge_events(part, parts, truncated, self.runner.run_all)
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dblake.base.core.position import Position
-from dblake.transform.state.events import Events, Selection
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
 from dblake.transform.state.survey import EventSurvey, StepCounts, survey
 
 _SPAN_STEPS = 4
@@ -53,17 +54,17 @@ class Step:
 
 
 def plan_spans(
-    events: Events, done: int, last: int, behind: Mapping[str, int], batches_per_step: int
+    events: EventReader, done: int, last: int, behind: Mapping[str, int], batches_per_step: int
 ) -> Iterator[tuple[Step, bool]]:
     """Yield the steps after batch ``done`` up to ``last``, and whether one takes the last event.
 
     So many batches are surveyed at once that memory is bounded; more only while a transaction is open to their end.
     """
-    span = _SPAN_STEPS * batches_per_step
+    span, listing = _SPAN_STEPS * batches_per_step, events.listing
     while True:
         # Without statistics a span would read all files, each time.
-        upto = last if events.newest_batch is None else min(events.first_batch(done) - 1 + span, last)
-        plan, is_complete = plan_steps(survey(events, Selection(done, upto, behind)), done, batches_per_step)
+        upto = last if listing.newest_batch is None else min(listing.first_batch(done) - 1 + span, last)
+        plan, is_complete = plan_steps(survey(events, Predicate(done, upto, behind)), done, batches_per_step)
         if upto < last and (not plan or plan[-1].batch <= done):
             span *= 2
             continue

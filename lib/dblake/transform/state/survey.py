@@ -1,8 +1,8 @@
 """What there is to fold: events counted by batch and table, without their payloads.
 
-Place: between ``events`` and ``steps``. A survey of B batches and T tables has up to B x T entries of 40 bytes, so
-callers bound the batches. ``steps`` surveys one span after the other. Events of tables that are behind, from before the
-frontier, count as of the frontier's batch: they all belong to the next step.
+Place: between ``events.reader`` and ``steps``. A survey of B batches and T tables has up to B x T entries of 40 bytes,
+so callers bound the batches. ``steps`` surveys one span after the other. Events of tables that are behind, from
+before the frontier, count as of the frontier's batch: they all belong to the next step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
-from dblake.transform.state.events import Events, Selection, encoded, flags
+from dblake.transform.events.predicate import Predicate, as_mask, encoded
+from dblake.transform.events.reader import EventReader
 
 _SURVEYED = (*Position.COLUMNS, "table", "op", "batch", "last_in_txn", "origin")
 
@@ -75,7 +76,7 @@ class EventSurvey:
         names = encoded(events["table"])
         codes = np.array([self._codes.setdefault(name, len(self._codes)) for name in names.dictionary.to_pylist()])
         tables, batches = codes[names.indices.to_numpy()], np.maximum(events["batch"].to_numpy(), after)
-        is_truncate = flags(pc.equal(events["op"], Op.TRUNCATE))
+        is_truncate = as_mask(pc.equal(events["op"], Op.TRUNCATE))
         self._count(batches, tables, is_truncate, bytes_per_row)
         at = [events[name].to_numpy() for name in Position.COLUMNS]
         known = list(self._codes)
@@ -94,8 +95,8 @@ class EventSurvey:
     def _add_ends(self, events: pa.Table, batches: np.ndarray, at: list[np.ndarray], after: int) -> None:
         order = np.lexsort((at[2], at[1], at[0], batches))
         order = order[batches[order] > after]
-        last = flags(events["last_in_txn"])
-        logged = order[flags(pc.equal(events["origin"], "log"))[order]]
+        last = as_mask(events["last_in_txn"])
+        logged = order[as_mask(pc.equal(events["origin"], "log"))[order]]
         for rows, is_log in ((order, False), (logged, True)):
             for row in rows[np.append(np.diff(batches[rows]) != 0, True)] if len(rows) else ():
                 place = Position(*(int(part[row]) for part in at))
@@ -105,11 +106,10 @@ class EventSurvey:
                     end.last_log, end.open = place, not last[row]
 
 
-def survey(events: Events, wanted: Selection) -> EventSurvey:
-    """Count the wanted events by batch and table."""
+def survey(events: EventReader, wanted: Predicate) -> EventSurvey:
+    """Count the events that fit by batch and table."""
     found = EventSurvey()
     for span in events.spans(wanted):
         for rows in events.read_span(span, wanted, _SURVEYED):
-            if rows.num_rows:
-                found.add(rows, span.bytes_per_row, wanted.after)
+            found.add(rows, span.bytes_per_row, wanted.after_batch)
     return found

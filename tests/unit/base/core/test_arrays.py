@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dblake.base.core import arrays
-from dblake.base.core.arrays import take_rows
+from dblake.base.core.arrays import copy_rows, take_rows
 
 
 def tables(sizes: list[int], chunks: int) -> pa.Table:
@@ -29,6 +29,13 @@ def test_take_rows_in_parts_equals_take(monkeypatch: pytest.MonkeyPatch, sizes: 
     found = take_rows(rows, order)
     assert found.equals(expected) and found["text"].num_chunks > 3
     assert take_rows(rows, order[:0]).num_rows == 0
+
+
+def test_a_copy_of_rows_has_no_memory_beyond_them() -> None:
+    rows = tables([10] * 5000, 1)
+    found = copy_rows(rows.slice(100, 50))
+    assert found.equals(rows.slice(100, 50)) and found.get_total_buffer_size() < rows.get_total_buffer_size() / 20
+    assert copy_rows(rows[:0]).equals(rows[:0])
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from dblake.base.lake.log import Application, newest_batch, replace_files
 from dblake.base.lake.tables import open_table
 from dblake.operate.maintenance import event_compaction
 from dblake.operate.maintenance.event_compaction import compact_events
-from dblake.serve.read.event_files import open_event_file, order_by_position
 from dblake.transform.events import files
+from dblake.transform.events.file_reader import open_event_file, order_by_position
 from dblake.transform.events.files import EVENT_COLUMNS
 from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema

@@ -12,25 +12,26 @@ import pytest
 from dblake.base.core.position import Position
 from dblake.base.lake.tables import list_files, open_table
 from dblake.serve.consume import event_table
-from dblake.serve.consume.event_table import EventTable, OpenTransaction, Wanted
+from dblake.serve.consume.event_table import EventTable, OpenTransaction
 from dblake.serve.consume.filters import Selection
-from dblake.serve.consume.footers import Footers
 from dblake.serve.consume.partition import Partition
 from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
 from dblake.transform.events import files
+from dblake.transform.events.footers import Footers
+from dblake.transform.events.predicate import Predicate
 from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema
 
 T = table_schema("public.t", "id text key", "v text")
 BATCHES = 20
-EVERYTHING = Wanted(Position(1, 0), None, Selection(("*.*",), {}), ["public.t"])
+EVERYTHING = Selection(("*.*",), {}).predicate(["public.t"], Position(1, 0))
 
 
-def read(lake: PlainLake, wanted: Wanted = EVERYTHING) -> tuple[list[int], int]:
+def read(lake: PlainLake, wanted: Predicate = EVERYTHING) -> tuple[list[int], int]:
     """Return the batches of the rows in the order read, and the bytes that were read."""
     table = EventTable(lake.paths)
     table.refresh()
-    rows = pa.concat_tables([rows for _, rows in table.read(0, wanted)])
+    rows = pa.concat_tables([rows for _, rows in table.read(wanted)])
     return rows["batch"].to_pylist(), table.bytes_read
 
 
@@ -62,15 +63,15 @@ def test_reader_of_one_table_skips_row_groups_of_others(
         event_rows(schemas[n % 10], 1 + n // 50, [(10 * n + 1, "c", str(n), {"v": os.urandom(1000).hex()})])
         for n in range(500)
     ]), 10)
-    every = Wanted(Position(1, 0), None, Selection(("*.*",), {}), sorted(schema.table for schema in schemas))
-    one = Wanted(Position(1, 0), None, Selection(("public.t7",), {}), ["public.t7"])
+    every = Selection(("*.*",), {}).predicate(sorted(schema.table for schema in schemas), Position(1, 0))
+    one = Selection(("public.t7",), {}).predicate(["public.t7"], Position(1, 0))
     (batches, all_bytes), (of_one, bytes_of_one) = read(lake, every), read(lake, one)
     assert batches == [1 + n // 50 for n in range(500)]
     assert of_one == [1 + n // 50 for n in range(500) if n % 10 == 7]
     assert bytes_of_one < all_bytes / 9
     # Keys have no statistics: those of all tables are read, and the images of this one.
     share = Selection(("public.*",), {}, Partition("mod", 10, (7,)))
-    of_share, bytes_of_share = read(lake, Wanted(Position(1, 0), None, share, every.tables))
+    of_share, bytes_of_share = read(lake, share.predicate(list(every.tables or ()), Position(1, 0)))
     assert of_share == of_one
     assert bytes_of_one < bytes_of_share < all_bytes / 7
 
@@ -118,7 +119,7 @@ def test_footers_of_many_files_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         lake.append(event_rows(T, batch, [(10 * batch, "c", str(batch), {"v": "x"})]), batch)
     footers = Footers(lake.paths.events)
     names = [file["path"] for file in list_files(open_table(lake.paths.events)).to_pylist()]
-    monkeypatch.setattr("dblake.serve.consume.footers.MAX_BYTES", 5 * footers.get(names[0]).serialized_size)
-    assert [footers.get(name).num_rows for name in names] == [1] * BATCHES
+    monkeypatch.setattr("dblake.transform.events.footers.MAX_BYTES", 5 * footers.get(names[0]).metadata.serialized_size)
+    assert [footers.get(name).metadata.num_rows for name in names] == [1] * BATCHES
     assert 1 < len(footers) <= 5
     assert read(lake)[0] == list(range(1, BATCHES + 1))

@@ -11,11 +11,11 @@ import pytest
 
 from dblake.base.core.position import Position
 from dblake.operate.maintenance.event_compaction import compact_events
-from dblake.serve.consume.event_table import EventTable, OpenTransaction, Wanted
+from dblake.serve.consume.event_table import EventTable, OpenTransaction
 from dblake.serve.consume.filters import Selection
-from dblake.serve.read import event_log
 from dblake.serve.read.event_log import EventLog
 from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.events.predicate import Predicate
 from tests.support.effort import with_effort
 from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema
@@ -89,14 +89,14 @@ def require_answers(lake: PlainLake, batches: list[list[Row]], choose: random.Ra
     assert table.newest == Position(*newest)
     first_batch = min(n for _, n in of_newest)
     assert table.find_open_transaction() == (OpenTransaction(*newest, first_batch) if is_open else None)
-    ends = log.newest(event_log.Wanted()), log.oldest()
+    ends = log.newest(Predicate()), log.oldest()
     assert [end and end.position for end in ends] == [Position(*max(rows)), Position(*min(rows))]
     for _ in range(4):
         after, until = sorted(Position(choose.randint(1, 4), choose.randint(1, 900)) for _ in range(2))
         wanted = [row for row in sorted(rows) if after < Position(*row) <= until]
-        found = log.read_ordered(event_log.Wanted(until=until, after=after), ("incarnation", "lsn", "seq"))
+        found = log.read_ordered(Predicate(until=until, after=after), ("incarnation", "lsn", "seq"))
         assert [at for part in found for at in positions(part)] == wanted
-        selected = table.read(0, Wanted(after, until, Selection(("*.*",), {}), [T.table]))
+        selected = table.read(Selection(("*.*",), {}).predicate([T.table], after, until))
         assert sorted(at for _, part in selected for at in positions(part)) == wanted
         assert table.has_after(after, len(batches)) == any(row[:2] > (after.incarnation, after.lsn) for row in rows)
 
@@ -110,7 +110,7 @@ def test_compaction_keeps_incarnations_apart(tmp_path: Path) -> None:
                                          schema=EVENT_COLUMNS), batch)
     assert compact_events(lake.paths.events) == 5
     log = EventLog(lake.paths)
-    assert sorted((file.first, file.last.lsn) for file in log.files(event_log.Wanted())) == [
+    assert sorted((file.first, file.last.lsn) for file in log.files(Predicate())) == [
         (Position(1, 800), 900), (Position(2, 100), 300)
     ]
     table = EventTable(lake.paths)

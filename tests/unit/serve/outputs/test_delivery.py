@@ -41,7 +41,8 @@ from dblake.serve.outputs.protocol import Output, OutputContext
 from dblake.serve.outputs.registry import make_format, make_output
 from dblake.serve.outputs.stdout import StdoutOutput
 from dblake.serve.outputs.target import ConfiguredOutput, Group
-from dblake.serve.read.event_files import open_event_file
+from dblake.transform.events import reader
+from dblake.transform.events.file_reader import open_event_file
 from tests.support.consumers import Shop, describe, folded_shop
 from tests.support.plain_lake import PlainLake
 from tests.support.schemas import table_schema
@@ -137,7 +138,7 @@ def test_slow_output_holds_back_reading(tmp_path: Path, monkeypatch: pytest.Monk
 
     # Each file is a portion; the newest one is also searched for a transaction that is still open.
     monkeypatch.setattr(event_table, "PORTION_BYTES", 1)
-    monkeypatch.setattr(event_table, "open_event_file", open_counted)
+    monkeypatch.setattr(reader, "open_event_file", open_counted)
     at_most, output, stop = 3 + 1, Faulty(wait), threading.Event()
     settings = SubscriptionSettings(start="1/0", until_caught_up=True)
     how = replace(HOW, max_events=1)

@@ -9,12 +9,14 @@ import pytest
 from deltalake import DeltaTable
 
 from dblake.base.core.names import split_qualified
-from dblake.base.core.position import Position
 from dblake.base.lake.frontier import read_frontier
 from dblake.base.lake.log import Application
 from dblake.serve.read.points import NOW
 from dblake.serve.read.reading import open_reading
-from dblake.transform.state.events import Events, Selection, split_tables
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
+from dblake.transform.state.events import split_tables
+from dblake.transform.state.fold import NEEDED
 from dblake.transform.state.merge import Slice, merge_slice
 from tests.support.effort import EFFORT
 from tests.support.transfers import SCHEMA_OF, TABLES, TOTAL, Bank, sum_of, when
@@ -30,8 +32,8 @@ def sum_of_newest_versions(bank: Bank) -> int:
 
 def merge_first_table_only(bank: Bank) -> None:
     """Do what a state run does that dies after its first table."""
-    events, done = Events(bank.paths.events), read_frontier(bank.paths).batch
-    for chunk in events.read(Selection(done, Position.MAX)):
+    events, done = EventReader.open(bank.paths.events), read_frontier(bank.paths).batch
+    for chunk in events.read(Predicate(done), ("table", *NEEDED)):
         rows = split_tables(chunk).get(TABLES[0])
         if rows is not None:
             batch = max(rows["batch"].to_pylist())

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dblake.base.core.errors import TableUnavailable
 from dblake.base.lake.log import commit_files, record_batch
 from dblake.base.lake.query import query_rows
-from dblake.serve.read.event_files import open_event_file
 from dblake.transform.events import files
+from dblake.transform.events.file_reader import open_event_file
 from dblake.transform.events.files import (
     EVENT_COLUMNS,
     PRUNED_BY,

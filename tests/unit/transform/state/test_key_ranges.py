@@ -14,7 +14,9 @@ import dblake.transform.state.key_ranges
 from dblake.base.core.position import Position
 from dblake.base.lake.tables import open_table
 from dblake.transform.events.files import EVENT_COLUMNS
-from dblake.transform.state.events import Events, Selection, newest_truncate
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
+from dblake.transform.state.events import newest_truncate
 from dblake.transform.state.key_ranges import fold_ranges
 from dblake.transform.state.merge import NO_EVENTS, Slice, merge_events
 from dblake.transform.state.runner import LocalRunner
@@ -39,15 +41,15 @@ def test_key_changes_across_ranges_equal_model(
     lake, target, runner = PlainLake(tmp_path / "lake"), Target(tmp_path), LocalRunner(2)
     for batch in range(1, BATCHES + 1):
         lake.append(as_event_rows(to_arrow([e for e in events if e.batch == batch])), batch)
-        known = Events(lake.paths.events)
-        wanted = Selection(target.done, batch)
+        known = EventReader.open(lake.paths.events)
+        wanted = Predicate(target.done, batch)
         truncated_at: Position | None = max(
             filter(None, map(newest_truncate, known.read(wanted))), default=None
         )
         part = Slice(PLAIN.table, target.path, APP, batch, target.done, (PLAIN,), (PLAIN,), NO_EVENTS)
         merge_events(
             part, lambda shape, _, known=known, wanted=wanted, at=truncated_at: fold_ranges(  # type: ignore[misc]
-                lake.paths.events, known, wanted, shape, at, 40_000, runner
+                known, wanted, shape, at, 40_000, runner
             ), lambda _, at=truncated_at: at, runner.run_all,  # type: ignore[misc]
         ).raise_error()
         target.done = batch
@@ -64,5 +66,5 @@ def test_events_of_earlier_version_have_no_old_keys(tmp_path: Path) -> None:
     path = name.removeprefix("file://")
     rows = pq.read_table(path)
     pq.write_table(rows.drop_columns(["key_before"]), path)
-    (read,) = Events(lake.paths.events).read(Selection(0, BATCHES))
+    (read,) = EventReader.open(lake.paths.events).read(Predicate(until_batch=BATCHES))
     assert read.num_rows == rows.num_rows and read["key_before"].null_count == rows.num_rows

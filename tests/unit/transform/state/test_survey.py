@@ -10,8 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.events.predicate import Predicate
+from dblake.transform.events.reader import EventReader
 from dblake.transform.state import steps
-from dblake.transform.state.events import Events, Selection
 from dblake.transform.state.steps import Step, plan_spans
 from dblake.transform.state.survey import survey
 
@@ -19,7 +20,7 @@ Event = tuple[int, str, str, bool]
 """Batch, table, operation, and whether it is the last one of its transaction."""
 
 
-def write_events(path: Path, *files: Sequence[Event]) -> Events:
+def write_events(path: Path, *files: Sequence[Event]) -> EventReader:
     """Write files of events, whose position is their number; return the table."""
     number = 0
     DeltaTable.create(str(path), EVENT_COLUMNS)
@@ -31,14 +32,14 @@ def write_events(path: Path, *files: Sequence[Event]) -> Events:
                          "origin": "log", "last_in_txn": is_last, "key": [("id", "1")], "after": [("v", "x")],
                          "partial": False})
         write_deltalake(str(path), pa.Table.from_pylist(rows, EVENT_COLUMNS), mode="append")
-    return Events(str(path))
+    return EventReader.open(str(path))
 
 
 def counts(step: Step) -> dict[str, int]:
     return {table: each.events for table, each in step.counts.items()}
 
 
-def plan(events: Events, done: int, last: int, behind: dict[str, int], per_step: int) -> list[tuple[Step, bool]]:
+def plan(events: EventReader, done: int, last: int, behind: dict[str, int], per_step: int) -> list[tuple[Step, bool]]:
     return list(plan_spans(events, done, last, behind, per_step))
 
 
@@ -95,7 +96,7 @@ def test_survey_is_bounded_by_span(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     events = write_events(tmp_path / "events", *([(n, "a", "c", True)] for n in range(1, 61)))
     spans: list[int] = []
 
-    def surveyed(events: Events, wanted: Selection) -> object:
+    def surveyed(events: EventReader, wanted: Predicate) -> object:
         found = survey(events, wanted)
         spans.append(len(found.ends))
         return found

@@ -1,7 +1,7 @@
 """One file of events: opened through the lake's file system, its row groups' statistics, and its rows in plain types.
 
-Place: below ``event_log`` and the consumers' event table, which decide what they need of a file. Guarantee: rows have
-the types of EVENT_COLUMNS, whichever engine wrote the file.
+Place: below ``reader``, which decides what it needs of a file. Guarantee: rows have the types of EVENT_COLUMNS,
+whichever engine wrote the file.
 """
 
 from __future__ import annotations
