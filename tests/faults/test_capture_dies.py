@@ -25,7 +25,7 @@ SECONDS = 15.0 * EFFORT
 
 FAILPOINTS = sorted(
     name
-    for folder in ("capture", "landing")
+    for folder in ("ingest/capture", "landing")
     for file in (HOME / "lib/dblake" / folder).glob("*.py")
     for name in re.findall(r'failpoint\("([\w.]+)"\)', file.read_text(encoding="utf-8"))
 )
