@@ -15,7 +15,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.ingest.capture.dump_queue import dumps_of, new_id, queue_import
 from dblake.ingest.capture.import_checks import ImportChecks, newest_incarnation
 from dblake.ingest.capture.progress import ProgressStore
-from dblake.ingest.capture.stale_tables import read_stale_tables, save_stale_table
+from dblake.ingest.capture.stale_tables import dumps_of_stale, read_stale_tables, save_stale_table
 from dblake.ingest.imports.files import count_rows, read_columns, require_columns
 from dblake.ingest.imports.position import parse_start
 from dblake.ingest.imports.spec import CSV, MYSQLDUMP, PARQUET, PG_DUMP, ImportFiles, ImportSpec
@@ -67,7 +67,7 @@ class ImportQueue:
             names = read_columns(spec, file, schema.table) or files.columns or schema.names
             if not is_masked:
                 require_columns(file, names, schema)
-        import_id, earlier = new_id(), dumps_of(self.store, schema.table)
+        import_id, earlier = new_id(), dumps_of(self.store, schema.table) | dumps_of_stale(self.store, schema.table)
         keep = None if self.landing_days is None else timedelta(days=self.landing_days)
         first = ImportChecks(self.landing, self.store, schema, began, keep).run(replaces=replaces)
         spec = spec.with_log_from(first)

@@ -61,3 +61,8 @@ def clear_completed(store: ProgressStore) -> None:
 def delete_stale_table(store: ProgressStore, table: str) -> None:
     """Delete a table's document: its rows are current."""
     store.delete(f"{_STALE}/{folder(table)}")
+
+
+def dumps_of_stale(store: ProgressStore, table: str) -> frozenset[str]:
+    """Return the ids of the dumps that a stale table waits for; the queue may have deleted a finished one."""
+    return frozenset(stale.dump_id for stale in read_stale_tables(store) if stale.table == table and stale.dump_id)
