@@ -1,6 +1,6 @@
 """A small warehouse made without Spark: events and schemas written directly, state folded by its own tasks.
 
-An event is ``(lsn, op, key, after)``, optionally with its undecoded columns, as in
+An event is ``(lsn, op, key, after)``, optionally with its undecoded columns and its old key, as in
 ``tests/spark/transform/state/conftest.py``, whose ``Lake`` writes the same with Spark.
 """
 
@@ -110,17 +110,21 @@ def event_rows(schema: TableSchema, batch: int, events: Sequence[Event]) -> pa.T
 
 
 def _row(schema: TableSchema, batch: int, event: Event) -> dict[str, object]:
-    lsn, op, key, after, *undecoded = event
+    lsn, op, key, after, *rest = event
+    undecoded, key_before = rest[0] if rest else [], rest[1] if len(rest) > 1 else None
     assert isinstance(lsn, int) and (after is None or isinstance(after, dict))
     names = schema.primary_key
-    keys = None if key is None else list(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
+    keys, old_keys = (
+        None if one is None else list(zip(names, one if isinstance(one, tuple) else (one,), strict=True))
+        for one in (key, key_before)
+    )
     return {
         "incarnation": 1, "lsn": lsn, "seq": 0, "table": schema.table, "op": op, "key": keys, "before": None,
         "after": None if after is None else list(after.items()), "schema_id": schema.schema_id, "txid": 700,
         "committed_at": when(lsn), "last_in_txn": True,
         "origin": "dump" if op in ("r", "f") else "log", "chunk_id": None, "batch": batch,
         "partial": op in ("c", "u", "r") and after is not None and set(after) != set(schema.names),
-        "undecoded": undecoded[0] if undecoded else [],
+        "undecoded": undecoded, "key_before": old_keys,
     }
 
 
