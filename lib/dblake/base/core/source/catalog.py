@@ -32,7 +32,7 @@ class TableFingerprint:
     schema: TableSchema
     columns: Mapping[str, ColumnFingerprint]
     bodies: Mapping[str, bool] = field(default_factory=dict)
-    """What holds the table's rows and tells them apart (the table, its partitions, their files, its key).
+    """What holds and identifies the table's rows: the table, its partitions, their files, its key.
 
     A body that vanishes removes rows without row events. A new one adds rows without row events if it maps to True.
     """
