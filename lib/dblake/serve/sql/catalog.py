@@ -21,7 +21,7 @@ from dblake.base.lake.schemas import read_schemas
 from dblake.base.lake.tables import has_table, open_table
 from dblake.serve.read.points import describe
 from dblake.serve.read.reading import EventsReading, LakeReading, open_reading
-from dblake.serve.sql.duckdb_history import history_sql
+from dblake.serve.sql.duckdb_history import history_sql, moves_sql
 from dblake.serve.sql.listing import describe_columns, list_tables, table_words
 from dblake.serve.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView
 from dblake.serve.sql.result import TextResult
@@ -100,7 +100,9 @@ class DuckdbCatalog:
             return f"SELECT * FROM {self._system_sql(view.table.removeprefix(f'{SYSTEM_SCHEMA}.'), name)}"
         if view.kind == HISTORY:
             events = events_sql(self._connection, self._events(), name, table=view.table)
-            return history_sql(shape_of(self._versions(view.table)), events)
+            shape = shape_of(self._versions(view.table))
+            has_moves = bool(shape.primary_key) and bool(self._connection.sql(moves_sql(events)).fetchall())
+            return history_sql(shape, events, has_moves=has_moves)
         reading = self.live_reading if view.kind == LIVE else self.reading
         if view.table not in reading.tables:
             # State has not folded its first events yet.

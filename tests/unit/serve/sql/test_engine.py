@@ -238,6 +238,31 @@ def test_history_has_no_version_for_unchanged_dumped_row(tmp_path: Path) -> None
     ]
 
 
+def test_history_of_changed_key_shows_values_that_the_log_lacks(tmp_path: Path) -> None:
+    """A chain, a swap, a key that is used again, a row that lacks a value itself, and a whole create."""
+    lake = PlainLake(tmp_path)
+    lake.schema(T)
+    lake.land(1, {T: [
+        (1, "c", "1", {"id": "1", "a": "a1", "b": "b1"}), (2, "u", "1", {"id": "1", "a": "a2"}), (3, "d", "1", None),
+        (4, "c", "2", {"id": "2", "a": "a4"}, [], "1"), (5, "c", "1", {"id": "1", "a": None, "b": "other"}),
+        (6, "d", "2", None), (7, "c", "3", {"id": "3"}, [], "2"), (8, "u", "3", {"id": "3", "a": "a8"}),
+        (9, "d", "3", None), (10, "c", "9", {"id": "9"}, [], "3"), (11, "d", "1", None),
+        (12, "c", "3", {"id": "3"}, [], "1"), (13, "d", "9", None), (14, "c", "1", {"id": "1", "b": "b14"}, [], "9"),
+        (20, "u", "5", {"id": "5", "a": "a20"}), (21, "d", "5", None), (22, "c", "6", {"id": "6"}, [], "5"),
+        (23, "d", "7", None), (24, "c", "8", {"id": "8", "a": "x", "b": None}, [], "7"),
+        (25, "t", None, None), (26, "d", "6", None), (27, "c", "4", {"id": "4"}, [], "6"),
+    ]})
+    statement = "SELECT _from.lsn, id, a, b, _missing, _to.lsn FROM t_history ORDER BY 1"
+    assert run(DuckdbEngine(lake.paths), statement) == [
+        ("1", "1", "a1", "b1", "[]", "2"), ("2", "1", "a2", "b1", "[]", "3"), ("4", "2", "a4", "b1", "[]", "6"),
+        ("5", "1", None, "other", "[]", "11"), ("7", "3", "a4", "b1", "[]", "8"), ("8", "3", "a8", "b1", "[]", "9"),
+        ("10", "9", "a8", "b1", "[]", "13"), ("12", "3", None, "other", "[]", "25"),
+        ("14", "1", "a8", "b14", "[]", "25"), ("20", "5", "a20", None, '["b"]', "21"),
+        ("22", "6", "a20", None, '["b"]', "25"), ("24", "8", "x", None, "[]", "25"),
+        ("27", "4", None, None, '["a","b"]', None),
+    ]
+
+
 def test_describe_shows_types_and_key(engine: DuckdbEngine) -> None:
     assert run(engine, "DESCRIBE public.t_live") == [
         ("id", "INTEGER", "integer", "1"), ("a", "VARCHAR", "text", ""), ("b", "VARCHAR", "text", ""),
