@@ -199,7 +199,7 @@ def cycles(modules: dict[str, set[str]]) -> list[str]:
     return sorted(module for module, names in reached.items() if module in names)
 
 
-MAX_FILE_LINES = 350
+MAX_FILE_LINES = 330
 MAX_PIPELINES_LINES = 1000
 
 
@@ -358,8 +358,8 @@ def test_modules_reach_lake_through_its_storage() -> None:
 @pytest.mark.parametrize(
     ("lines", "broken"),
     [
-        ({"dblake.a": 350, "pipelines.a": 600, "pipelines.b": 400, "trials.a": 900}, []),
-        ({"dblake.a": 351, "pipelines.a": 400}, ["dblake.a: 351 lines"]),
+        ({"dblake.a": 330, "pipelines.a": 600, "pipelines.b": 400, "trials.a": 900}, []),
+        ({"dblake.a": 331, "pipelines.a": 400}, ["dblake.a: 331 lines"]),
         ({"dblake.a": 10, "pipelines.a": 600, "pipelines.b": 401}, ["pipelines: 1001 lines"]),
     ],
     ids=["limits", "file", "pipelines"],

@@ -5,9 +5,8 @@ After each step one row of ``frontier`` names a version of every state table. Al
 between two landing batches, so many tables can be read as of one point. A table that cannot take its events stays
 behind, is named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
 
-The events of a step are read once for all tables and split by table. Tasks then bring each table up to date
-(``merge.merge_slice``); ``runner`` executes them in threads or on Spark's executors. A table with too many events for
-one task is folded by key ranges (``key_ranges``).
+The events of a step are read once and split by table. Tasks bring each table up to date (``merge.merge_slice``), in
+threads or on Spark's executors. A table with too many events for one task is folded by ``key_ranges``.
 """
 
 from __future__ import annotations
