@@ -295,6 +295,25 @@ def test_imports_respect_layer_rules() -> None:
     assert breaches({module: imports(file) for module, file in MODULES.items()}) == []
 
 
+def eager_imports(file: Path) -> set[str]:
+    """Return the names that a file imports when it is imported itself: not in functions, nor for types alone."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return names
+
+
+def test_modules_without_jvm_load_no_spark_through_others() -> None:
+    eager = {module: eager_imports(file) for module, file in MODULES.items()}
+    loading = {m for m, names in eager.items() if any(below(name, JVM) for name in names)}
+    while more := {m for m, names in eager.items() if m not in loading and names & loading}:
+        loading |= more
+    assert sorted(module for module in loading if below(module, WITHOUT_JVM)) == []
+
+
 def test_imports_form_no_cycle() -> None:
     assert cycles({module: imports(file) for module, file in MODULES.items()}) == []
 

@@ -19,7 +19,7 @@ from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.operate.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of, expect_unique
-from dblake.transform.events.schema import DUMP, LOG, ORIGIN
+from dblake.transform.events.files import DUMP, LOG, ORIGIN
 
 _IMAGE_OPS = (Op.CREATE, Op.UPDATE, Op.READ, Op.FILL)
 

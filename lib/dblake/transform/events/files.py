@@ -41,7 +41,7 @@ from dblake.landing.columns import (
 )
 from dblake.payloads.decode.columns import AFTER, BEFORE, DECODED, KEY, KEY_BEFORE, OP, PARTIAL, UNDECODED
 
-ORIGIN = "origin"
+ORIGIN, LOG, DUMP = "origin", "log", "dump"
 
 #: The columns of the events table, as Arrow types; ``events.schema.EVENTS`` has the same as Spark types.
 EVENT_COLUMNS = pa.schema(

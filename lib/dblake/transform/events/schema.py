@@ -22,8 +22,7 @@ from pyspark.sql.types import (
 )
 
 from dblake.base.core.position import Position
-
-ORIGIN, LOG, DUMP = "origin", "log", "dump"
+from dblake.transform.events.files import ORIGIN
 
 _IMAGE = MapType(StringType(), StringType(), valueContainsNull=True)
 

@@ -29,8 +29,8 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.locks import commit_lock
 from dblake.base.lake.log import Application, commit_files
 from dblake.base.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
-from dblake.transform.events.files import PRUNED_BY, EventFile
-from dblake.transform.events.schema import DUMP, EVENTS, WINDOWS
+from dblake.transform.events.files import DUMP, PRUNED_BY, EventFile
+from dblake.transform.events.schema import EVENTS, WINDOWS
 from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
 from dblake.transform.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.transform.reconcile.landing_files import LandingFiles

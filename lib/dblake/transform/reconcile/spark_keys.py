@@ -29,7 +29,8 @@ from dblake.base.lake.storage import join, on_storage_of
 from dblake.landing.columns import BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE, TXID
 from dblake.payloads.decode.columns import AFTER, BEFORE, KEY, KEY_BEFORE, OP, PARTIAL, UNDECODED
 from dblake.payloads.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
-from dblake.transform.events.schema import DUMP, EVENTS, ORIGIN
+from dblake.transform.events.files import DUMP, ORIGIN
+from dblake.transform.events.schema import EVENTS
 from dblake.transform.reconcile import key_join
 from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.transform.reconcile.batch_summary import RowGroups

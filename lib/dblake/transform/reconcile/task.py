@@ -41,8 +41,15 @@ from dblake.landing.columns import (
 from dblake.payloads.decode.batch import decode
 from dblake.payloads.decode.columns import AFTER, BEFORE, DECODER_INPUT, IMAGE, KEY, OP, PARTIAL
 from dblake.payloads.decode.row_keys import key_text
-from dblake.transform.events.files import EVENT_COLUMNS, ORIGIN, EventFile, sort_by_position, write_event_file
-from dblake.transform.events.schema import DUMP, LOG
+from dblake.transform.events.files import (
+    DUMP,
+    EVENT_COLUMNS,
+    LOG,
+    ORIGIN,
+    EventFile,
+    sort_by_position,
+    write_event_file,
+)
 from dblake.transform.reconcile.batch_summary import RowGroups
 from dblake.transform.reconcile.plan import ClosingWindow, Plan
 

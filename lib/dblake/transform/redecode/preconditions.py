@@ -18,7 +18,7 @@ from dblake.base.core.window import ChunkWindow
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.tables import has_table
 from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, KIND, LEASE_EPOCH, LOW, LSN, TABLE, TXID
-from dblake.transform.events.schema import LOG, ORIGIN
+from dblake.transform.events.files import LOG, ORIGIN
 from dblake.transform.reconcile.batch_summary import survey
 from dblake.transform.reconcile.landing_files import LandingFiles
 from dblake.transform.reconcile.ledger import ORPHANED
