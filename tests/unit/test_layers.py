@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -148,12 +149,17 @@ ONLY_THERE = {
 
 def imports(file: Path) -> set[str]:
     """Return the full name of every module that a file imports, at any place in it."""
+    return imported_names(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the full names that the imports among some nodes have."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative imports hide the layer"
+            assert node.level == 0, f"{node.module}: relative imports hide the layer"
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
     return names
 
@@ -297,13 +303,7 @@ def test_imports_respect_layer_rules() -> None:
 
 def eager_imports(file: Path) -> set[str]:
     """Return the names that a file imports when it is imported itself: not in functions, nor for types alone."""
-    names: set[str] = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-    return names
+    return imported_names(ast.parse(file.read_text(encoding="utf-8")).body)
 
 
 def test_modules_without_jvm_load_no_spark_through_others() -> None:

@@ -305,7 +305,7 @@ def drop_slot(scene: Scene) -> str:
 
 
 def skip_log(scene: Scene) -> str:
-    """Lose log in a way of this database, some of which begin its positions lower, and compact the events of both."""
+    """Lose log in a way of this database, and compact the events from before and after. Positions may begin lower."""
     return compact_incarnations(scene, scene.dice.choice([revert_server, _LOSES_LOG[scene.database.kind]]))
 
 

@@ -75,7 +75,7 @@ def read_ended(paths: Paths, first: int, last: int, *, table: str | None = None)
 
 
 def find_whole(paths: Paths, chunks: Sequence[EndedChunk]) -> set[str]:
-    """Return the ids of the chunks of which landing has exactly the rows that were read.
+    """Return the ids of the chunks whose rows are all in landing.
 
     Maintenance has removed rows of the others.
     """

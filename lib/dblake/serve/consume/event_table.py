@@ -54,8 +54,8 @@ class OpenTransaction:
 class EventTable:
     """The events of one source. ``refresh`` reads newer commits; until then all answers are of one version.
 
-    ``batch`` is the newest landing batch in it, ``consolidated`` the newest batch of which superseded events may have
-    been removed, ``run`` the redecode run that its events come from.
+    ``batch`` is the newest landing batch in it. Superseded events may have been removed in batches up to
+    ``consolidated``. ``run`` is the redecode run that its events come from.
     """
 
     def __init__(self, paths: Paths) -> None:

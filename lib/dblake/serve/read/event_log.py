@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application
-from dblake.transform.events.file_reader import order_by_position
+from dblake.transform.events.file_reader import concat_by_position, order_by_position
 from dblake.transform.events.files import EVENT_COLUMNS
 from dblake.transform.events.listing import ListedFile
 from dblake.transform.events.predicate import Predicate
@@ -42,7 +42,7 @@ class EventLog:
         self.path, self.version = paths.events, reader.version
         self.batch = reader.reached(Application.reconcile(paths.source))
         self.consolidated = reader.reached(Application.consolidation(paths.source))
-        """The newest batch of which maintenance may have removed superseded events."""
+        """Maintenance may have removed superseded events in batches up to this one."""
         self.files_listed = reader.listing.files
         """This version's files, with statistics."""
 
@@ -57,8 +57,7 @@ class EventLog:
         for group in _overlapping(self.files(wanted)):
             parts = [part for file in group for part in self._reader.read_file(file.path, wanted, names)]
             if parts:
-                rows = pa.concat_tables(parts)
-                yield rows.take(pa.array(order_by_position(rows))).select(list(columns))
+                yield concat_by_position(parts).select(list(columns))
 
     def estimate_bytes(self, wanted: Predicate) -> int:
         """Return the size of the files that may hold wanted events."""

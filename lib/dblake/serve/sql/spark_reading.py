@@ -1,4 +1,4 @@
-"""The rows of a table of a reading as a Spark data frame, for ``LakeTable.to_spark``."""
+"""The rows of a table of a reading in Spark: as SQL for ``views``, as a data frame for ``LakeTable.to_spark``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from dblake.transform.spark.sql_literals import delta, identifier
 from dblake.transform.state.files import table_columns
 
 
+def reading_rows_sql(reading: TableReading) -> str:
+    """Return a relation of the rows of the reading's version of state; no rows if there is none."""
+    if reading.version is None:
+        return state_rows_sql(reading.shape, None, set())
+    existing = set(table_columns(open_table(reading.path, reading.version)).types)
+    return state_rows_sql(reading.shape, delta(reading.path, reading.version), existing)
+
+
 def reading_frame(spark: SparkSession, reading: TableReading) -> DataFrame:
     """Return the rows of a table: state's rows that no newer change replaces, and the changes.
 
     The changes, which are in memory, are sent to Spark; state is read by it.
     """
-    existing, relation = set[str](), None
-    if reading.version is not None:
-        existing = set(table_columns(open_table(reading.path, reading.version)).types)
-        relation = delta(reading.path, reading.version)
-    state = spark.sql(f"SELECT * FROM {state_rows_sql(reading.shape, relation, existing)}")
+    state = spark.sql(f"SELECT * FROM {reading_rows_sql(reading)}")
     columns = [identifier(column.name) for column in reading.shape.current]
     if reading.changes is None:
         return state.where(~F.col("_deleted")).select(*columns)

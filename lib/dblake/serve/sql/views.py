@@ -26,10 +26,10 @@ from dblake.base.lake.schemas import read_schemas
 from dblake.base.lake.tables import has_table, open_table
 from dblake.serve.read.reading import LakeReading, open_reading
 from dblake.serve.sql.names import HISTORY, LIVE, SYSTEM_SCHEMA, TableNames, TableView, spelled, sql_name
+from dblake.serve.sql.spark_reading import reading_rows_sql
 from dblake.serve.sql.state_rows import plain_sql, state_rows_sql
 from dblake.serve.sql.system import SYSTEM_TABLES, SystemTable
 from dblake.transform.spark.sql_literals import delta, identifier, literal, position
-from dblake.transform.state.files import table_columns
 from dblake.transform.state.shape import shape_of
 
 
@@ -137,12 +137,7 @@ class Views:
         reading = self.reading.table(view.table)
         if reading.changes is not None:
             raise _no_such_view(f"table {view.table} as of this point is a version of state and newer events")
-        if reading.version is None:
-            return plain_sql(reading.shape, state_rows_sql(reading.shape, None, set()))
-        existing = set(table_columns(open_table(reading.path, reading.version)).types)
-        return plain_sql(
-            reading.shape, state_rows_sql(reading.shape, delta(reading.path, reading.version), existing)
-        )
+        return plain_sql(reading.shape, reading_rows_sql(reading))
 
     def _system_sql(self, table: SystemTable) -> str:
         """Return a system table as a relation, as of now or of the point; empty if it does not exist yet."""

@@ -9,9 +9,6 @@ from datetime import datetime
 
 from dblake.base.core.position import Position
 
-#: SQL for the position of a row of events, as one comparable struct.
-EVENT_AT = "named_struct('incarnation', incarnation, 'lsn', lsn, 'seq', seq)"
-
 
 def identifier(name: str) -> str:
     """Return a column or view name, quoted."""
@@ -34,7 +31,7 @@ def delta(path: str, version: int | None = None) -> str:
 
 
 def position(value: Position) -> str:
-    """Return a position, comparable with ``EVENT_AT`` and ``state_at``."""
+    """Return a position, comparable with ``state_at``."""
     return f"named_struct('incarnation', {value.incarnation}L, 'lsn', {value.lsn}L, 'seq', {value.seq}L)"
 
 

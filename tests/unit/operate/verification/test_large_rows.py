@@ -19,7 +19,7 @@ WIDE = 20_000
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Yield the bytes of state's rows at each comparison, of which about 30,000 are allowed."""
+    """Yield the bytes of state's rows at each comparison. About 30,000 are allowed."""
     sizes = list[int]()
 
     def spy(keys: pa.ChunkedArray, state: pa.Table) -> pa.Table:
