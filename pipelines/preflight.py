@@ -25,9 +25,10 @@ def find_tables(config: Config, checks: Sequence[Check]) -> Sequence[TableSchema
     return open_source(config).tables() if is_readable else ()
 
 
-def can_capture(config: Config) -> bool:
-    """Return True if capture can start and follow at least one table."""
-    return has_capturable_table(open_source(config))
+def can_capture(config: Config, checks: Sequence[Check]) -> bool:
+    """Return True if capture can start with these checks, and follow at least one table."""
+    unmet = [check.affects for check in checks if not check.ok]
+    return not unmet or ("source" not in unmet and has_capturable_table(open_source(config)))
 
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:

@@ -17,8 +17,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 set_java_options(is_short=True)
 
 pytest_plugins = [
-    "tests.support.report", "tests.support.postgres", "tests.support.mysql", "tests.support.zookeeper",
-    "tests.support.s3",
+    "tests.support.report", "tests.support.interrupted", "tests.support.postgres", "tests.support.mysql",
+    "tests.support.zookeeper", "tests.support.s3",
     "tests.support.kafka", "tests.support.sql_places",
 ]
 

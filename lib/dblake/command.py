@@ -15,7 +15,9 @@ from dblake import __version__
 from dblake.base.core.errors import ExitCode
 from dblake.installation import application_home, import_paths
 
-_WITHOUT_SPARK = ("capture", "changes", "dump", "preflight", "report", "status", "subscribe", "verify")
+_WITHOUT_SPARK = (
+    "capture", "changes", "doctor", "dump", "init", "preflight", "report", "status", "subscribe", "verify",
+)
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 

@@ -1,7 +1,7 @@
 r"""Spark types in DuckDB: their names, the typing of source texts, and values as text and JSON.
 
-Guarantee: ``read_sql`` is the twin of ``spark.types.read_sql`` and ``state.values.read_texts``: NULL for a text that
-the type cannot hold unchanged; nothing is rounded or shifted. ``text_sql`` and ``json_sql`` show values alike in all
+Guarantee: ``read_sql`` reads as ``state.values.read_texts`` does: NULL for a text that the type cannot hold unchanged;
+nothing is rounded or shifted. ``text_sql`` and ``json_sql`` show values alike in all
 engines. A time keeps its zone, and bytes are ``\x`` and hexadecimal digits. A number of an unconstrained ``numeric``
 has no zeros that the source did not send.
 """

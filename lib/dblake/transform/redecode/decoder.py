@@ -19,7 +19,7 @@ import dblake
 DECODER_MODULES = (
     "base.core.arrays", "base.core.names", "base.core.op", "base.core.position", "base.core.positions",
     "base.core.schema", "base.core.visibility", "base.core.window", "base.lake.schemas", "landing.columns",
-    "landing.control", "payloads.decode", "payloads.formats", "transform.events.files", "transform.events.keys",
+    "landing.control", "payloads.decode", "payloads.formats", "transform.events.files",
     "transform.events.schema", "transform.reconcile", "transform.spark.append_table", "transform.spark.sql_literals",
 )
 _DIGITS = 12

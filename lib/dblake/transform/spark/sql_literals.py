@@ -20,11 +20,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def texts(values: list[str] | tuple[str, ...]) -> str:
-    """Return an array of strings, typed also if it is empty."""
-    return f"array({', '.join(map(literal, values))})" if values else "cast(array() AS ARRAY<STRING>)"
-
-
 def delta(path: str, version: int | None = None) -> str:
     """Return a Delta table by its path; with ``version``, as of that version."""
     return f"delta.{identifier(path)}" + ("" if version is None else f" VERSION AS OF {version}")

@@ -1,10 +1,9 @@
-"""Map source types to the Spark types of state and views, and read their text.
+"""Map source types to the Spark types of state and views.
 
 Place: between events, which hold text, and state. The mapping is data: the first row of ``SOURCE_TYPES`` whose pattern
 matches the whole type name applies, and a type without a row stays the source's exact text. Names are the database's
-own, so one table has the rows of all databases. Guarantee: the SQL for a type never rounds, shifts or fails. It yields
-NULL for text that the type cannot hold unchanged; naming such a column in ``_lossy`` is left to the fold.
-``tools.types_reference`` generates ``docs/types.md`` from it.
+own, so one table has the rows of all databases. Reading a text as its type is left to ``state.values`` and
+``sql.duckdb_types``. ``tools.types_reference`` generates ``docs/types.md`` from it.
 """
 
 from __future__ import annotations
@@ -65,21 +64,6 @@ SOURCE_TYPES = (
                "binary(n), varbinary(n), tinyblob, blob, mediumblob, longblob"),
 )
 
-_READ = {
-    # The cast accepts 'epoch', '0044-03-15 BC' and '12024-01-01', too; only the length distinguishes them from a date.
-    "DATE": "CASE WHEN length({v}) = 10 THEN try_cast({v} AS DATE) END",
-    "TIMESTAMP_NTZ": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' "
-                     "THEN try_cast({v} AS TIMESTAMP_NTZ) END",
-    # PostgreSQL sends +00, MySQL no zone: both are UTC, whatever the zone of Spark's session.
-    "TIMESTAMP": "CASE WHEN substr({v}, 5, 1) = '-' AND {v} NOT LIKE '% BC' THEN try_cast("
-                 "CASE WHEN substr({v}, 12) RLIKE '[+-]' THEN {v} ELSE concat({v}, '+00') END AS TIMESTAMP) END",
-    "BINARY": "unhex(substr({v}, 3))",
-}
-# The cast rounds silently, so the text's digits beyond the scale are counted first.
-_READ_DECIMAL = (
-    "CASE WHEN instr({v}, '.') = 0 OR length(trim(TRAILING '0' FROM substring_index({v}, '.', -1))) <= {scale} "
-    "THEN try_cast({v} AS {type}) END"
-)
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
@@ -91,16 +75,6 @@ def spark_type(source_type: str) -> str:
         if match:
             return _decimal(int(match[1]), int(match[2])) if match.re.groups else row.spark
     return TEXT
-
-
-def read_sql(spark: str, text: str) -> str:
-    """Return SQL that converts the SQL expression ``text`` to the type ``spark``; NULL if it cannot hold the value."""
-    if spark == TEXT:
-        return text
-    decimal = _DECIMAL.fullmatch(spark)
-    if decimal:
-        return _READ_DECIMAL.format(v=text, type=spark, scale=decimal[2])
-    return _READ.get(spark, f"try_cast({{v}} AS {spark})").format(v=text)
 
 
 def holds(wide: str, narrow: str) -> bool:

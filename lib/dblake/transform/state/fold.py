@@ -83,9 +83,12 @@ def fold(events: pa.Table, shape: Shape, truncated_at: Position | None) -> pa.Ta
 
 
 def key_texts(keys: pa.Array, names: tuple[str, ...]) -> pa.Array:
-    """Return each row's key as one string: the twin of ``events.keys.key_sql``.
+    """Return each row's key as one string, which state compares for equality, never for order.
 
-    ``keys`` is a column of maps, ``names`` are the key columns in key order.
+    ``keys`` is a column of maps, ``names`` are the key columns in key order. Two keys have the same string exactly if
+    the source sent the same texts: one column's key is its text unchanged, several columns make a JSON array. The
+    order of keys is left to the database (collations, padding). Chunk windows compare another string, which
+    ``decode.row_keys`` builds.
     """
     parts = EventImages(keys)
     texts = [parts.texts(name, np.arange(len(keys))) for name in names]

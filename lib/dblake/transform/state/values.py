@@ -1,8 +1,8 @@
-"""Source text → typed Arrow arrays: the twin of ``spark.types.read_sql`` for folds outside Spark.
+"""Source text → typed Arrow arrays.
 
-``read_texts`` types a whole column at once. Guarantee: the result equals the SQL's for every text that a source can
-send. A text that the type cannot hold unchanged becomes NULL; nothing is rounded, shifted or refused. A column without
-odd values is typed by one Arrow kernel; only if that kernel refuses, the odd values are sorted out.
+``read_texts`` types a whole column at once. Guarantee: the result equals what Spark's casts give, for every text that a
+source can send. A text that the type cannot hold unchanged becomes NULL; nothing is rounded, shifted or refused. A
+column without odd values is typed by one Arrow kernel; only if that kernel refuses, the odd values are sorted out.
 """
 
 from __future__ import annotations

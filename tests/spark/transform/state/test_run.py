@@ -16,7 +16,6 @@ from dblake.base.core.errors import StateError
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.frontier import read_frontier
-from dblake.transform.spark.types import read_sql
 from dblake.transform.state.rebuild import dumped_in
 from dblake.transform.state.run import TableResult
 from tests.spark.transform.state.conftest import Lake, table_schema
@@ -198,11 +197,6 @@ def test_value_is_exact_or_listed_as_lossy(lake: Lake, number: int, value: tuple
 
 def test_undecoded_text_is_hex_and_listed_as_lossy(lake: Lake) -> None:
     assert rows(lake, "public.types", "latin", "array_contains(_lossy, 'latin')") == [("\\xe9", True)]
-
-
-def test_nan_is_read_as_nan(lake: Lake, spark: SparkSession) -> None:
-    double, single = read_sql("DOUBLE", "'NaN'"), read_sql("FLOAT", "'NaN'")
-    assert spark.sql(f"SELECT isnan({double}), isnan({single})").first() == (True, True)
 
 
 def test_delta_rs_and_duckdb_read_state(lake: Lake) -> None:

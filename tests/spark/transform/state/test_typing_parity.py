@@ -11,11 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblake.serve.sql import duckdb_types
-from dblake.transform.events.keys import key_sql
-from dblake.transform.spark.sql_literals import texts as texts_sql
-from dblake.transform.spark.types import read_sql
 from dblake.transform.state.fold import key_texts
 from dblake.transform.state.values import arrow_type, read_texts
+from tests.support.spark_typing import key_sql, read_sql
 
 NUMBERS = ["0", "-0", "7", "007", "-1", "+1", " 5 ", "5.7", "5.0", ".5", "5.", "1e3", "1E-3", "127", "128", "-128",
            "-129", "32767", "32768", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808",
@@ -110,7 +108,7 @@ def test_arrow_key_texts_equal_sql(spark: SparkSession, names: tuple[str, ...]) 
     pairs = list(product(KEYS, KEYS))
     rows = [{"a": a, "b": b} for a, b in pairs]
     frame = spark.createDataFrame(list(enumerate(rows)), "n INT, key MAP<STRING, STRING>").orderBy("n")
-    by_sql = [row["k"] for row in frame.selectExpr(f"{key_sql(texts_sql(names))} AS k").collect()]
+    by_sql = [row["k"] for row in frame.selectExpr(f"{key_sql(names)} AS k").collect()]
     keys = pa.array([list(row.items()) for row in rows], pa.map_(pa.string(), pa.string()))
     assert key_texts(keys, names).to_pylist() == by_sql
 

@@ -1,0 +1,134 @@
+"""Write the first configuration file of a source, from the commented example of its kind of database.
+
+Place: before ``load``; the job ``init`` calls it. Guarantee: every line of the example stays, with its comment, and
+the values that the database's URL gives replace the example's. No password is in the text. Whether the values can
+work is left to ``load`` and to ``preflight``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import yaml
+
+from dblake.base.core.errors import UsageError
+
+_KINDS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb"}
+_EXAMPLES = {"postgres": "postgres.yaml", "mysql": "mysql.yaml", "mariadb": "mysql.yaml"}
+_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
+_SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
+_FORM = "postgresql://USER@HOST:PORT/DATABASE, mysql://… or mariadb://…"
+_LINE = re.compile(r"(?P<indent> *)(?P<key>\w+): *(?P<value>[^#]*?)(?P<comment> +#.*)?")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/${}-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseUrl:
+    """A database's URL in parts. ``password`` is None if the URL has none; ``database`` may be empty on MySQL."""
+
+    kind: str
+    host: str
+    port: int
+    user: str
+    database: str
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> DatabaseUrl:
+        """Parse ``postgresql://user:password@host:port/database``. Raises UsageError, without the URL's password."""
+        try:
+            parts = urlsplit(url)
+            kind, port = _KINDS.get(parts.scheme.partition("+")[0]), parts.port
+        except ValueError as error:
+            raise UsageError("the database's URL cannot be parsed", next_step=f"write it as {_FORM}") from error
+        missing = _missing(kind, parts)
+        if kind is None or missing:
+            raise UsageError(f"the database's URL has no {missing}", next_step=f"write it as {_FORM}")
+        password = None if parts.password is None else unquote(parts.password)
+        database = unquote(parts.path.strip("/"))
+        return cls(kind, parts.hostname or "", port or _PORTS[kind], unquote(parts.username or ""), database, password)
+
+
+def _missing(kind: str | None, parts: SplitResult) -> str:
+    if kind is None:
+        return "kind of database before ://"
+    if not parts.hostname:
+        return "host"
+    if not parts.username:
+        return "user"
+    return "database" if kind == "postgres" and not parts.path.strip("/") else ""
+
+
+def suggest_name(database: str) -> str:
+    """Return a name of a source made from a database's name.
+
+    >>> suggest_name("Shop.EU")
+    'shop-eu'
+    """
+    return re.sub(r"[^a-z0-9_-]+", "-", database.lower()).strip("-_")[:40] or "source"
+
+
+def example_of(kind: str) -> PurePosixPath:
+    """Return the path of the example, relative to the application's home."""
+    return PurePosixPath("conf") / _EXAMPLES[kind]
+
+
+def draft_config(
+    example: str, url: DatabaseUrl, *, name: str, password: str, tables: Sequence[str] = (), tls: str | None = None,
+    warehouse: str = "warehouse", progress: str = "file:progress",
+) -> str:
+    """Return the text of the configuration file.
+
+    ``example`` is the example's text, ``password`` a reference such as ``${env:NAME}``. ``tables`` are patterns;
+    without them it is every table of the database, on PostgreSQL of the schema ``public``.
+    """
+    patterns = list(tables) or _all_tables(url)
+    source: dict[str, object] = {
+        "name": name, "type": url.kind, "host": url.host, "port": url.port, "user": url.user, "password": password,
+        "tables": patterns,
+    }
+    if url.kind == "postgres":
+        source["database"] = url.database
+    if tls:
+        source["tls"] = tls
+    return _replace(example, {"": {"warehouse": warehouse, "progress": progress}, "source": source})
+
+
+def _all_tables(url: DatabaseUrl) -> list[str]:
+    if url.kind == "postgres":
+        return ["public.*"]
+    return [f"{url.database}.*"] if url.database else ["*.*", *(f"!{schema}.*" for schema in _SYSTEM)]
+
+
+def _replace(example: str, values: Mapping[str, Mapping[str, object]]) -> str:
+    """Replace values by section and key; a comment keeps its column where the value leaves it room."""
+    lines, section = [], ""
+    for line in example.splitlines():
+        match = _LINE.fullmatch(line)
+        if match and not match["indent"]:
+            section = "" if match["value"] else match["key"]
+        if match and match["key"] in values.get(section, {}):
+            lines.append(_replace_value(match, values[section][match["key"]]))
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _replace_value(line: re.Match[str], value: object) -> str:
+    start = f"{line['indent']}{line['key']}: {_write(value)}"
+    comment = line["comment"].strip() if line["comment"] else ""
+    column = line.end() - len(comment)
+    return f"{start:<{column - 1}} {comment}".rstrip()
+
+
+def _write(value: object) -> str:
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    text = str(value)
+    is_plain = not isinstance(value, str) or (_PLAIN.fullmatch(text) and yaml.safe_load(text) == text)
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
