@@ -10,8 +10,9 @@
 #
 #   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
-#   ./spark-submit.sh lint                 check code style, types and language
+#   ./spark-submit.sh lint                 check code style, types, language and the workflows' schema
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
+#   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
 #   ./spark-submit.sh trial NAME [options] try an application under capture: migrations, tpcc; see --help
@@ -202,6 +203,9 @@ run_lint() {
     "$python" -m ruff check . || code=$?
     "$python" -m mypy || code=$?
     "$python" -m tools.language || code=$?
+    "$python" -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml || code=$?
+    "$python" -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/{bug,feature}.yml ||
+        code=$?
     return "$code"
 }
 
@@ -249,6 +253,22 @@ run_part() {
     PYTHONUNBUFFERED=1 "$python" -m pytest --by-area -m "$marker" -o cache_dir="$outputs/cache-$1" ${test_parts[$1]} "${@:2}"
 }
 
+# Runs the unit tests on each newer version of Python, in an environment of its own; a version that is not there is named.
+run_pythons() {
+    local code=0 version
+    for version in 3.12 3.13; do
+        if ! is_python "python$version"; then
+            log "Python $version: not found, not run"
+            continue
+        fi
+        local venv=$home/.venv-$version python=$home/.venv-$version/bin/python
+        [[ -x $python ]] || "python$version" -m venv "$venv"
+        need_packages requirements-dev.lock
+        if "$python" -m pytest -q -m "not slow" tests/unit; then log "Python $version: passed"; else code=1; fi
+    done
+    return "$code"
+}
+
 # The short suite; with --all also the tests marked slow, with --slow those alone. Other arguments are pytest's.
 run_tests() {
     local code=0 began=$SECONDS
@@ -258,6 +278,7 @@ run_tests() {
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
     "$python" -m tests.support.kafka || code=$?
+    [[ $* != --pythons ]] || { run_pythons && exit 0 || exit 1; }
     if [[ $# -gt 0 && $* != --all && $* != --slow ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"

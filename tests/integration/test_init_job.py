@@ -51,7 +51,7 @@ def test_init_of_prepared_postgres_ends_with_0(database: Database, tmp_path: Pat
     assert run_job(tmp_path, "doctor", "--conf", "shop.yaml").returncode == 0
     report = (tmp_path / "dblake-doctor.md").read_text()
     assert "## Unmet checks of preflight\n\nNone.\n" in report and '"source": "shop"' in report
-    assert "password: ${file:shop.password}" in report and "right" not in report
+    assert '"password": "${file:shop.password}"' in report and "right" not in report
 
 
 def test_init_of_unprepared_mariadb_names_preflight(

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
 
-import yaml
-
 from dblake.base.core.errors import UsageError
 
 _KINDS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb"}
@@ -24,7 +22,8 @@ _PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 _FORM = "postgresql://USER@HOST:PORT/DATABASE, mysql://… or mariadb://…"
 _LINE = re.compile(r"(?P<indent> *)(?P<key>\w+): *(?P<value>[^#]*?)(?P<comment> +#.*)?")
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/${}-]+")
+_PLAIN = re.compile(r"\$\{(?:env|file):[\w./-]+\}|(?!(?:true|false|yes|no|on|off|y|n|null)$)[A-Za-z_/][\w./-]*", re.I)
+"""Text that YAML reads as itself; all other is quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +129,5 @@ def _write(value: object) -> str:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     text = str(value)
-    is_plain = not isinstance(value, str) or (_PLAIN.fullmatch(text) and yaml.safe_load(text) == text)
+    is_plain = not isinstance(value, str) or _PLAIN.fullmatch(text)
     return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-import yaml
-
 from dblake import __version__
 from dblake.base.core.secret import Reference
 from dblake.base.core.source import Check
@@ -87,8 +85,8 @@ def build_bug_report(versions: Mapping[str, str], findings: Findings) -> str:
         "Problems of status": _listed(problems),
         "Unmet checks of preflight": _listed(unmet),
         "Versions": _listed([f"{name} {version}" for name, version in versions.items()]),
-        "Configuration": _fenced("yaml", yaml.safe_dump(redact(findings.configuration), sort_keys=False)),
-        "Status": _fenced("json", json.dumps(findings.status, indent=1, default=str)),
+        "Configuration": _fenced(redact(findings.configuration)),
+        "Status": _fenced(findings.status),
     }
     return "\n".join(["# dblake doctor", "", *(f"## {title}\n\n{text}\n" for title, text in sections.items())])
 
@@ -97,5 +95,5 @@ def _listed(lines: Sequence[str]) -> str:
     return "\n".join(f"- {' '.join(line.split())}" for line in lines) or "None."
 
 
-def _fenced(kind: str, text: str) -> str:
-    return f"```{kind}\n{text.rstrip()}\n```"
+def _fenced(document: Mapping[str, Any]) -> str:
+    return f"```json\n{json.dumps(document, indent=1, default=str, ensure_ascii=False)}\n```"

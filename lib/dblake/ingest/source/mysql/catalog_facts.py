@@ -7,11 +7,12 @@ of the capture role, whichever user is connected.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dblake.ingest.source.mysql.catalog import CatalogTable
 from dblake.ingest.source.mysql.connection import ServerVersion
 from dblake.ingest.source.mysql.grants import Grants
+from dblake.ingest.source.mysql.log_retention import Retention
 from dblake.ingest.source.mysql.statements import Account
 
 
@@ -27,6 +28,7 @@ class Server:
     is_replica: bool
     logged_only: frozenset[str] = frozenset()
     not_logged: frozenset[str] = frozenset()
+    retention: Retention = field(default_factory=Retention)
 
     def logs(self, schema: str) -> bool:
         """Return True if changes of a schema's tables are in the log."""

@@ -11,7 +11,7 @@ from pymysql.cursors import Cursor
 
 from dblake.base.core.names import TableFilter
 from dblake.base.core.schema import TableSchema
-from dblake.ingest.source.mysql import catalog
+from dblake.ingest.source.mysql import catalog, log_retention
 from dblake.ingest.source.mysql.catalog_facts import CatalogFacts, Role, Server, Watermarks
 from dblake.ingest.source.mysql.connection import ServerVersion, version_of
 from dblake.ingest.source.mysql.driver_errors import lacks_privilege
@@ -23,10 +23,10 @@ from dblake.ingest.source.mysql.watermarks import WATERMARK_TABLE
 
 _VARIABLES = (
     "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_order_commits",
-    "binlog_row_value_options", "binlog_expire_logs_seconds", "expire_logs_days", "binlog_expire_logs_auto_purge",
-    "sync_binlog", "innodb_flush_log_at_trx_commit",
+    "binlog_row_value_options", "sync_binlog", "innodb_flush_log_at_trx_commit",
     "server_id", "read_only", "log_slave_updates", "log_replica_updates", "replica_preserve_commit_order",
     "slave_preserve_commit_order", "replica_parallel_workers", "slave_parallel_workers", "innodb_native_foreign_keys",
+    *log_retention.VARIABLES,
 )
 _SHOW_REPLICA = ServerVersion("mysql", (8, 0, 22))
 _SHOW_BINARY_LOG = ServerVersion("mysql", (8, 2, 0))
@@ -65,7 +65,10 @@ def _read_server(cur: Cursor) -> Server:
     except pymysql.Error as error:
         if not lacks_privilege(error):
             raise
-    return Server(version, variables, _is_replica(cur, version), _split_names(logged_only), _split_names(not_logged))
+    retention = log_retention.read_retention(cur, variables)
+    return Server(
+        version, variables, _is_replica(cur, version), _split_names(logged_only), _split_names(not_logged), retention
+    )
 
 
 def _split_names(listed: str) -> frozenset[str]:

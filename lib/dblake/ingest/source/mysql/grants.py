@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?(\*|`(?:[^`]|``)+`)\.(\*|`(?:[^`]|``)+`) TO ")
+_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE |PROCEDURE )?(\*|`(?:[^`]|``)+`)\.(\*|`(?:[^`]|``)+`) TO ")
 _ROLE = re.compile(r"GRANT ((?:`(?:[^`]|``)+`(?:@`(?:[^`]|``)*`)?(?:,\s*)?)+) TO ")
 _IMPLIED_BY = {
     "REPLICATION SLAVE": {"REPLICATION REPLICA"},
@@ -15,7 +15,7 @@ _IMPLIED_BY = {
 
 
 class Grants:
-    """Privileges by the level they are granted on. Column privileges are ignored."""
+    """Privileges by the level they are granted on; a procedure's are a table's. Column privileges are ignored."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._levels: list[tuple[str, str, set[str]]] = []

@@ -19,11 +19,15 @@ from dblake.ingest.source.mysql.catalog_facts import CatalogFacts
 from dblake.ingest.source.mysql.catalog_queries import read_facts
 from dblake.ingest.source.mysql.connection import connect
 from dblake.ingest.source.mysql.driver_errors import concerns_login, translate_errors, translate_init_errors
+from dblake.ingest.source.mysql.log_retention import RDS_SHOW
 from dblake.ingest.source.mysql.preflight import findings
+from dblake.ingest.source.mysql.preflight_log import KEPT_HOURS
 from dblake.ingest.source.mysql.preflight_role import can_mark
 from dblake.ingest.source.mysql.settings import MysqlSettings
 
-_DONE_HERE = ("role", "watermark_table", "watermark_rows", "watermark_privileges", "table_privileges")
+_DONE_HERE = (
+    "role", "binlog_retention", "watermark_table", "watermark_rows", "watermark_privileges", "table_privileges",
+)
 """Checks that ``--init`` makes pass."""
 _WARNED_OF = ("binlog_row_image", "engines", "foreign_keys", "primary_key")
 """Checks that are met, and whose notes are worth reading once."""
@@ -108,6 +112,7 @@ def _steps(facts: CatalogFacts, settings: MysqlSettings, password: str) -> Itera
     for table in facts.tables:
         if table.schema_name not in facts.partly_granted and not facts.can_select(table):
             yield statements.grant_select(account, table.schema_name, table.table_name)
+    yield from _log_steps(facts, account)
     if marks is None:
         yield statements.create_watermark_schema(settings)
         yield statements.create_watermark_table(settings)
@@ -115,3 +120,14 @@ def _steps(facts: CatalogFacts, settings: MysqlSettings, password: str) -> Itera
         yield statements.insert_watermark_rows(settings)
     if not can_mark(facts, settings):
         yield statements.grant_watermarks(settings, account)
+
+
+def _log_steps(facts: CatalogFacts, account: statements.Account) -> Iterator[str]:
+    """Yield what Amazon RDS needs so that its binlog stays, and that the capture role may see how long."""
+    retention = facts.server.retention
+    if retention.provider is None or not retention.provider.expires_log_early:
+        return
+    if retention.is_readable and not retention.seconds:
+        yield statements.keep_log(KEPT_HOURS)
+    if facts.role is None or not facts.role.grants.has("EXECUTE", *RDS_SHOW.split(".")):
+        yield statements.grant_retention(account)

@@ -37,8 +37,10 @@ def check_server(server: Server, settings: MysqlSettings) -> Iterator[Check]:
         "the server's server_id is 0: it rejects replicas, so its log cannot be read" if number == "0"
         else f"source.server_id is the server's own, {number}" if is_same else "",
         "set source.server_id to a number that neither the server nor a replica of it has" if is_same
-        else statements.set_variable(settings, "server_id", "1"),
+        else statements.set_variable(settings, "server_id", "1", server.retention.provider),
     )
+    provider = server.retention.provider
+    yield finding("provider", f"{provider.title}; see docs/managed.md" if provider else "", is_note=True)
 
 
 def check_replica(server: Server, settings: MysqlSettings) -> Iterator[Check]:

@@ -5,9 +5,11 @@ Preflight prints them, ``--init`` runs them; which ones a server needs is left t
 
 from __future__ import annotations
 
+from dblake.ingest.source.mysql.log_retention import RDS_SHOW
 from dblake.ingest.source.mysql.settings import MysqlSettings
 from dblake.ingest.source.mysql.sql_literals import identifier, string
 from dblake.ingest.source.mysql.watermarks import WATERMARK_TABLE
+from dblake.ingest.source.provider import Provider
 
 WATERMARK_ROWS = range(9)
 """Row 0 is for heartbeats, row n for chunk reader n."""
@@ -78,11 +80,26 @@ def insert_watermark_rows(settings: MysqlSettings) -> str:
     return f"INSERT IGNORE INTO {watermark_table(settings)} (id, value) VALUES {rows}"
 
 
-def set_variable(settings: MysqlSettings, variable: str, value: str) -> str:
-    """Return the statement that changes a setting persistently; MariaDB needs it in its configuration file, too."""
+def set_variable(settings: MysqlSettings, variable: str, value: str, provider: Provider | None = None) -> str:
+    """Return what changes a setting persistently: a statement, on a managed server its provider's step.
+
+    MariaDB needs it in its configuration file, too.
+    """
+    if provider:
+        return provider.set_parameter(variable, value.strip("'"))
     if settings.flavour == "mysql":
         return f"SET PERSIST {variable} = {value}"
     return f"SET GLOBAL {variable} = {value}; -- and in the server's configuration, for after a restart"
+
+
+def keep_log(hours: int) -> str:
+    """Return the statement that keeps the binlog on Amazon RDS and Aurora."""
+    return f"CALL mysql.rds_set_configuration('binlog retention hours', {hours})"
+
+
+def grant_retention(account: Account) -> str:
+    """Return the GRANT for reading how long Amazon RDS and Aurora keep the binlog."""
+    return f"GRANT EXECUTE ON PROCEDURE {RDS_SHOW} TO {quote_account(account)}"
 
 
 def rename_column(schema: str, table: str, column: str, name: str) -> str:

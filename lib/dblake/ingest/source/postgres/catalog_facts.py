@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dblake.ingest.source.postgres.capture_objects import Publication, Slot, WatermarkTable
 from dblake.ingest.source.postgres.table_facts import Table
+from dblake.ingest.source.provider import Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Server:
     slot_idle_timeout: str
     plugins: str | None
     """``output_plugin_libraries``; None if the server has no such setting or shows it to superusers only."""
+    provider: Provider | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dblake.ingest.source.postgres.collations import read_changed_collations
 from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.ingest.source.postgres.table_facts import Identity, Table
 from dblake.ingest.source.postgres.table_storage import read_foreign_storage
+from dblake.ingest.source.provider import POSTGRES_ROLES, find_postgres_provider
 
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_database(),
@@ -26,6 +27,10 @@ SELECT current_setting('server_version_num')::int, current_setting('server_versi
        current_setting('server_encoding'), current_setting('max_slot_wal_keep_size'),
        coalesce(current_setting('idle_replication_slot_timeout', true), '0'),
        (SELECT setting FROM pg_settings WHERE name = 'output_plugin_libraries')
+"""
+_PROVIDER = """
+SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%(roles)s)),
+       EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version')
 """
 # Amazon RDS grants REPLICATION to no role; membership of rds_replication replaces it.
 _ROLE = """
@@ -125,8 +130,11 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
         "user": settings.user, "publication": settings.publication, "slot": settings.slot,
         "watermark_schema": settings.watermark_schema, "watermark_table": WATERMARK_TABLE,
     }
+    cur.execute(_PROVIDER, {"roles": list(POSTGRES_ROLES)})
+    roles, has_aurora_version = cur.fetchone()
     cur.execute(_SERVER)
-    server = Server(*cur.fetchone())
+    provider = find_postgres_provider(roles, has_aurora_version=has_aurora_version)
+    server = Server(*(*cur.fetchone(), provider))
     cur.execute(_ROLE, parameters)
     role = cur.fetchone()
     everything = catalog.captured_tables(cur, TableFilter(["*.*"]), settings.watermark_schema)

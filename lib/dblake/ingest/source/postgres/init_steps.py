@@ -24,9 +24,9 @@ def build_steps(
     """Yield the statements of the one transaction: role, grants, watermark table, publication, event triggers."""
     role, marks = facts.role, facts.watermarks
     if role is None:
-        yield statements.create_role(settings, password)
+        yield statements.create_role(settings, password, facts.server.provider)
     elif not (role.can_login and role.can_replicate):
-        yield statements.alter_role(settings, "LOGIN REPLICATION")
+        yield statements.grant_replication(settings, facts.server.provider)
     if role is None or not role.can_connect:
         yield statements.grant_connect(settings)
     inaccessible = {t.schema for t in facts.tables if not t.can_use_schema}

@@ -84,21 +84,23 @@ def _check_server(server: Server, *, has_slot: bool) -> Iterator[Finding]:
         detail="the server is a standby: it does not accept watermarks" if server.is_standby else "",
         fix="set source.host to the primary",
     )
+    provider = server.provider
+    yield Finding("provider", detail=f"{provider.title}; see docs/managed.md" if provider else "")
     logical = server.wal_level == "logical"
     yield Finding(
         "wal_level", ok=logical, detail="" if logical else f"wal_level is {server.wal_level}",
-        fix=sql.SQL("ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"),
+        fix=_set_setting(server, "wal_level", "logical"),
     )
     slots_free = has_slot or server.slots < server.max_slots
     yield Finding(
         "replication_slots", ok=slots_free,
         detail="" if slots_free else f"all {server.max_slots} replication slots are in use",
-        fix=_raise_setting("max_replication_slots", server.slots),
+        fix=_set_setting(server, "max_replication_slots", server.slots + 5),
     )
     senders_free = server.wal_senders < server.max_wal_senders
     yield Finding(
         "wal_senders", ok=senders_free, detail="" if senders_free else f"all {server.max_wal_senders} are in use",
-        fix=_raise_setting("max_wal_senders", server.wal_senders),
+        fix=_set_setting(server, "max_wal_senders", server.wal_senders + 5),
     )
     yield Finding("slot_retention", detail="; ".join(_describe_retention(server)))
 
@@ -120,8 +122,11 @@ def _describe_retention(server: Server) -> Iterator[str]:
         yield f"idle_replication_slot_timeout is {server.slot_idle_timeout}: the slot is lost if capture stops longer"
 
 
-def _raise_setting(setting: str, used: int) -> sql.Composable:
-    return sql.SQL(f"ALTER SYSTEM SET {setting} = {used + 5}; -- then restart the server")
+def _set_setting(server: Server, setting: str, value: str | int) -> sql.Composable | str:
+    """Return what changes a setting that needs a restart; a managed server rejects ALTER SYSTEM."""
+    if server.provider:
+        return server.provider.set_parameter(setting, str(value))
+    return sql.SQL(f"ALTER SYSTEM SET {setting} = {{}}; -- then restart the server").format(sql.Literal(value))
 
 
 def _check_role(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
@@ -129,12 +134,14 @@ def _check_role(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
     if role is None:
         return Finding(
             "role", ok=False, detail=f"there is no role {settings.user}",
-            fix=statements.create_role(settings, sql.SQL("'<the password of source.password>'")),
+            fix=statements.create_role(
+                settings, sql.SQL("'<the password of source.password>'"), facts.server.provider
+            ),
         )
     if not (role.can_login and role.can_replicate):
         return Finding(
             "role", ok=False, detail=f"role {settings.user} lacks LOGIN or REPLICATION",
-            fix=statements.alter_role(settings, "LOGIN REPLICATION"),
+            fix=statements.grant_replication(settings, facts.server.provider),
         )
     if role.is_superuser:
         return Finding(
@@ -274,10 +281,10 @@ def check_output_plugin(server: Server) -> Finding:
     listed = [part.strip(' "') for part in (server.plugins or "").split(",") if part.strip()]
     if server.plugins is None or PLUGIN in listed:
         return Finding("output_plugin")
+    names = [*listed, PLUGIN]
     # One literal for each name; a single literal would be one name.
-    return Finding(
-        "output_plugin", ok=False, detail=f"output_plugin_libraries does not list {PLUGIN}",
-        fix=sql.SQL("ALTER SYSTEM SET output_plugin_libraries = {}; SELECT pg_reload_conf()").format(
-            sql.SQL(", ").join(map(sql.Literal, [*listed, PLUGIN]))
-        ),
+    statement = sql.SQL("ALTER SYSTEM SET output_plugin_libraries = {}; SELECT pg_reload_conf()").format(
+        sql.SQL(", ").join(map(sql.Literal, names))
     )
+    step = server.provider.set_parameter("output_plugin_libraries", ", ".join(names)) if server.provider else statement
+    return Finding("output_plugin", ok=False, detail=f"output_plugin_libraries does not list {PLUGIN}", fix=step)

@@ -12,14 +12,28 @@ from psycopg2 import sql
 from dblake.ingest.source.postgres.capture_objects import WATERMARK_ROWS, WATERMARK_TABLE
 from dblake.ingest.source.postgres.settings import PLUGIN, PostgresSettings
 from dblake.ingest.source.postgres.table_facts import Identity, Table
+from dblake.ingest.source.provider import Provider
 
 _FAILOVER_SLOTS_VERSION = 170000
 """The first version that synchronizes logical slots to standbys."""
 
 
-def create_role(settings: PostgresSettings, password: sql.Composable) -> sql.Composable:
-    """Create the capture role: no superuser, only LOGIN and REPLICATION."""
-    return sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}").format(sql.Identifier(settings.user), password)
+def create_role(
+    settings: PostgresSettings, password: sql.Composable, provider: Provider | None = None
+) -> sql.Composable:
+    """Create the capture role: no superuser, only LOGIN and REPLICATION, or its replacement on Amazon RDS."""
+    is_granted = provider is not None and provider.grants_replication
+    form = "CREATE ROLE {0} LOGIN PASSWORD {1}; GRANT rds_replication TO {0}" if is_granted else (
+        "CREATE ROLE {0} LOGIN REPLICATION PASSWORD {1}"
+    )
+    return sql.SQL(form).format(sql.Identifier(settings.user), password)
+
+
+def grant_replication(settings: PostgresSettings, provider: Provider | None) -> sql.Composable:
+    """Give the capture role LOGIN and the right to read the log."""
+    if provider and provider.grants_replication:
+        return sql.SQL("ALTER ROLE {0} LOGIN; GRANT rds_replication TO {0}").format(sql.Identifier(settings.user))
+    return alter_role(settings, "LOGIN REPLICATION")
 
 
 def alter_role(settings: PostgresSettings, attribute: str) -> sql.Composable:
