@@ -92,7 +92,7 @@ def test_comparison_without_skip_rule_reports_false_differences(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proves the tests above: without the rule, a change after the read is a difference."""
-    monkeypatch.setattr(touched.Touched, "keys", lambda *_: pa.array([], pa.string()))
+    monkeypatch.setattr(touched.Touched, "keys", lambda *_: pa.chunked_array([], pa.string()))
     verification = copy.start()
     copy.follow()
     copy.update("3", "b")
