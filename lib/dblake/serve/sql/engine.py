@@ -168,14 +168,27 @@ class DuckdbEngine:
         except duckdb.Error as error:
             raise to_usage_error(error) from None
         self._unknown = None
+        created: dict[tuple[str, ...], tuple[Name, str]] = {}
         for name in names:
-            self._create_view(name)
+            table = self._create_view(name)
+            if table is None:
+                continue
+            # DuckDB's catalog ignores case: the view of the second name would replace that of the first.
+            other, other_table = created.setdefault(name.folded(), (name, table))
+            if other_table != table:
+                raise UsageError(
+                    f"one query cannot read both {other.written()} and {name.written()}, which differ in case alone",
+                    next_step="read them in two queries",
+                )
         if self.catalog.names.default:
             schema = f"{quoted(_OWN_CATALOG)}.{quoted(self.catalog.names.default)}"
             self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; USE {schema}")
 
-    def _create_view(self, name: Name) -> None:
-        """Create the view for a name of the statement; a name that is none of ours is left to DuckDB."""
+    def _create_view(self, name: Name) -> str | None:
+        """Create the view for a name of the statement and return what it reads.
+
+        A name that is none of ours is left to DuckDB: None.
+        """
         try:
             catalog, view = self._resolve(name)
         except _Unknown as unknown:
@@ -183,7 +196,7 @@ class DuckdbEngine:
             if name.schema and not self._is_known(name):
                 raise
             self._unknown = self._unknown or unknown
-            return
+            return None
         rows = catalog.rows_sql(view)
         if not name.schema:
             self._temporary.append(name.name)
@@ -199,6 +212,7 @@ class DuckdbEngine:
             self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             target = f"VIEW {schema}.{quoted(name.name)}"
         self._connection.execute(f"CREATE OR REPLACE {target} AS {rows}")
+        return f"{view.table} {view.kind}"
 
     def _resolve(self, name: Name) -> tuple[DuckdbCatalog, TableView]:
         """Return the catalog and view of a name. Raises _Unknown if there is none."""
@@ -209,8 +223,7 @@ class DuckdbEngine:
             return catalog, TableView(f"{SYSTEM_SCHEMA}.{name.name.lower()}")
         view = catalog.find(name.schema or None, name.name)
         if view is None:
-            written = ".".join(part for part in (name.source, name.schema, name.name) if part)
-            raise _Unknown(f"there is no table {written}", next_step=catalog.names.suggest(name.name))
+            raise _Unknown(f"there is no table {name.written()}", next_step=catalog.names.suggest(name.name))
         return catalog, view
 
     def _is_known(self, name: Name) -> bool:

@@ -41,6 +41,14 @@ class Name:
     schema: str
     name: str
 
+    def written(self) -> str:
+        """Return the name with the parts that were written."""
+        return ".".join(part for part in (self.source, self.schema, self.name) if part)
+
+    def folded(self) -> tuple[str, ...]:
+        """Return the parts as DuckDB compares them: without regard to case."""
+        return self.source.lower(), self.schema.lower(), self.name.lower()
+
 
 def is_show_tables(statement: str) -> bool:
     """Return whether the statement lists the tables."""

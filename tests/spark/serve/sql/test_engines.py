@@ -136,7 +136,7 @@ def test_engines_answer_alike_at_point_of_state(spark: SparkSession, lake: Plain
 def test_engines_list_and_describe_tables_alike(engines: tuple[DuckdbEngine, SparkEngine]) -> None:
     ours, spark = engines
     assert list(ours.query("SHOW TABLES").text_rows()) == list(spark.query("show tables;").text_rows())
-    for name in ("types", "public.parent", "log", "dblake.transform.events"):
+    for name in ("types", "public.parent", "log", "dblake.events"):
         found = [[(row[0], *row[2:]) for row in engine.query(f"DESCRIBE {name}").text_rows()] for engine in engines]
         assert found[0] == found[1], name
     assert [bool(list(engine.query("EXPLAIN SELECT * FROM types").text_rows())) for engine in engines] == [True, True]
