@@ -41,7 +41,9 @@ def test_preflight_names_what_store_lacks(s3: S3Server, rule: Rule, failed: str,
 
 def test_preflight_of_missing_bucket_names_it(s3: S3Server) -> None:
     missing = check_storage(Location("s3://no-such-bucket/lake", storage(s3.port)))[-1]
-    assert (missing.ok, missing.detail) == (False, "the bucket of the warehouse does not exist")
+    assert (missing.ok, missing.detail) == (
+        False, f"the bucket of the warehouse does not exist (http://127.0.0.1:{s3.port})"
+    )
 
 
 @pytest.mark.slow

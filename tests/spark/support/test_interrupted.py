@@ -21,15 +21,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def test_session_after_interrupted_call_answers_the_next(spark: SparkSession) -> None:
     """The failed test's traceback keeps the connection alive, as pytest does."""
-    statement = spark.sql("SELECT java_method('java.lang.Thread', 'sleep', 600L), 'late' AS answer")
+    jvm = spark._jvm
+    assert jvm is not None
     before = signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    of_timeout = signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(_Interruption) as kept:
-            statement.collect()
+            jvm.java.lang.Thread.sleep(600)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *of_timeout)
     abandon_call()
     assert [row.id for row in spark.range(3).collect()] == [0, 1, 2]
     assert kept.tb is not None
