@@ -22,7 +22,7 @@ from tests.e2e.test_quickstart import HOME, submit
 T, U = "public.t", 'public."U"'
 
 # Airflow's environment may have to be installed first, and the trial runs every job.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 _PATH = f"""
 import json, sys, threading
@@ -126,6 +126,7 @@ def test_dags_match_configuration(venv: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_dag_outputs_are_independent_tasks(venv: Path, tmp_path: Path) -> None:
     """Outputs run after a failed run as well, and the last task fails for any failure before it."""
     (tmp_path / "shop.yaml").write_text(_CONF + "outputs: {archive: {type: jsonl, path: ./out}, bus: {type: wrong}}\n")
@@ -154,6 +155,7 @@ def test_job_operator_retries_75_and_kills(venv: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_run_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> None:
     """Between the runs only the versions in frontier change, and once nothing does."""
     (tmp_path / "shop.yaml").write_text(_CONF)
@@ -173,6 +175,7 @@ def test_run_operator_announces_changed_tables(venv: Path, tmp_path: Path) -> No
     assert announced == [first, first, first | {("dblake://shop/public/t", f'{{"table": "{T}", "version": 1}}')}]
 
 
+@pytest.mark.slow
 def test_trial_meets_all_expectations(venv: Path, tmp_path: Path) -> None:
     """One command, with a scheduler: killed jobs retried, a fault not retried, an interval repeated."""
     folder = tmp_path / "trial"
