@@ -33,8 +33,8 @@ def can_capture(config: Config, checks: Sequence[Check]) -> bool:
 
 def plan_source(config: Config, admin: str | None, password_env: str) -> InitPlan:
     """Return what ``init_source`` would run. Without an administrator it connects as the capture role."""
-    own = config.source.user, config.source.password.read().get_secret_value()
-    user = own if admin is None else (admin, _read_password(password_env))
+    login = config.source.user, config.source.password.read().get_secret_value()
+    user = login if admin is None else (admin, _read_password(password_env))
     if config.source.type == "postgres":
         return postgres.plan_init(postgres_settings(config), *user)
     return mysql.plan_init(mysql_settings(config), *user)
