@@ -18,6 +18,32 @@ from typing import Any
 from tests.support.debian import tree, version
 from tests.support.report import note_version
 
+#: Functions for scripts: what a reader cannot read. Colors are opaque, so a text's background is that of its nearest
+#: ancestor with one. ``findPale`` returns texts with a contrast below 4.5, ``findWide`` elements cut at the right edge.
+READABILITY = """
+const light = (color) => {
+  const [r, g, b] = color.match(/[\\d.]+/g).map(Number).slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const color = getComputedStyle(e).backgroundColor;
+    if (color !== 'rgba(0, 0, 0, 0)') return color;
+  }
+  return 'rgb(255, 255, 255)';
+};
+const shown = () => [...document.body.querySelectorAll('*')];
+const named = (e) => e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 30);
+const hasText = (e) => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
+  && e.checkVisibility() && !e.closest('svg');
+const findPale = () => shown().filter(hasText).map(e => {
+  const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+  return [named(e), (a + 0.05) / (b + 0.05)];
+}).filter(([, ratio]) => ratio < 4.5);
+const findWide = () => shown()
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5 && !e.closest('svg')).map(named);
+"""
 _PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 _SECONDS = 60
 _FOUND = re.compile(r'<pre id="found">(.*?)</pre>', re.DOTALL)

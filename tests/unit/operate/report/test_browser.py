@@ -17,41 +17,22 @@ from dblake.ingest.capture.table_life import LifeState, TableLife, save_life
 from dblake.operate.report.build import Limits, build_report
 from dblake.operate.report.page import render_page
 from dblake.operate.status.report import SourceReport, build_status
-from tests.support.browser import open_page
+from tests.support.browser import READABILITY, open_page
 from tests.support.busy_lake import build_busy_lake, full_minute
 
 pytestmark = pytest.mark.slow  # the first use downloads the browser
 
-#: What a reader notices. Colors are opaque, so a text's background is that of its nearest ancestor with one.
-MEASURE = """
-const root = document.documentElement, all = [...document.body.querySelectorAll('*')];
-const light = (color) => {
-  const [r, g, b] = color.match(/[\\d.]+/g).map(Number).slice(0, 3).map(v => v / 255)
-    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const behind = (e) => {
-  for (; e; e = e.parentElement) {
-    const color = getComputedStyle(e).backgroundColor;
-    if (color !== 'rgba(0, 0, 0, 0)') return color;
-  }
-  return 'rgb(255, 255, 255)';
-};
-const hasText = (e) => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
-  && e.checkVisibility() && !e.closest('svg');
-const pale = all.filter(hasText).map(e => {
-  const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
-  return [e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 30), (a + 0.05) / (b + 0.05)];
-}).filter(([, ratio]) => ratio < 4.5);
-const wide = all.filter(e => e.getBoundingClientRect().right > innerWidth + 0.5 && !e.closest('svg'))
-  .map(e => e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 30));
+#: What a reader notices.
+MEASURE = READABILITY + """
+const root = document.documentElement;
 const crossing = [...document.querySelectorAll('.times')].flatMap(times => {
   const spans = [...times.children].filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect());
   return spans.slice(1).filter((rect, n) => rect.left < spans[n].right + 2).length ? [times.textContent] : [];
 });
 return {
   scroll: root.scrollWidth, width: innerWidth, dark: matchMedia('(prefers-color-scheme: dark)').matches,
-  background: light(behind(document.body)), text: document.body.innerText, pale, wide, crossing,
+  background: light(behind(document.body)), text: document.body.innerText,
+  pale: findPale(), wide: findWide(), crossing,
   plots: [...document.querySelectorAll('figure svg')].map(e => [e.clientWidth, e.clientHeight]),
   lines: [...document.querySelectorAll('#lag path.line')].map(e => {
     const color = getComputedStyle(e).stroke, key = document.querySelector('#lag .key.' + e.classList[1]);
