@@ -42,6 +42,11 @@ def test_docs_contain_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_docs_command_parses(command: str) -> None:
+    parse_command(command)
+
+
+def parse_command(command: str) -> None:
+    """Parse a command line of spark-submit.sh as its job does. Raises click's errors."""
     _, name, *arguments = shlex.split(command)
     if name in _NOT_JOBS:
         return
