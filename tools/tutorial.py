@@ -28,6 +28,7 @@ _VARYING = (
     (r"\d{8}-\d{6}-\d{3}-[0-9a-f]{4}", "DUMP"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"\b[0-9a-f]{16}\b", "SCHEMA"),
+    (r"(\d+) of \1 checks", "ALL checks"),
     (r"landed [\d,]+ rows in [\d,]+ batches", "landed ROWS"),
     (r"(batch|batches)(\W+)[\d,]+( to \d+)?", r"\1\2BATCH"),
     (r"(?m)^\d+(\s+row\s)", r"BATCH\1"),
