@@ -86,8 +86,18 @@ class High:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """The beginning of an incarnation in which another server continues the log: nothing is missing before it."""
+
+    batch: int
+    lease_epoch: int
+    incarnation: int
+    server: str
+
+
+@dataclass(frozen=True)
 class LedgerRow:
-    """A row of the ledger: a closed or discarded chunk window, or a gap in the log."""
+    """A row of the ledger: a closed or discarded chunk window, a gap in the log, or its move to another server."""
 
     chunk_id: str
     lease_epoch: int
@@ -100,11 +110,11 @@ class LedgerRow:
     removed: int = 0
 
 
-Landed = Event | ChunkRow | Low | High
+Landed = Event | ChunkRow | Low | High | Moved
 
 
 def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[LedgerRow]]:
-    """Return all events in position order, and the ledger of every chunk window and gap."""
+    """Return all events in position order, and the ledger of every chunk window, gap and move."""
     landing = list(landing)
     log = [e for e in landing if isinstance(e, Event)]
     highs = [h for h in landing if isinstance(h, High)]
@@ -117,7 +127,7 @@ def reconcile(landing: Iterable[Landed]) -> tuple[list[Event], list[LedgerRow]]:
             emitted=sum(e.op == "r" for e in emitted), filled=sum(e.op == "f" for e in emitted),
             removed=sum(e.op == "d" for e in emitted),
         ))
-    return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs) + gaps(landing)
+    return sorted(events, key=lambda e: e.position), ledger + orphans(landing, highs) + incarnations(landing)
 
 
 def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event]:
@@ -210,17 +220,23 @@ def orphans(landing: list[Landed], highs: list[High]) -> list[LedgerRow]:
     return ledger
 
 
-def gaps(landing: list[Landed]) -> list[LedgerRow]:
-    """Return a ``gap`` for the first batch of every incarnation but the first."""
+def incarnations(landing: list[Landed]) -> list[LedgerRow]:
+    """Return a ``gap`` or a ``moved`` for the first batch of every incarnation but the first."""
+    moves = {row.incarnation: row.server for row in landing if isinstance(row, Moved)}
     begins: dict[int, tuple[int, int]] = {}
     for row in landing:
         if not isinstance(row, ChunkRow):
-            first = begins.get(row.position.incarnation, (row.batch, row.lease_epoch))
-            begins[row.position.incarnation] = min(first, (row.batch, row.lease_epoch))
-    return [
-        LedgerRow("", epoch, batch, "gap", f"the log after incarnation {incarnation - 1} is missing")
-        for incarnation, (batch, epoch) in sorted(begins.items())[1:]
-    ]
+            incarnation = row.incarnation if isinstance(row, Moved) else row.position.incarnation
+            first = begins.get(incarnation, (row.batch, row.lease_epoch))
+            begins[incarnation] = min(first, (row.batch, row.lease_epoch))
+    ledger = []
+    for incarnation, (batch, epoch) in sorted(begins.items())[1:]:
+        if incarnation in moves:
+            why = f"server {moves[incarnation]} continues the log of incarnation {incarnation - 1}"
+            ledger.append(LedgerRow("", epoch, batch, "moved", why))
+        else:
+            ledger.append(LedgerRow("", epoch, batch, "gap", f"the log after incarnation {incarnation - 1} is missing"))
+    return ledger
 
 
 def fold(events: Iterable[Event]) -> dict[tuple[str, Key], dict[str, str | None]]:

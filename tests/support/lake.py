@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from dblake.ingest.capture.settings import CaptureSettings, DumpSettings
 from dblake.landing.control import ChunkEnd
 from dblake.landing.table import Landing, Reached
 from dblake.payloads.decode.batch import decode
-from tests.model.dblog import ChunkRow, Event, High, LedgerRow, Low, fold, reconcile
+from tests.model.dblog import ChunkRow, Event, High, LedgerRow, Low, Moved, fold, reconcile
 from tests.model.dblog import Landed as LandedRecord
 from tests.support.steps import Stepped, Steps
 
@@ -119,7 +120,7 @@ class CaptureLake:
             else:
                 position = Position(row["incarnation"], row["lsn"], row["seq"])
                 records.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"]))
-        marks = table.filter(pa.compute.is_in(table["kind"], pa.array(["low", "high"])))
+        marks = table.filter(pa.compute.is_in(table["kind"], pa.array(["low", "high", "moved"])))
         return records + [_mark(row) for row in marks.to_pylist()]
 
     def reconciled(self) -> tuple[list[Event], list[LedgerRow]]:
@@ -143,8 +144,11 @@ def _quick_settings(settings: Mapping[str, Any]) -> CaptureSettings:
     })
 
 
-def _mark(row: dict[str, Any]) -> Low | High:
-    """Return a watermark row of landing as the model's record."""
+def _mark(row: dict[str, Any]) -> Low | High | Moved:
+    """Return a watermark or move of landing as the model's record."""
+    if row["kind"] == "moved":
+        server = json.loads(row["payload"])["server"]
+        return Moved(row["batch"], row["lease_epoch"], row["incarnation"], server)
     position = Position(row["incarnation"], row["lsn"], row["seq"])
     names = row["batch"], row["lease_epoch"], row["table"], row["chunk_id"], position
     if row["kind"] == "low":

@@ -95,8 +95,8 @@ class MysqlServer:
         """Start the server on ``port``, or on a free one if it is 0; return when it accepts connections."""
         if self._process is not None:
             return
+        self.create_data()
         base = self._base()
-        self._create_data(base)
         self.port = self.port or free_port()
         options = [*_OPTIONS, *_OWN_OPTIONS[self.flavour], f"--port={self.port}", *self._options]
         with self.log.open("ab") as log:
@@ -116,6 +116,13 @@ class MysqlServer:
                     tail = self.log.read_text(errors="replace").splitlines()[-15:]
                     raise RuntimeError("\n".join([f"{self.flavour} did not start:", *tail])) from None
                 time.sleep(0.05)
+
+    def change_identity(self, number: int) -> None:
+        """Start the server as another one, with the same data and log: with another server id, and MySQL's uuid."""
+        self.stop()
+        (self.data / "auto.cnf").unlink(missing_ok=True)
+        self._options.append(f"--server-id={number}")
+        self.start()
 
     def stop(self, *, crash: bool = False) -> None:
         """Stop the server; ``crash`` kills it, so that the next start has to recover."""
@@ -184,10 +191,11 @@ class MysqlServer:
             *(["--user=root"] if os.geteuid() == 0 else []),
         ]
 
-    def _create_data(self, base: list[str]) -> None:
+    def create_data(self) -> None:
         """Initialize the data folder if it is empty."""
         if (self.data / "mysql").exists():
             return
+        base = self._base()
         self.data.mkdir(parents=True, exist_ok=True)
         if self.flavour == "mariadb":
             statements, options = _mariadb_tables(), _MARIADB_BOOTSTRAP

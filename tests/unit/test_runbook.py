@@ -23,6 +23,7 @@ _JOBS_CLI = "unit/jobs/test_cli.py"
 _LOCKS = "integration/postgres/test_locks.py"
 _MYSQL_LOG = "integration/mysql/test_mysql_log.py"
 _REREAD = "unit/operate/verification/test_reread.py"
+_MOVES = "integration/mysql/test_continuation.py"
 _STORAGE = "unit/base/lake/test_storage.py"
 _BY_WORDS = f"{_STORAGE}::test_storage_fault_by_clients_words"
 _INSTALLATION = "unit/jobs/test_installation_errors.py"
@@ -76,6 +77,19 @@ PRODUCED = {
     "landing ends at batch": (
         "rows of dumps have landed up to batch",
         "unit/ingest/capture/test_landed_chunks.py::test_accepted_gap_forgets_landed_chunks"),
+    "lacks N transactions": ("that landed", f"{_MOVES}::test_server_without_landed_transaction_is_diverged"),
+    "it is read-only": (
+        "it is read-only, and may still receive them", f"{_MOVES}::test_read_only_replica_may_still_receive"),
+    "has N transactions among": (
+        "among those that landed, which did not land", f"{_MOVES}::test_errant_transactions_are_diverged"),
+    "another server has everything": (
+        "another server has everything that has landed: no gap",
+        "faults/test_moved.py::test_promoted_replicas_continue_without_dump"),
+    "landing ends inside": (
+        "landing ends inside a transaction, or beside prepared ones",
+        f"{_MOVES}::test_landing_inside_transaction_is_gap"),
+    "has removed from its log": (
+        "has removed from its log", f"{_MOVES}::test_purged_log_that_did_not_land_is_gap"),
     "the landing table's log no longer holds": (
         "no longer holds the commit",
         "unit/ingest/capture/test_landing_log.py::test_landing_without_its_commit_is_rejected"),

@@ -18,13 +18,14 @@ schema     json                  ``TableSchema.to_json``, at the position from w
 low, high  json                  ``landing.control``: the watermarks of a chunk
 verify_…   as without prefix     ``verify_low``, ``verify_chunk``, ``verify_high``: a chunk to be compared with state
 heartbeat  (null)                empty: only the row's position is used
+moved      json                  ``landing.control``: the incarnation begins where another server continues the log
 ========== ===================== ================================================================================
 
 Rows of masked tables (``mask``) are ``pgoutput`` and ``copy`` whatever the source, with a relation number of 0.
 
 ``batch`` numbers the commits, without gaps; one commit is one batch is one file. ``chunk`` rows have no position of
 their own: their ``lsn`` is null, and their ``seq`` is the row's number in the chunk times two. So is that of
-``verify_chunk`` rows.
+``verify_chunk`` rows. A ``moved`` row, the first of its incarnation, has neither.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ COMMITTED_AT, LAST_IN_TXN, CHUNK_ID = "committed_at", "last_in_txn", "chunk_id"
 FORMAT, PAYLOAD, LANDED_AT = "format", "payload", "landed_at"
 
 ROW, SCHEMA, DDL, TRUNCATE = "row", "schema", "ddl", "truncate"
-LOW, CHUNK, HIGH, HEARTBEAT = "low", "chunk", "high", "heartbeat"
+LOW, CHUNK, HIGH, HEARTBEAT, MOVED = "low", "chunk", "high", "heartbeat", "moved"
 VERIFY_LOW, VERIFY_CHUNK, VERIFY_HIGH = "verify_low", "verify_chunk", "verify_high"
 """Chunks that ``verification`` compares with state. They become no events: reconcile reads none of these kinds. The
 names sort after all others, so that readers find them by the statistics of landing's files."""

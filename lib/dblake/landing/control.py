@@ -1,4 +1,4 @@
-"""The payloads of landing's ``low`` and ``high`` rows, one line of JSON each.
+"""The payloads of landing's ``low``, ``high`` and ``moved`` rows, one line of JSON each.
 
 A ``high`` row closes a chunk window (DBLog, algorithm 1, step 4) with all that reconciliation needs, or names the
 reason why the chunk is discarded. Capture writes these lines, reconcile reads them; beyond landing's columns nothing
@@ -73,6 +73,31 @@ class LowMark:
     def from_json(cls, payload: bytes) -> LowMark:
         """Return the payload that ``to_json`` wrote."""
         return cls(**json.loads(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMark:
+    """The payload of a ``moved`` row: the server that continues the log, and the incarnation that it continues.
+
+    Nothing is missing between the two incarnations, so neither is a dump. Windows that were open are discarded.
+    """
+
+    server: str
+    continues: int
+
+    def to_json(self) -> bytes:
+        """Return one canonical line."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> MoveMark:
+        """Return the payload that ``to_json`` wrote."""
+        return cls(**json.loads(payload))
+
+    @property
+    def reason(self) -> str:
+        """The ledger's description of the move."""
+        return f"server {self.server} continues the log of incarnation {self.continues}"
 
 
 def _age(snapshot: str) -> tuple[int, int]:

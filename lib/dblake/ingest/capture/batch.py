@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from dblake.base.core.position import Position, ResumePoint
 from dblake.base.core.schema import TableSchema
 from dblake.ingest.capture.open_chunk import OpenChunk
-from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, SCHEMA, VERIFY_CHUNK
+from dblake.landing.columns import CAPTURED, CHUNK, JSON, LANDING, MOVED, SCHEMA, VERIFY_CHUNK
+from dblake.landing.control import MoveMark
 
 
 class Closed(Exception):
@@ -116,6 +117,12 @@ class BatchBuilder:
                 last = rows[0]
                 self._log_position = Position(resume.incarnation, last["lsn"][-1].as_py(), last["seq"][-1].as_py())
 
+    def add_move(self, mark: MoveMark) -> None:
+        """Add the row that begins an incarnation in which another server continues the log. Call it first."""
+        with self._changed:
+            self._log.append(moved_row(self.resume.incarnation, mark))
+            self._rows += 1
+
     def add_chunk(
         self, chunk: OpenChunk, schema: TableSchema, first_row: int, payload: pa.BinaryArray, format_: str, *,
         wait_seconds: float = float("inf"),
@@ -209,6 +216,14 @@ def _chunk_template(
     }
     columns = [values[f.name] if f.name in values else pa.nulls(count, f.type) for f in CAPTURED]
     return pa.table(columns, schema=CAPTURED)
+
+
+def moved_row(incarnation: int, mark: MoveMark) -> pa.Table:
+    """Return the CAPTURED row of an incarnation that begins where another server continues the log."""
+    row = {
+        "incarnation": incarnation, "kind": MOVED, "last_in_txn": False, "format": JSON, "payload": mark.to_json(),
+    }
+    return pa.Table.from_pylist([row], schema=CAPTURED)
 
 
 def schema_row(schema: TableSchema, since: Position) -> pa.Table:

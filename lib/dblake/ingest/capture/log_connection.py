@@ -31,6 +31,7 @@ class StartPoint:
     """Where the log starts and on which server: at ``resume``, or at the source's own start if that is None.
 
     ``heartbeat`` is the value that the heartbeat row had there; empty if it is not known, which proves nothing.
+    ``continues`` is set if the server continues the log of another one: the incarnation of that.
 
     With ``accept_gap``, an event that cannot be captured raises UncapturableEvent after everything before it has
     landed.
@@ -41,6 +42,7 @@ class StartPoint:
     incarnation: int
     accept_gap: bool
     heartbeat: str = ""
+    continues: int | None = None
 
 
 class ServerChanged(Exception):

@@ -27,6 +27,7 @@ from dblake.ingest.capture.log_connection import POLL_SECONDS, START_SECONDS, Lo
 from dblake.ingest.capture.log_ingest import LogIngest
 from dblake.ingest.capture.stale_detector import StaleTableDetector
 from dblake.ingest.capture.windows import Windows
+from dblake.landing.control import MoveMark
 from dblake.landing.table import Landing
 
 _SHORT_POLL_SECONDS = 0.01
@@ -80,6 +81,8 @@ class Loop:
             max_bytes=settings.max_bytes, max_rows=settings.max_rows,
             stretch=_STRETCH_ON_OBJECT_STORAGE if landing.is_remote else 1, heartbeat=start.heartbeat,
         )
+        if start.continues is not None:
+            self._batches.add_move(MoveMark(start.server.server, start.continues))
         self._commits = Committer(
             landing, lease_epoch=epoch, server=start.server, per_second=settings.commits_per_second
         )

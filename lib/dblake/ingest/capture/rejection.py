@@ -7,29 +7,34 @@ next one, which ``--accept-gap`` starts, and does not concern the right server i
 
 from __future__ import annotations
 
-from dblake.base.core.errors import ACCEPT_GAP, LogWentBack
+from dblake.base.core.errors import ACCEPT_GAP, DivergedServer, LogWentBack
 from dblake.base.core.source import ServerIdentity
 from dblake.ingest.capture.documents import document_errors
 from dblake.ingest.capture.progress import ProgressStore
 
 _REJECTION = "rejection"
+_KINDS = {"log": LogWentBack, "server": DivergedServer}
 
 
-def save_rejection(store: ProgressStore, error: LogWentBack, server: ServerIdentity, incarnation: int) -> None:
+def save_rejection(
+    store: ProgressStore, error: LogWentBack | DivergedServer, server: ServerIdentity, incarnation: int
+) -> None:
     """Record why a server's log cannot continue an incarnation."""
-    document = {"reason": error.what, "server": server.server, "log": server.log, "incarnation": incarnation}
-    store.write(_REJECTION, document)
+    kind = "server" if isinstance(error, DivergedServer) else "log"
+    store.write(_REJECTION, {
+        "reason": error.what, "kind": kind, "server": server.server, "log": server.log, "incarnation": incarnation,
+    })
 
 
 def require_no_rejection(store: ProgressStore, server: ServerIdentity, incarnation: int) -> None:
-    """Raise LogWentBack if this server's log was rejected for this incarnation; delete a record that has ended."""
+    """Raise the recorded error if this server was rejected for this incarnation; delete a record that has ended."""
     document = store.read(_REJECTION)
     if document is None:
         return
     with document_errors(_REJECTION, ACCEPT_GAP):
         reason, recorded = document["reason"], document["incarnation"]
-        rejected = ServerIdentity(document["server"], document["log"])
+        rejected, kind = ServerIdentity(document["server"], document["log"]), _KINDS[document.get("kind", "log")]
     if recorded != incarnation:
         store.delete(_REJECTION)
     elif rejected.same_as(server):
-        raise LogWentBack(reason, next_step=ACCEPT_GAP)
+        raise kind(reason, next_step=ACCEPT_GAP)

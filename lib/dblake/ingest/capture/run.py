@@ -1,8 +1,8 @@
 """One run of capture: takes the lease, verifies the server, and decides where the log starts. ``loop`` follows it.
 
-Guarantees: nothing lands without the lease; a log is resumed only on the server it was captured from, or on a promoted
-replica of it, and not once its history was rejected; a gap is skipped only if that is accepted, and then all tables are
-dumped again.
+Guarantees: nothing lands without the lease; a log is resumed only on the server it was captured from, or on another one
+that has all that landed and nothing else before it, and not once its history was rejected; a gap is skipped only if
+that is accepted, and then all tables are dumped again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dblake.base.core.errors import LogWentBack, PositionLost, UncapturableEvent, WrongServer
+from dblake.base.core.errors import DivergedServer, LogWentBack, PositionLost, UncapturableEvent, WrongServer
+from dblake.base.core.position import ResumePoint
 from dblake.base.core.source import ServerIdentity
 from dblake.ingest.capture.context import CaptureContext
 from dblake.ingest.capture.dump_queue import pending_tasks, queue_dump
@@ -73,17 +74,15 @@ class Capture:
         if not new_incarnation:
             require_landed_chunks(self._context.store, self._context.source.name, reached.batch if reached else 0)
         if reached is None or new_incarnation:
-            incarnation = reached.resume.incarnation + 1 if reached else 1
-            start = StartPoint(server, None, incarnation, self._accept_gap)
+            first = reached.resume.incarnation + 1 if reached else 1
+            start = StartPoint(server, None, first, self._accept_gap)
         else:
-            incarnation = reached.resume.incarnation
-            require_no_rejection(self._context.store, server, incarnation)
-            self._verify_server(server, reached)
-            start = StartPoint(server, reached.resume, incarnation, self._accept_gap, reached.heartbeat)
+            start = self._resume_on(server, reached)
         try:
             Loop(self._context, landing, start, self.landed).run(until)
         except LogWentBack as error:
-            save_rejection(self._context.store, error, server, incarnation)
+            newest = landing.reached.resume.incarnation if landing.reached else start.incarnation
+            save_rejection(self._context.store, error, server, newest)
             raise
         except CaptureStopped:
             return
@@ -119,14 +118,27 @@ class Capture:
             elif life.state is not LifeState.REMOVED:
                 save_life(store, replace(life, state=LifeState.INCOMPLETE, reason=why, since=now_text()))
 
-    def _verify_server(self, server: ServerIdentity, reached: Reached) -> None:
-        """Raise WrongServer if a server is not the one that landing was captured from, nor a promoted replica of it."""
-        source = self._context.source
-        if server.same_as(reached.server):
-            return
-        if not source.is_promoted_replica(reached.server, reached.resume):
-            raise WrongServer(
-                f"source {source.name}: the server that answers is not the server landing was captured from",
-                next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
-            )
-        logger.warning("source %s: a replica was promoted and has everything that has landed: no gap", source.name)
+    def _resume_on(self, server: ServerIdentity, reached: Reached) -> StartPoint:
+        """Return where a server's log continues what landed.
+
+        Raises WrongServer if it is not the server that landing was captured from, and does not continue its log.
+        """
+        source, landed = self._context.source, reached.resume.incarnation
+        require_no_rejection(self._context.store, server, landed)
+        resume: ResumePoint | None = reached.resume
+        if not server.same_as(reached.server):
+            try:
+                resume = self._context.retrying(START_SECONDS)(
+                    source.find_continuation, reached.server, reached.resume
+                )
+            except DivergedServer as error:
+                save_rejection(self._context.store, error, server, landed)
+                raise
+            if resume is None:
+                raise WrongServer(
+                    f"source {source.name}: the server that answers is not the server landing was captured from",
+                    next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
+                )
+            logger.warning("source %s: another server has everything that has landed: no gap", source.name)
+        continues = None if resume.incarnation == landed else landed
+        return StartPoint(server, resume, resume.incarnation, self._accept_gap, reached.heartbeat, continues)

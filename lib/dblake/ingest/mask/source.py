@@ -98,8 +98,8 @@ class MaskedSource:
     def identity(self) -> ServerIdentity:
         return self._source.identity()
 
-    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        return self._source.is_promoted_replica(known, resume)
+    def find_continuation(self, known: ServerIdentity, resume: ResumePoint) -> ResumePoint | None:
+        return self._source.find_continuation(known, resume)
 
     def terminate_stale_reader(self) -> None:
         self._source.terminate_stale_reader()

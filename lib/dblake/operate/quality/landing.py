@@ -22,6 +22,7 @@ from dblake.landing.columns import (
     LANDED_AT,
     LEASE_EPOCH,
     LOW,
+    MOVED,
     ROW,
     SCHEMA,
     TRUNCATE,
@@ -32,8 +33,8 @@ from dblake.landing.columns import (
 from dblake.operate.quality.suite import Expectation, expect_no_violation, expect_not_null, expect_one_of
 
 _IN_LOG_ORDER = (ROW, TRUNCATE, LOW, HIGH, HEARTBEAT, DDL, VERIFY_LOW, VERIFY_HIGH)
-"""Kinds in the log's order. A schema has the position at which a chunk first showed it; a chunk's rows have none."""
-_DEFINED = (*_IN_LOG_ORDER, SCHEMA, CHUNK, VERIFY_CHUNK)
+"""Kinds in the log's order. A schema has the position at which a chunk first showed it; chunk rows and moves, none."""
+_DEFINED = (*_IN_LOG_ORDER, SCHEMA, CHUNK, VERIFY_CHUNK, MOVED)
 
 EXPECTATIONS: tuple[Expectation, ...] = (
     expect_not_null(BATCH, "every row of landing has a batch"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from dblake.base.lake.incarnations import GAP, MOVED
 from dblake.landing.columns import BATCH, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, TABLE
 from dblake.landing.control import CLOSED, DISCARDED
 from dblake.operate.quality.suite import (
@@ -21,7 +22,7 @@ from dblake.operate.quality.suite import (
     expect_one_of,
     expect_unique,
 )
-from dblake.transform.reconcile.ledger import GAP, count_written
+from dblake.transform.reconcile.ledger import count_written
 
 _CHUNK = (CHUNK_ID, TABLE, LEASE_EPOCH)
 
@@ -32,8 +33,10 @@ WATERMARK_EXPECTATIONS: tuple[Expectation, ...] = (
 
 LEDGER_EXPECTATIONS: tuple[Expectation, ...] = (
     expect_not_null("status", "every entry has a status"),
-    expect_one_of("status", [CLOSED, DISCARDED, GAP], "an entry is a closed or discarded window, or a gap"),
-    expect_no_violation("unexplained", "a discarded window and a gap have a reason"),
+    expect_one_of(
+        "status", [CLOSED, DISCARDED, GAP, MOVED], "an entry is a closed or discarded window, a gap or a move"
+    ),
+    expect_no_violation("unexplained", "a discarded window, a gap and a move have a reason"),
     expect_no_violation("nameless", "a closed or discarded window names its chunk and table"),
     expect_unique(_CHUNK, "a chunk is in the ledger once"),
     expect_no_violation("inverted", "a closed window's high watermark comes after its low watermark"),
@@ -89,8 +92,8 @@ def evaluate_ledger(ledger: DataFrame, events: DataFrame, since: int, upto: int,
     return ledger.where(span).join(dumped, is_same_chunk, "left").select(
         BATCH, *_CHUNK, "status", "rows_read", "rows_emitted", "rows_dropped", "rows_filled", "rows_removed",
         (F.col("rows_emitted") + F.col("rows_dropped") + F.col("rows_filled")).alias("rows_accounted"), *counts,
-        (status.isin(DISCARDED, GAP) & (F.coalesce(reason, F.lit("")) == "")).alias("unexplained"),
-        ((status != GAP) & (F.col(CHUNK_ID).isNull() | F.col(TABLE).isNull())).alias("nameless"),
+        (status.isin(DISCARDED, GAP, MOVED) & (F.coalesce(reason, F.lit("")) == "")).alias("unexplained"),
+        (~status.isin(GAP, MOVED) & (F.col(CHUNK_ID).isNull() | F.col(TABLE).isNull())).alias("nameless"),
         ((status == CLOSED) & ~F.coalesce(F.col("low_lsn") < F.col("high_lsn"), F.lit(False))).alias("inverted"),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 from dblake.base.core.errors import ConsumeError, StateNotReady
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
+from dblake.base.lake.incarnations import is_continued, is_recorded
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.cursor import Cursor
 from dblake.serve.consume.event_rows import EventBuilder
@@ -75,7 +76,11 @@ class SourceStream:
         if cursor.bootstrap is not None:
             yield from self._bootstrap(cursor)
             self.events.refresh()
-        yield from self._changes(self.cursor or cursor)
+            cursor = self.cursor or cursor
+        if self.events.incarnation > cursor.position.incarnation and not is_recorded(self._paths, self.events.batch):
+            # Reconcile is about to append how the incarnation begins; the next poll finds it.
+            return
+        yield from self._changes(cursor)
         self._is_drained = True
 
     def rewind(self, cursor: Cursor | None) -> None:
@@ -229,11 +234,12 @@ class SourceStream:
                 yield self._control(ControlKind.SCHEMA, cursor, table, schema_id=schema_id)
 
     def _enter(self, beginning: Position, cursor: Cursor) -> Iterator[Step]:
-        """Yield the control entries of a new incarnation; the log before it is lost, and dumps make up for it."""
+        """Yield the control entries of a new incarnation: that log before it is missing, if it is, and its number."""
         left, following = cursor.position.incarnation, replace(cursor, position=beginning)
-        gap, _ = self._control(ControlKind.GAP, following, reason=f"the log after incarnation {left} is missing")
-        # A consumer that ends between the two meets both again.
-        yield gap, cursor
+        if not is_continued(self._paths, left, beginning.incarnation):
+            gap, _ = self._control(ControlKind.GAP, following, reason=f"the log after incarnation {left} is missing")
+            # A consumer that ends between the two meets both again.
+            yield gap, cursor
         self._advance(following)
         yield self._control(ControlKind.INCARNATION, following, incarnation=beginning.incarnation)
 

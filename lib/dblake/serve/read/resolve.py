@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from dblake.base.core.errors import PointOutOfRange
 from dblake.base.core.position import Position
 from dblake.base.lake.frontier import read_frontier
+from dblake.base.lake.incarnations import is_continued
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.query import query_rows
 from dblake.base.lake.tables import find_table, list_files
@@ -107,7 +108,8 @@ def _resolve_position(
         coverage.reject(point)
     if position.incarnation < coverage.latest.incarnation:
         reached = newest.position
-        if (reached.incarnation, reached.lsn) < (position.incarnation, position.lsn):
+        is_after = (reached.incarnation, reached.lsn) < (position.incarnation, position.lsn)
+        if is_after and not is_continued(paths, position.incarnation, position.incarnation + 1):
             _require_followed(point, position, log, reached)
     return Resolved(position, newest)
 

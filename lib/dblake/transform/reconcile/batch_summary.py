@@ -29,18 +29,20 @@ from dblake.landing.columns import (
     LEASE_EPOCH,
     LOW,
     LSN,
+    MOVED,
     ROW,
     SCHEMA,
     SEQ,
     TABLE,
     TRUNCATE,
 )
+from dblake.landing.control import MoveMark
 from dblake.transform.reconcile.landing_files import LandingFile
 from dblake.transform.reconcile.windows import ChunkName, WatermarkRow
 
 _WATERMARK_COLUMNS = [f.name for f in fields(WatermarkRow)]
 _COUNTED = [BATCH, LEASE_EPOCH, INCARNATION, KIND, TABLE, CHUNK_ID]
-_CONTROL = pa.array([LOW, HIGH, SCHEMA])
+_CONTROL = pa.array([LOW, HIGH, SCHEMA, MOVED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,14 @@ class LandingSurvey:
     """``epochs`` has the lease epoch of each batch present, ``incarnations`` its incarnation.
 
     ``chunk_rows`` counts the rows of each chunk that landed, ``log_rows`` those that become log events.
+    ``moves`` has, by batch, why the incarnation that begins there is no gap.
     ``truncates`` are the positions at which each table was truncated, ``parts`` the row groups with rows that become
     events, ``chunk_parts`` those with chunk rows.
     """
 
     epochs: dict[int, int] = field(default_factory=dict)
     incarnations: dict[int, int] = field(default_factory=dict)
+    moves: dict[int, MoveMark] = field(default_factory=dict)
     watermarks: list[WatermarkRow] = field(default_factory=list)
     schemas: list[SchemaRow] = field(default_factory=list)
     chunk_rows: Counter[ChunkName] = field(default_factory=Counter)
@@ -231,7 +235,7 @@ def _add_control_rows(
         for row in _of_kind(truncates.filter(_between(truncates[BATCH], first, last)), TRUNCATE).to_pylist():
             at = Position(row[INCARNATION], row[LSN], row[SEQ])
             summary.truncates.setdefault(row[TABLE], []).append(at)
-    if not kinds & {LOW, HIGH, SCHEMA}:
+    if not kinds & {LOW, HIGH, SCHEMA, MOVED}:
         return
     # Payloads last: of most files only a few rows are taken.
     whole = parquet.read_row_group(group, columns=_WATERMARK_COLUMNS, use_threads=False)
@@ -240,6 +244,8 @@ def _add_control_rows(
         if row[KIND] == SCHEMA:
             schema = TableSchema.from_json(row["payload"])
             summary.schemas.append(SchemaRow(schema, row[BATCH], row[INCARNATION], row[LSN], row[SEQ]))
+        elif row[KIND] == MOVED:
+            summary.moves[row[BATCH]] = MoveMark.from_json(row["payload"])
         else:
             summary.watermarks.append(WatermarkRow(**row))
 

@@ -1,9 +1,9 @@
 """Build the rows of the window ledger, which records how every chunk window ended.
 
-Place: beside the path, after the events; ``check`` and ``status`` read it. Guarantee: one row for each high watermark,
-one for each low watermark whose capture lost its lease before it wrote the high one, and one, without a chunk, for each
-incarnation that follows another, because the log between the two is missing. The counts are those of the events that
-tasks wrote. Appending the rows is left to ``reconciler``.
+Place: beside the path, after the events; ``check``, ``status`` and consumers read it. Guarantee: one row for each high
+watermark, one for each low watermark whose capture lost its lease before it wrote the high one, and one, without a
+chunk, for each incarnation that follows another: the log between the two is missing, or another server continues it.
+The counts are those of the events that tasks wrote. Appending the rows is left to ``reconciler``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dblake.base.core.op import Op
+from dblake.base.lake.incarnations import GAP, MOVED
 from dblake.landing.control import CLOSED, DISCARDED
 from dblake.transform.reconcile.batch_summary import LandingSurvey
 from dblake.transform.reconcile.windows import Ending, WatermarkRow
 
 ORPHANED = "orphaned"
-GAP = "gap"
 
 Written = Mapping[tuple[str, int], tuple[int, int, int]]
 """Counts of a chunk's rows, fills and removed keys in events, by chunk id and batch of the high watermark."""
@@ -34,14 +34,16 @@ def count_written(events: DataFrame) -> DataFrame:
     )
 
 
-def gap_rows(preceding: int | None, survey: LandingSurvey) -> list[dict[str, Any]]:
+def incarnation_rows(preceding: int | None, survey: LandingSurvey) -> list[dict[str, Any]]:
     """Return a WINDOWS row for each batch that begins an incarnation; ``preceding`` is that of the batch before."""
     rows = []
     for batch, incarnation in sorted(survey.incarnations.items()):
         if preceding is not None and incarnation > preceding:
+            move = survey.moves.get(batch)
             rows.append({
-                "lease_epoch": survey.epochs[batch], "incarnation": incarnation, "status": GAP, "batch": batch,
-                "reason": f"the log after incarnation {preceding} is missing",
+                "lease_epoch": survey.epochs[batch], "incarnation": incarnation, "batch": batch,
+                "status": MOVED if move else GAP,
+                "reason": move.reason if move else f"the log after incarnation {preceding} is missing",
             })
         preceding = incarnation
     return rows

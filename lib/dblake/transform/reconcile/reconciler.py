@@ -35,7 +35,7 @@ from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
 from dblake.transform.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.transform.reconcile.landing_files import LandingFiles
 from dblake.transform.reconcile.landing_identity import require_same_landing
-from dblake.transform.reconcile.ledger import Written, gap_rows, ledger_rows
+from dblake.transform.reconcile.ledger import Written, incarnation_rows, ledger_rows
 from dblake.transform.reconcile.microbatch import MicroBatch, NewBatches
 from dblake.transform.reconcile.runner import Runner
 from dblake.transform.reconcile.spark_keys import choose_join
@@ -213,11 +213,11 @@ class Reconciler:
         for table in sorted({ending.row.table for ending in ended if ending.end.reason == LOG_EXPIRED}):
             logger.error("table %s: chunks are discarded: %s. Next: dump start --table '%s'", table, LOG_EXPIRED, table)
         orphans = self._orphans(summary, ended, done)
-        gaps = gap_rows(self._epoch_and_incarnation(done)[1], summary)
+        begun = incarnation_rows(self._epoch_and_incarnation(done)[1], summary)
         if summary.epochs:
             newest = max(summary.epochs)
             self._last = newest, (summary.epochs[newest], summary.incarnations[newest])
-        self._ledger.append_rows(ledger_rows(ended, written, withheld, orphans) + gaps, last)
+        self._ledger.append_rows(ledger_rows(ended, written, withheld, orphans) + begun, last)
 
     def _counted(self, first: int, last: int) -> Written:
         """Count the rows of each chunk among events that were committed before."""

@@ -90,10 +90,12 @@ class LogSource(Protocol):
     def identity(self) -> ServerIdentity:
         """Return the identity of the server at the configured address."""
 
-    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        """Return True if the server was a replica of ``known`` and has its log up to ``resume`` at equal positions.
+    def find_continuation(self, known: ServerIdentity, resume: ResumePoint) -> ResumePoint | None:
+        """Return where the log of a server other than ``known`` continues ``resume``, None if nothing shows that.
 
-        Raises PositionLost if it was a replica of ``known`` and lacks part of that log.
+        That is ``resume`` itself if the log has it at an equal position, else a point of the next incarnation, with the
+        same transactions before it. Raises PositionLost if the server was a replica of ``known`` and its log lacks a
+        part behind ``resume``, DivergedServer if its history is another one.
         """
 
     def terminate_stale_reader(self) -> None:

@@ -37,8 +37,8 @@ class MemorySource:
     def identity(self) -> ServerIdentity:
         return ServerIdentity(self._database.server, self._database.life)
 
-    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - there are no replicas
-        return False
+    def find_continuation(self, known: ServerIdentity, resume: ResumePoint) -> ResumePoint | None:  # noqa: ARG002 - there are no replicas
+        return None
 
     def tables(self) -> Sequence[TableSchema]:
         return [schema for schema in self._database.schemas() if self._table_filter(*split_qualified(schema.table))]

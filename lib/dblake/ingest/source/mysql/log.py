@@ -22,6 +22,7 @@ from dblake.base.core.position import ResumePoint
 from dblake.base.core.source import LogPiece
 from dblake.ingest.source.mysql.connection import connect, open_cursor, version_of
 from dblake.ingest.source.mysql.driver_errors import log_error, translate_errors
+from dblake.ingest.source.mysql.file_gtids import with_exact_gtids
 from dblake.ingest.source.mysql.gtids import executed_gtids
 from dblake.ingest.source.mysql.log_position import FIRST_OFFSET, LogPosition
 from dblake.ingest.source.mysql.log_retention import list_log_files
@@ -171,12 +172,13 @@ def _start_position(settings: MysqlSettings, resume: ResumePoint | None) -> tupl
     with open_cursor(settings, purpose="log start") as cur:
         position = LogPosition.parse(resume.token) if resume else log_end(cur, settings)
         _require_file(cur, settings, position)
+        position = with_exact_gtids(cur, settings, position)
         cur.execute("SELECT @@lower_case_table_names")
         return position, bool(cur.fetchone()[0])
 
 
 def log_end(cur: Cursor, settings: MysqlSettings) -> LogPosition:
-    """Return where the log ends now, without the file's creation time.
+    """Return where the log ends now, without the file's creation time and GTIDs.
 
     Raises PrerequisitesNotMet if the server writes no log.
     """
@@ -189,11 +191,7 @@ def log_end(cur: Cursor, settings: MysqlSettings) -> LogPosition:
             f"source {settings.name}: the server keeps no binlog", next_step="set log_bin and restart it"
         )
     file, offset = str(row[0]), int(row[1])
-    if is_mysql:
-        return LogPosition(file, offset, gtids="".join(str(row[4]).split()))
-    cur.execute("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
-    (gtids,) = cur.fetchone()
-    return LogPosition(file, offset, gtids=gtids or "")
+    return LogPosition(file, offset)
 
 
 def _require_file(cur: Cursor, settings: MysqlSettings, position: LogPosition) -> None:

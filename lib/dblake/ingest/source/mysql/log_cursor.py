@@ -22,6 +22,7 @@ class LogCursor:
         self.file_lsn = lsn(resume.file, 0)
         self._skip_until = resume.offset
         self._resume = (resume.file, resume.offset, resume.created)
+        self._has_exact_gtids = resume.is_exact
 
     @property
     def description(self) -> str:
@@ -64,6 +65,10 @@ class LogCursor:
         """Complete the start with the file's creation time, so that the stream can be resumed there."""
         self._resume = (*self._resume[:2], self.created)
 
+    def lose_gtids(self) -> None:
+        """Note a transaction without a GTID: from here on GTIDs do not name all transactions of the log."""
+        self._has_exact_gtids = False
+
     def token(self, gtids: str) -> str:
         """Return the resume token, with the GTIDs executed up to there."""
-        return LogPosition(*self._resume, gtids).token
+        return LogPosition(*self._resume, gtids, self._has_exact_gtids).token

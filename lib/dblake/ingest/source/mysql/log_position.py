@@ -1,9 +1,10 @@
 """Positions in the binlog: the text of a resume token, and the number that orders transactions.
 
 A token is ``file:offset@created`` and, after a blank, the GTIDs executed up to there:
-``binlog.000003:1547@1732200000 …``. ``created`` is when the server began the file, in seconds since 1970: after a
-RESET the same file names return with other contents. Offsets are unwrapped past the 4 GiB that an event's own 32 bits
-can hold.
+``binlog.000003:1547@1732200000 =…``. With ``=`` the set has exactly the transactions of the log before the position.
+Without it, as earlier versions wrote it, it may lack some that were being committed when capture began. ``created`` is
+when the server began the file, in seconds since 1970: after a RESET the same file names return with other contents.
+Offsets are unwrapped past the 4 GiB that an event's own 32 bits can hold.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_TOKEN = re.compile(r"(.+):(\d+)@(\d+)(?: (.+))?", re.DOTALL)
+_TOKEN = re.compile(r"(.+):(\d+)@(\d+)(?: (=?)(.*))?", re.DOTALL)
 _OFFSET_BITS = 36
 FIRST_OFFSET = 4
 """The offset of a file's first event, behind the magic number."""
@@ -19,12 +20,16 @@ FIRST_OFFSET = 4
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """An offset in a binlog file, with the file's creation time and the GTIDs executed up to there."""
+    """An offset in a binlog file, with the file's creation time and the GTIDs executed up to there.
+
+    ``is_exact`` is True if ``gtids`` names all transactions before the position, and no other.
+    """
 
     file: str
     offset: int = FIRST_OFFSET
     created: int = 0
     gtids: str = ""
+    is_exact: bool = False
 
     @classmethod
     def parse(cls, token: str) -> LogPosition:
@@ -32,7 +37,7 @@ class LogPosition:
         match = _TOKEN.fullmatch(token)
         if not match:
             raise ValueError(f"not a binlog position: {token}")
-        return cls(match[1], int(match[2]), int(match[3]), match[4] or "")
+        return cls(match[1], int(match[2]), int(match[3]), match[5] or "", bool(match[4]))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"
@@ -40,7 +45,8 @@ class LogPosition:
     @property
     def token(self) -> str:
         """The position as a ResumePoint stores it."""
-        return f"{self}@{self.created}" + (f" {self.gtids}" if self.gtids else "")
+        mark = "=" if self.is_exact else ""
+        return f"{self}@{self.created}" + (f" {mark}{self.gtids}" if mark or self.gtids else "")
 
 
 def lsn(file: str, offset: int) -> int:

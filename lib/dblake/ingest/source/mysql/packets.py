@@ -31,6 +31,7 @@ _MAX_PACKET_BYTES = 0xFFFFFF
 _EVENT, _ERROR = b"\0", b"\xff"
 _HEAD_BYTES = 4
 """Before a packet's content: its length in 3 bytes, and its number."""
+_NON_BLOCK = 1
 _LENGTH = struct.Struct("<I").unpack_from
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -44,11 +45,14 @@ class DumpEnded(Exception):
         self.text = text
 
 
-def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label: str, file: str, offset: int) -> None:
+def start_dump(
+    conn: pymysql.Connection, *, flavour: str, server_id: int, label: str, file: str, offset: int, waits: bool = True
+) -> None:
     """Turn a connection into a replica's, which receives the binlog's events from ``offset`` of ``file`` on.
 
-    The offset must fit into 32 bits. Checksums are requested as the file has them, so that events arrive byte for byte
-    as written. Then their sizes add up to offsets in the file, and a damaged event can be detected.
+    The offset must fit into 32 bits. Without ``waits`` the server ends the stream where its log ends. Checksums are
+    requested as the file has them, so that events arrive byte for byte as written. Then their sizes add up to offsets
+    in the file, and a damaged event can be detected.
     """
     period = int(HEARTBEAT_SECONDS * 1e9)
     settings = [
@@ -65,7 +69,8 @@ def start_dump(conn: pymysql.Connection, *, flavour: str, server_id: int, label:
     replica = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     conn._execute_command(COMMAND.COM_REGISTER_SLAVE, replica)
     conn._read_packet()
-    conn._execute_command(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())
+    request = struct.pack("<IHI", offset, 0 if waits else _NON_BLOCK, server_id) + file.encode()
+    conn._execute_command(COMMAND.COM_BINLOG_DUMP, request)
 
 
 class PacketEvents:

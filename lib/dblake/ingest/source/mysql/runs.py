@@ -73,6 +73,8 @@ class Framed:
     """Updates of the watermark table: offset, number and time, as above, and the rows written."""
     gtids: list[Gtid]
     """GTIDs that make the set of executed ones complete."""
+    has_gtids: bool
+    """False if a transaction has no GTID."""
     last_begin: int
     last_start: int
     end: int
@@ -212,7 +214,7 @@ class Run:
             return None
         stop = int(begins[count]) if count < len(begins) else lines
         numbers = np.arange(len(rows)) - np.searchsorted(rows, begins)[row_transaction]
-        offsets, times = starts[begins], self._commit_times()
+        offsets, times, gtids = starts[begins], self._commit_times(), self._gtids(count)
         is_kept = rows < stop
         marks = np.flatnonzero(is_kept & is_watermark & _UPDATES[kinds[rows]])
         kept = np.flatnonzero(is_kept & is_captured)
@@ -224,7 +226,8 @@ class Run:
                 (int(offsets[t]), int(numbers[n]), int(times[t]), list(watermarks.read_updates(self._event(rows[n]))))
                 for n, t in zip(marks, row_transaction[marks], strict=True)
             ],
-            self._gtids(count), int(offsets[count - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
+            gtids, not (kinds[begins[:count]] == BINLOG.ANONYMOUS_GTID_LOG_EVENT).any(),
+            int(offsets[count - 1]), int(starts[stop - 1]), int(ends[stop - 1]),
         )
 
     def _resolve_tables(
@@ -261,7 +264,7 @@ class Run:
         return headers.read_numbers(8, begins + BODY + COMMIT_TIME_OFFSET) & (1 << 55) - 1
 
     def _gtids(self, count: int) -> list[Gtid]:
-        """Return the GTIDs of the first transactions; of MariaDB's only the last if all are of one domain."""
+        """Return the GTIDs of the first transactions; of MariaDB's only the last if all are of one server's domain."""
         headers, which = self.headers, self._begins[:count]
         kinds, body = headers.kinds[which], headers.starts[which] + BODY
         if kinds[0] == BINLOG.MARIADB_GTID_EVENT:
@@ -269,7 +272,7 @@ class Run:
                 headers.read_numbers(size, field) for size, field in ((4, body + 8), (4, body - BODY + 5), (8, body))
             )
             gtids: list[Gtid] = list(zip(domain.tolist(), server.tolist(), sequence.tolist(), strict=True))
-            return gtids[-1:] if (domain == domain[0]).all() else gtids
+            return gtids[-1:] if ((domain == domain[0]) & (server == server[0])).all() else gtids
         named = body[kinds == BINLOG.GTID_LOG_EVENT]
         data = headers.received.data
         return [

@@ -12,6 +12,7 @@ from dblake.ingest.source.checks import unfit_tables
 from dblake.ingest.source.mysql import catalog
 from dblake.ingest.source.mysql.chunks import MysqlChunkReader
 from dblake.ingest.source.mysql.connection import connect, open_cursor
+from dblake.ingest.source.mysql.continuation import find_continuation
 from dblake.ingest.source.mysql.fingerprints import table_fingerprints
 from dblake.ingest.source.mysql.log import MysqlLogStream
 from dblake.ingest.source.mysql.log_position import LogPosition
@@ -48,9 +49,8 @@ class MysqlSource:
             server, log = cur.fetchone()
         return ServerIdentity(server=str(server), log=PurePath(log or "").name)
 
-    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:  # noqa: ARG002 - for any server
-        """Return False: a replica has a log of its own, with other files and offsets."""
-        return False
+    def find_continuation(self, known: ServerIdentity, resume: ResumePoint) -> ResumePoint | None:  # noqa: ARG002 - by GTIDs
+        return find_continuation(self._settings, resume)
 
     def tables(self) -> Sequence[TableSchema]:
         with open_cursor(self._settings, purpose="tables") as cur:

@@ -76,6 +76,8 @@ class TransactionState:
         """End the open transaction, with or without rows of its own; the log can be resumed behind it."""
         if self._begun is not None and self._begun.gtid is not None:
             self._executed.add(self._begun.gtid)
+        elif self._begun is not None:
+            self.cursor.lose_gtids()
         self._begun, self.is_open, self.has_ended = None, False, True
         self.tables.clear()
         self.cursor.mark_resumable()
@@ -85,6 +87,8 @@ class TransactionState:
         self.pieces.append_run(framed, self.cursor.file_lsn)
         for gtid in framed.gtids:
             self._executed.add(gtid)
+        if not framed.has_gtids:
+            self.cursor.lose_gtids()
         self.cursor.jump(framed.last_start, framed.end)
         self.end()
 

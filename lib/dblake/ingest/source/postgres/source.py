@@ -44,8 +44,8 @@ class PostgresSource:
     def identity(self) -> ServerIdentity:
         return timeline.identity(self._settings)
 
-    def is_promoted_replica(self, known: ServerIdentity, resume: ResumePoint) -> bool:
-        return timeline.is_promoted_replica(self._settings, known, resume)
+    def find_continuation(self, known: ServerIdentity, resume: ResumePoint) -> ResumePoint | None:
+        return resume if timeline.is_promoted_replica(self._settings, known, resume) else None
 
     def tables(self) -> Sequence[TableSchema]:
         with open_cursor(self._settings, purpose="tables") as cur:

@@ -192,7 +192,8 @@ def test_watermark_updates_read(number: int, rows: bytes, seen: list[tuple[int, 
          [("a" * 32, "night", 1), ("a" * 32, "", 6)],
          "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa:1-3:6-7:night:1-2,bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb:4"),
         ("mariadb", "", [(0, 1, 5)], "0-1-5"),
-        ("mariadb", "0-1-5,7-1-1", [(0, 2, 6), (3, 1, 1)], "0-2-6,3-1-1,7-1-1"),
+        ("mariadb", "0-1-5,7-1-1", [(0, 2, 6), (3, 1, 1)], "0-1-5,0-2-6,3-1-1,7-1-1"),
+        ("mariadb", "0-1-5,0-2-6", [(0, 1, 7)], "0-2-6,0-1-7"),
     ],
 )
 def test_gtid_set_add_merges_intervals(
@@ -210,6 +211,8 @@ def test_gtid_set_add_merges_intervals(
     [
         ("binlog.000003:1547@1732200000", LogPosition("binlog.000003", 1547, 1732200000)),
         ("a:b@c.1:4@9 0-1-5,1-1-1", LogPosition("a:b@c.1", 4, 9, "0-1-5,1-1-1")),
+        ("b.1:4@9 =0-1-5", LogPosition("b.1", 4, 9, "0-1-5", is_exact=True)),
+        ("b.1:4@9 =", LogPosition("b.1", 4, 9, "", is_exact=True)),
     ],
 )
 def test_log_position_token_round_trip(token: str, place: LogPosition) -> None:
@@ -230,6 +233,61 @@ def test_lsn_orders_files_and_offsets_as_numbers() -> None:
     assert unwrap_offset(0xFFFFFFF0, 0xFFFFFFF0) == 0xFFFFFFF0
 
 
+_A, _B = "a" * 8 + "-aaaa" * 3 + "-" + "a" * 12, "b" * 8 + "-bbbb" * 3 + "-" + "b" * 12
+
+
+@pytest.mark.parametrize(
+    ("flavour", "one", "other", "count", "text"),
+    [
+        ("mysql", f"{_A}:1-5", f"{_A}:1-9,{_B}:1", 0, ""),
+        ("mysql", f"{_A}:1-5:9:night:1-2,{_B}:4", f"{_A}:1-3:night:2", 5, f"{_A}:4-5:9:night:1,{_B}:4"),
+        ("mysql", f"{_A}:5", "", 1, f"{_A}:5"),
+        ("mariadb", "0-1-81,3-1-4", "0-1-80,0-2-90,3-1-4", 1, "0-1-81"),
+        ("mariadb", "0-1-81", "0-2-81", 81, "0-1-1 to 81"),
+        # A log that has a domain's last transaction has all before it.
+        ("mariadb", "0-1-81,0-2-90", "0-2-95", 0, ""),
+    ],
+)
+def test_absent_transactions_are_counted_and_named(
+    flavour: str, one: str, other: str, count: int, text: str
+) -> None:
+    absent = executed_gtids(flavour, one).absent_from(executed_gtids(flavour, other))
+    assert (absent.count, absent.text) == (count, text)
+
+
+@pytest.mark.parametrize(
+    ("before", "known", "own", "text"),
+    [
+        ("0-1-50", "0-1-80", 2, ""),
+        ("0-1-50,0-2-51", "0-1-80", 2, "0-2-1 to 51"),  # the server's own, which landing's server never sent
+        ("0-7-40,0-1-50", "0-1-80", 2, ""),  # an earlier primary's, of before the landed log
+        ("0-7-90", "0-1-80", 2, "0-7-1 to 90"),
+        ("0-1-81,5-1-1", "0-1-80", 2, "0-1-81, 5-1-1"),
+    ],
+)
+def test_unplaced_mariadb_transactions_are_named(before: str, known: str, own: int, text: str) -> None:
+    unplaced = executed_gtids("mariadb", before).unplaced_by(executed_gtids("mariadb", known), own)
+    assert unplaced.text == text
+
+
+def test_gtid_set_algebra_equals_model() -> None:
+    dice = random.Random(6)
+    for _ in range(60):
+        every = [(server * 32, tag, n) for server in "ab" for tag in ("", "night") for n in range(1, 12)]
+        models = [set(dice.sample(every, dice.randrange(20))) for _ in range(2)]
+        sets = []
+        for model in models:
+            executed = executed_gtids("mysql", "")
+            for gtid in sorted(model, key=lambda _: dice.random()):
+                executed.add(gtid)
+            sets.append(executed)
+        one, other = sets
+        assert _gtids_in(str(one.minus(other))) == models[0] - models[1]
+        assert _gtids_in(str(one.plus(other))) == models[0] | models[1]
+        assert one.absent_from(other).count == len(models[0] - models[1])
+        assert {gtid for gtid in every if one.has(gtid)} == models[0]
+
+
 def test_gtid_set_equals_model_on_random_gtids() -> None:
     """Several servers and tags in turn, numbers with gaps and repetitions, and the text between them."""
     dice = random.Random(5)
@@ -246,7 +304,7 @@ def test_gtid_set_equals_model_on_random_gtids() -> None:
 
 def _gtids_in(text: str) -> set[tuple[str, str, int]]:
     gtids = set()
-    for part in text.split(","):
+    for part in filter(None, text.split(",")):
         server, *words = part.split(":")
         tag = ""
         for word in words:

@@ -1,0 +1,156 @@
+"""MySQL and MariaDB failovers by GTID: the log continues on another server, in a new incarnation that is no gap.
+
+Three real servers replicate asynchronously. So a replica is promoted once it has what landed, unless the test is about
+one that has not.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dblake.base.core.schema import Column, TableSchema
+from dblake.ingest.source.mysql.log_position import LogPosition
+from tests.conformance.script import event_lines
+from tests.support.lake import CaptureLake
+from tests.support.mysql import Flavour, MysqlServer
+from tests.support.mysql_backend import MysqlBackend
+from tests.support.mysql_cluster import Cluster, cluster_of
+from tests.support.proxy import Proxy
+from tests.support.rig import Job, Rig
+
+pytestmark = pytest.mark.timeout(900)
+
+T = "public.t"
+FLAVOURS: list[Flavour] = ["mariadb", "mysql"]
+
+
+@pytest.fixture(params=FLAVOURS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MysqlServer]:
+    with MysqlServer(request.param, tmp_path / "data", "--server-id=11") as server:
+        yield server
+
+
+def test_other_server_with_all_gtids_continues(server: MysqlServer, tmp_path: Path) -> None:
+    """The server gets another identity, as behind a blue/green switch, and keeps its transactions."""
+    backend, lake = MysqlBackend(server), CaptureLake(tmp_path)
+    backend.create(TableSchema(T, (Column("id", "integer", False, 1), Column("v", "varchar(40)"))))
+    server.run("INSERT INTO public.t VALUES (1, 'a')")
+    source = backend.source("public.*")
+    lake.dump(T)
+    lake.capture(source)
+    server.run("INSERT INTO public.t VALUES (2, 'b')")
+    lake.capture(source)
+    server.run("UPDATE public.t SET v = 'c' WHERE id = 1")
+    server.change_identity(12)
+    server.run("INSERT INTO public.t VALUES (3, 'd')")
+    lake.capture(source)
+    events, ledger = lake.reconciled()
+    assert event_lines(events, T) == ["r 1 a", "c 2 b", "u 1 c", "c 3 d"]
+    assert lake.reached.resume.incarnation == 2
+    ((status, reason),) = [(line.status, line.reason) for line in ledger if line.chunk_id == ""]
+    assert status == "moved"
+    assert reason == f"server {lake.reached.server.server} continues the log of incarnation 1"
+    assert [dump["state"] for dump in lake.dumps()] == ["done"]
+    before = lake.reached
+    lake.capture(source)
+    assert lake.reached.resume.incarnation == 2 and lake.reached.lease_epoch == before.lease_epoch + 1
+    assert LogPosition.parse(lake.reached.resume.token).is_exact
+
+
+def move(rig: Rig, cluster: Cluster, proxy: Proxy, process: Job, *, crash: bool) -> None:
+    """Replace the primary while log waits that has not landed; the address leads to the promoted replica."""
+    process.send_signal(signal.SIGSTOP)  # what capture writes itself would land too, and the replicas might miss it
+    with rig.load(seed=cluster.primary.port):
+        time.sleep(1.0)
+    cluster.wait()
+    cluster.primary.stop(crash=crash)
+    cluster.promote(cluster.replicas[0])
+    connect(rig, cluster.primary)
+    proxy.redirect(cluster.primary.port)
+    process.send_signal(signal.SIGCONT)
+
+
+def connect(rig: Rig, server: MysqlServer) -> None:
+    """Let the applications and checks of the rig connect to a server from now on."""
+    backend = rig.backend
+    assert isinstance(backend, MysqlBackend) and backend.settings is not None
+    backend.server, backend.settings = server, replace(backend.settings, port=server.port)
+
+
+def incarnations(rig: Rig) -> list[str]:
+    """Return how each incarnation but the first began, by the ledger."""
+    return [line.status for line in rig.lake.reconciled()[1] if line.chunk_id == ""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_promoted_replicas_continue_without_dump(flavour: Flavour, tmp_path: Path) -> None:
+    """Two crashes, the second beside a dump, and a switch back to the first server, which follows the last one."""
+    with cluster_of(flavour, tmp_path) as cluster:
+        first = cluster.primary
+        rig = Rig(MysqlBackend(first), tmp_path, reconnect_seconds=300.0)
+        with Proxy(first.port) as proxy:
+            rig.configure(port=proxy.port, delay=3.0)
+            process = rig.start()
+            with rig.load(seed=3):
+                rig.wait_for_batches(5, by=process)
+            move(rig, cluster, proxy, process, crash=True)
+            with rig.load(seed=4):
+                rig.lake.dump(T)
+                rig.wait_for_batches(10, by=process)
+            move(rig, cluster, proxy, process, crash=True)
+            assert [dump["state"] for dump in rig.lake.dumps()] == ["running"]
+            with rig.load(seed=5):
+                rig.wait_for_batches(5, by=process)
+            first.start()
+            cluster.replicas.append(first)
+            cluster.follow(first)
+            move(rig, cluster, proxy, process, crash=False)
+            with rig.load(seed=6):
+                rig.wait_for_batches(5, by=process)
+            process.terminate()
+            _, log = process.communicate(timeout=120)
+            assert process.returncode == 0 and log.count("another server has everything that has landed: no gap") == 3
+        rig.configure()
+        rig.catch_up()
+        assert rig.lake.reached.resume.incarnation == 4 and incarnations(rig) == ["moved"] * 3
+        assert [dump["state"] for dump in rig.lake.dumps()] == ["done"]
+        rig.verify()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_replica_without_landed_transaction_is_rejected(flavour: Flavour, tmp_path: Path) -> None:
+    with cluster_of(flavour, tmp_path, size=2) as cluster:
+        primary, (replica,) = cluster.primary, cluster.replicas
+        # One heartbeat, so that the row alone is missing.
+        rig = Rig(MysqlBackend(primary), tmp_path, heartbeat_seconds=1000.0)
+        process = rig.start()
+        rig.wait_for_batches(1, by=process)
+        cluster.wait()
+        cluster.pause(replica)
+        primary.run("INSERT INTO public.t VALUES (1000, 0, 'lost')")
+        rig.wait_for_batches(1, by=process)
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+        primary.stop(crash=True)
+        cluster.promote(replica)
+        connect(rig, replica)
+        rig.configure()
+        for key in (1001, 1002):
+            before = rig.lake.reached
+            rejected = rig.start("--until-caught-up")
+            _, log = rejected.communicate(timeout=120)
+            assert rejected.returncode == 78 and "the server that answers lacks 1 transaction that landed" in log, log
+            assert rig.lake.reached == before
+            replica.run(f"INSERT INTO public.t VALUES ({key}, 0, 'new')")
+        accepted = rig.start("--until-caught-up", "--accept-gap")
+        assert accepted.wait(timeout=300) == 0
+        assert rig.lake.reached.resume.incarnation == 2 and incarnations(rig) == ["gap"]
+        assert rig.lake.state(T) == {(row["id"],): row for row in rig.backend.rows(T)}
