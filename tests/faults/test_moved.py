@@ -24,9 +24,11 @@ from tests.support.mysql_cluster import Cluster, cluster_of
 from tests.support.proxy import Proxy
 from tests.support.rig import Job, Rig
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 T = "public.t"
+SECONDS = 240
+"""Three servers and a capture start and replay beside one another."""
 FLAVOURS: list[Flavour] = ["mariadb", "mysql"]
 
 
@@ -94,26 +96,26 @@ def test_promoted_replicas_continue_without_dump(flavour: Flavour, tmp_path: Pat
     """Two crashes, the second beside a dump, and a switch back to the first server, which follows the last one."""
     with cluster_of(flavour, tmp_path) as cluster:
         first = cluster.primary
-        rig = Rig(MysqlBackend(first), tmp_path, reconnect_seconds=300.0)
+        rig = Rig(MysqlBackend(first), tmp_path)
         with Proxy(first.port) as proxy:
             rig.configure(port=proxy.port, delay=3.0)
             process = rig.start()
             with rig.load(seed=3):
-                rig.wait_for_batches(5, by=process)
+                rig.wait_for_batches(5, by=process, seconds=SECONDS)
             move(rig, cluster, proxy, process, crash=True)
             with rig.load(seed=4):
                 rig.lake.dump(T)
-                rig.wait_for_batches(10, by=process)
+                rig.wait_for_batches(10, by=process, seconds=SECONDS)
             move(rig, cluster, proxy, process, crash=True)
             assert [dump["state"] for dump in rig.lake.dumps()] == ["running"]
             with rig.load(seed=5):
-                rig.wait_for_batches(5, by=process)
+                rig.wait_for_batches(5, by=process, seconds=SECONDS)
             first.start()
             cluster.replicas.append(first)
             cluster.follow(first)
             move(rig, cluster, proxy, process, crash=False)
             with rig.load(seed=6):
-                rig.wait_for_batches(5, by=process)
+                rig.wait_for_batches(5, by=process, seconds=SECONDS)
             process.terminate()
             _, log = process.communicate(timeout=120)
             assert process.returncode == 0 and log.count("another server has everything that has landed: no gap") == 3
@@ -132,11 +134,11 @@ def test_replica_without_landed_transaction_is_rejected(flavour: Flavour, tmp_pa
         # One heartbeat, so that the row alone is missing.
         rig = Rig(MysqlBackend(primary), tmp_path, heartbeat_seconds=1000.0)
         process = rig.start()
-        rig.wait_for_batches(1, by=process)
+        rig.wait_for_batches(1, by=process, seconds=SECONDS)
         cluster.wait()
         cluster.pause(replica)
         primary.run("INSERT INTO public.t VALUES (1000, 0, 'lost')")
-        rig.wait_for_batches(1, by=process)
+        rig.wait_for_batches(1, by=process, seconds=SECONDS)
         process.terminate()
         assert process.wait(timeout=60) == 0
         primary.stop(crash=True)

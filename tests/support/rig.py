@@ -150,9 +150,9 @@ class Rig:
         assert state == source, f"state differs from the source: {sorted(set(state) ^ set(source))[:20]}"
         return len(events)
 
-    def wait_for_batches(self, batches: int, by: Job) -> None:
-        """Wait until ``by`` has landed so many further batches. Raises AssertionError after 60 seconds."""
-        target, deadline = self.newest_batch() + batches, time.monotonic() + 60
+    def wait_for_batches(self, batches: int, by: Job, *, seconds: float = 60) -> None:
+        """Wait until ``by`` has landed so many further batches. Raises AssertionError after ``seconds``."""
+        target, deadline = self.newest_batch() + batches, time.monotonic() + seconds
         while self.newest_batch() < target:
             assert by.poll() is None, by.communicate()[1]
             assert time.monotonic() < deadline, f"landing has batch {self.newest_batch()}, expected {target}"

@@ -139,9 +139,20 @@ class LogConnection:
             time.sleep(POLL_SECONDS)
         if capture.lease.coordinated:
             source.terminate_stale_reader()
-        stream = source.open_log(resume, self._start_point.incarnation)
-        # Verified after opening: if this server answers now, the log was opened on it, or the next read fails.
-        if not source.identity().same_as(self._start_point.server):
+        try:
+            stream = source.open_log(resume, self._start_point.incarnation)
+        except PositionLost:
+            # Another server has other positions.
+            self._require_same_server()
+            raise
+        try:
+            # Verified after opening: if this server answers now, the log was opened on it, or the next read fails.
+            self._require_same_server()
+        except BaseException:
             stream.close()
-            raise ServerChanged
+            raise
         return stream
+
+    def _require_same_server(self) -> None:
+        if not self._capture.source.identity().same_as(self._start_point.server):
+            raise ServerChanged

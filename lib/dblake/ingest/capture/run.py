@@ -123,22 +123,25 @@ class Capture:
 
         Raises WrongServer if it is not the server that landing was captured from, and does not continue its log.
         """
-        source, landed = self._context.source, reached.resume.incarnation
+        landed = reached.resume.incarnation
         require_no_rejection(self._context.store, server, landed)
-        resume: ResumePoint | None = reached.resume
-        if not server.same_as(reached.server):
-            try:
-                resume = self._context.retrying(START_SECONDS)(
-                    source.find_continuation, reached.server, reached.resume
-                )
-            except DivergedServer as error:
-                save_rejection(self._context.store, error, server, landed)
-                raise
-            if resume is None:
-                raise WrongServer(
-                    f"source {source.name}: the server that answers is not the server landing was captured from",
-                    next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
-                )
-            logger.warning("source %s: another server has everything that has landed: no gap", source.name)
+        resume = reached.resume if server.same_as(reached.server) else self._find_continuation(server, reached)
         continues = None if resume.incarnation == landed else landed
         return StartPoint(server, resume, resume.incarnation, self._accept_gap, reached.heartbeat, continues)
+
+    def _find_continuation(self, server: ServerIdentity, reached: Reached) -> ResumePoint:
+        source = self._context.source
+        try:
+            resume: ResumePoint | None = self._context.retrying(START_SECONDS)(
+                source.find_continuation, reached.server, reached.resume
+            )
+        except DivergedServer as error:
+            save_rejection(self._context.store, error, server, reached.resume.incarnation)
+            raise
+        if resume is None:
+            raise WrongServer(
+                f"source {source.name}: the server that answers is not the server landing was captured from",
+                next_step="correct source.host; or if the server was replaced on purpose, run capture --accept-gap",
+            )
+        logger.warning("source %s: another server has everything that has landed: no gap", source.name)
+        return resume
