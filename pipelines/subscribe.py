@@ -13,10 +13,14 @@ from dblake.serve.outputs.run import SubscribeOptions, deliver
 from dblake.serve.outputs.target import ConfiguredOutput, Group
 
 
+def configured_outputs(config: Config) -> dict[str, ConfiguredOutput]:
+    """Return the configured outputs by name."""
+    return {one: ConfiguredOutput(**output.as_target(Partition, Group)) for one, output in config.outputs.items()}
+
+
 def run_subscribe(config: Config, name: str, stop: threading.Event, **options: Any) -> DeliveryCounts:
     """Deliver to a configured output, or to stdout; ``options`` are those of SubscribeOptions. Return the counts."""
     source = config.source
-    targets = {one: ConfiguredOutput(**output.as_target(Partition, Group)) for one, output in config.outputs.items()}
     facts = {"connector": source.type, "database": source.database}
-    paths = Paths(config.warehouse, source.name)
-    return deliver(paths, name, targets, SubscribeOptions(**options), config.progress, facts, stop)
+    paths, outputs = Paths(config.warehouse, source.name), configured_outputs(config)
+    return deliver(paths, name, outputs, SubscribeOptions(**options), config.progress, facts, stop)

@@ -14,6 +14,10 @@ AGE = r"^[1-9][0-9]*[smhd]$"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def _seconds_of(age: str) -> float:
+    return float(age[:-1]) * _SECONDS[age[-1]]
+
+
 class StatusConfig(Section):
     """What `status` reports as a problem."""
 
@@ -22,6 +26,33 @@ class StatusConfig(Section):
         description="Lag after which `status` reports a stage as `late`, in seconds; set it above the interval "
                     "between two runs.",
     )
+    output_late_seconds: float = Field(
+        60.0, gt=0,
+        description="Lag behind events, or time of failed writes, after which `status` reports an output as "
+                    "`output_late`, in seconds. A healthy output lags by seconds, and an outage of a minute is worth a "
+                    "look.",
+    )
+    output_stopped_seconds: float = Field(
+        120.0, gt=0,
+        description="Time without a process after which `status` reports an output with work to do as "
+                    "`output_stopped`, in seconds. `up` pauses up to 60 s before a restart; set it above the interval "
+                    "between two bounded runs.",
+    )
+    dead_letters: int = Field(
+        0, ge=0,
+        description="Dead letters of an output within `dead_letter_age` that are no problem. Each is an event that the "
+                    "target lacks.",
+    )
+    dead_letter_age: str = Field(
+        "24h", pattern=AGE,
+        description="Age up to which dead letters count: a number and s, m, h or d. A day, so that each shift sees "
+                    "them; then the problem ends.",
+    )
+
+    @property
+    def dead_letter_seconds(self) -> float:
+        """``dead_letter_age`` in seconds."""
+        return _seconds_of(self.dead_letter_age)
 
 
 class VerifyConfig(Section):
@@ -37,7 +68,7 @@ class VerifyConfig(Section):
     @property
     def max_age_seconds(self) -> float | None:
         """``max_age`` in seconds; None if verification has no age limit."""
-        return None if self.max_age is None else float(self.max_age[:-1]) * _SECONDS[self.max_age[-1]]
+        return None if self.max_age is None else _seconds_of(self.max_age)
 
 
 class QualityConfig(Section):

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from dblake.base.core.zookeeper_url import ZookeeperUrl
+from dblake.config import load_config
+from pipelines.status import read_status
 from tests.integration.outputs.ledger import read_ledger
 from tests.support.consumers import Shop
 from tests.support.zookeeper import ZookeeperServer
@@ -49,6 +51,11 @@ class Members:
             text=True,
         ))
         return self.processes[-1]
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``status`` shows of the output."""
+        (entry,) = read_status(load_config(self._conf), ask_source=False)["outputs"]
+        return dict(entry)
 
     def lines(self) -> list[dict[str, Any]]:
         return read_ledger(self._ledger)
@@ -149,6 +156,7 @@ def test_group_of_processes_delivers_every_event_in_order(
         members.wait_until(lambda: added.pid in members.writers(100) and killed.pid not in members.writers(100))
     expected = expected_events(shop)
     members.wait_until(lambda: members.events() == expected)
+    members.wait_until(lambda: members.status()["state"] == "running" and members.status()["lag_seconds"] == 0.0)
 
     lines = members.lines()
     assert find_shared_writes(lines, killed.pid) == []
@@ -160,6 +168,8 @@ def test_group_of_processes_delivers_every_event_in_order(
     for process in members.processes[1:]:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
+    entry = members.status()
+    assert (entry["state"], entry["lag_bytes"], entry["last_error"]) == ("stopped", 0, None)
     client = zookeeper.client()
     root = f"{ZookeeperUrl.parse(zookeeper_url).root}/shop/outputs/all"
     assert (client.get_children(f"{root}/owners"), client.get_children(f"{root}/members")) == ([], [])

@@ -42,6 +42,17 @@ def stop_process(
     return process.poll() is not None
 
 
+def process_exists(process: int) -> bool:
+    """Return True if this machine has a process with this id, of any user."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> list[str]:
     """Return the command prefix that makes the kernel send this signal when the parent dies, even of SIGKILL.
 

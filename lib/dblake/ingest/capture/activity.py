@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from dblake.base.core.errors import DblakeError
+from dblake.base.core.processes import process_exists
 from dblake.ingest.capture.documents import document_errors
 from dblake.ingest.capture.dump_task import now_text
 from dblake.ingest.capture.progress import ProgressStore
@@ -47,7 +48,7 @@ class Activity:
         """Return True unless the run has ended, its process is gone, or it has written nothing for minutes."""
         if self.ended_at is not None:
             return False
-        if self.host == socket.gethostname() and not _exists(self.process):
+        if self.host == socket.gethostname() and not process_exists(self.process):
             return False
         silent = datetime.now(UTC) - datetime.fromisoformat(self.seen_at)
         return silent.total_seconds() < _SILENT_SECONDS
@@ -106,13 +107,3 @@ class ActivityLog:
         self._activity = replace(self._activity, seen_at=now_text())
         with suppress(DblakeError):
             self._store.write(_ACTIVITY, asdict(self._activity))
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -16,9 +16,10 @@ from dblake.operate.report.charts import bar
 from dblake.operate.report.markup import Html, join, name_of, tag
 from dblake.operate.report.scales import format_count
 from dblake.operate.status.quantities import format_duration, format_size
+from dblake.operate.status.screen import describe_output
 
 _SHOWN_PER_CODE = 20
-_MINOR = frozenset({"late", "unverified", "pending", "rewritten", "source_unreachable"})
+_MINOR = frozenset({"late", "output_late", "unverified", "pending", "rewritten", "source_unreachable"})
 """Problems that often end without an operator; the others are shown as severe."""
 _WORK = {"landing": "to land", "events": "to reconcile", "state": "to fold"}
 _LIVES = ("suspended", "incomplete", "pending", "followed", "removed")
@@ -113,6 +114,11 @@ def _tiles(report: Report) -> Iterator[_Tile]:
         failed, ago = len(check["failed"]), _ago(check["checked_at"], report.made_at)
         value = f"{failed} failed" if failed else "passed"
         yield "check", value, f"{check['expectations']:,} expectations, {ago}", "late" if failed else "", None
+    wrong = {problem["output"] for problem in document["problems"] if "output" in problem}
+    for output in document["outputs"]:
+        kind = "late" if output["name"] in wrong else ""
+        text = describe_output(output).removeprefix(", ") or "nothing known"
+        yield f"output {output['name']}", output["state"].replace("_", " "), text, kind, None
     if letters := document["dead_letters"]:
         count = sum(letter["count"] for letter in letters)
         names = ", ".join(f"{letter['output']}: {letter['count']:,}" for letter in letters[:4])

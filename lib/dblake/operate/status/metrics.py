@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dblake.base.core.errors import UsageError
 from dblake.ingest.capture.dump_task import DumpState
+from dblake.serve.outputs.activity import OutputState
 
 _STAGES = {
     "lag_seconds": "Seconds since the commit of the newest change that a stage holds",
@@ -33,6 +34,13 @@ _DUMPS = {
     "seconds_left": "Estimated seconds until a dump is done",
 }
 
+_OUTPUTS = {
+    "lag_seconds": "Age of the oldest transaction in events that an output has not delivered",
+    "lag_bytes": "Bytes of events that an output has not delivered, about",
+    "rate": "Events that an output delivered per second in the last minute",
+    "dead_letters": "Events that an output's target has rejected",
+}
+"""Named apart from the samples of the output's own file, which may lie in the same folder."""
 _VERIFICATIONS = {
     "age_seconds": "Seconds since a table's newest verification",
     "coverage": "Share of the rows read by a table's newest verification that were compared",
@@ -69,6 +77,14 @@ def write_metrics(document: dict[str, Any], path: Path) -> None:
         verification_gauge = gauge(f"verification_{figure}", text, "table")
         for verification in document["verifications"]:
             verification_gauge.labels(source, verification["table"]).set(verification[figure])
+    for figure, text in _OUTPUTS.items():
+        output_gauge = gauge(f"status_output_{figure}", text, "output")
+        for output in document["outputs"]:
+            if output[figure] is not None:
+                output_gauge.labels(source, output["name"]).set(output[figure])
+    running = gauge("status_output_running", "1 while a process works on an output, else 0", "output")
+    for output in document["outputs"]:
+        running.labels(source, output["name"]).set(OutputState(output["state"]).is_live)
     problems = gauge("problems", "Open problems by code", "code")
     for code, count in Counter(problem["code"] for problem in document["problems"]).items():
         problems.labels(source, code).set(count)

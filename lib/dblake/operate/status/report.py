@@ -7,8 +7,9 @@ the server retains it) comes in as a ``SourceReport``; an unreachable database i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from dblake.base.core.errors import DblakeError
@@ -27,6 +28,7 @@ from dblake.operate.status.captured import describe_tables
 from dblake.operate.status.dead_letters import count_dead_letters
 from dblake.operate.status.dump_estimate import estimate_dump
 from dblake.operate.status.lag import read_stages
+from dblake.operate.status.outputs import OutputLimits, OutputPlace, output_problems, read_outputs
 from dblake.operate.status.problem import problem
 from dblake.operate.status.stage_problems import (
     check_problems,
@@ -59,18 +61,22 @@ class SourceReport:
 def build_status(
     paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float,
     max_verification_age_seconds: float | None = None, all_tables: bool = False,
+    outputs: Sequence[OutputPlace] = (), output_limits: OutputLimits | None = None,
 ) -> dict[str, Any]:
     """Return the document that ``status --json`` prints.
 
     ``log`` is null if the database was not contacted or is unreachable. A stage that lags by more than ``late_seconds``
     is a problem, and so is a table with a primary key whose newest verification is older than
     ``max_verification_age_seconds``. Rows and times of changes are read of all tables with ``all_tables``, else of all
-    if there are few.
+    if there are few. ``outputs`` are the configured ones.
     """
+    limits = output_limits or OutputLimits()
     dumps, lives, verifications = dump_status(store), read_lives(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
     check, activity = read_newest_check(paths), read_activity(store)
+    letters = count_dead_letters(paths, limits.dead_letter_seconds)
+    found_outputs = read_outputs(paths, outputs, letters)
     measured = lives if all_tables or len(lives) <= _FEW_TABLES else [t for t, life in lives.items() if life.reason]
     return {
         "source": paths.source,
@@ -84,7 +90,8 @@ def build_status(
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "verifications": verifications,
-        "dead_letters": count_dead_letters(paths),
+        "dead_letters": letters,
+        "outputs": found_outputs,
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
             *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity),
@@ -94,6 +101,7 @@ def build_status(
             *state_problems(frontier.behind),
             *check_problems(check),
             *verification_problems(verifications, _keyed_tables(paths), max_verification_age_seconds),
+            *output_problems(found_outputs, letters, limits, datetime.now(UTC)),
         ],
     }
 

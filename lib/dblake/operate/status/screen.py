@@ -27,6 +27,7 @@ def build_screen(document: Mapping[str, Any], now: datetime, *, all_tables: bool
     lines += _section("tables", _tables(document, now, all_tables=all_tables))
     lines += _section("dumps", _dumps(document))
     lines += _section("verified", _verifications(document, now))
+    lines += _section("outputs", _outputs(document))
     lines += _section("dead letters", _dead_letters(document, now))
     problems = list(_problems(document))
     lines += _section(f"problems: {len(document['problems'])}", problems) if problems else ["", "no open problems"]
@@ -153,6 +154,28 @@ def _verifications(document: Mapping[str, Any], now: datetime) -> Iterator[str]:
         yield f"    {_ago(entry['verified_at'], now)}: {entry['coverage']:.1%}{sample} of the rows{different}"
     if len(entries) > _SHOWN_TABLES:
         yield f"  and {len(entries) - _SHOWN_TABLES:,} more tables"
+
+
+def _outputs(document: Mapping[str, Any]) -> Iterator[str]:
+    for one in document["outputs"]:
+        yield f"  {one['name']}: {one['state'].replace('_', ' ')}{describe_output(one)}"
+        if one["last_error"] and one["failing_since"]:
+            yield from textwrap.wrap(
+                one["last_error"], WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False,
+                break_on_hyphens=False,
+            )
+
+
+def describe_output(output: Mapping[str, Any]) -> str:
+    """Return what an output lacks and how fast it is, as the end of a sentence; empty if nothing is known."""
+    parts = []
+    if output["lag_seconds"] is not None:
+        size = format_size(output["lag_bytes"])
+        parts.append(f"{format_duration(output['lag_seconds'])} and {size} behind" if output["lag_bytes"]
+                     else "up to date")
+    if output["rate"]:
+        parts.append(f"{output['rate']:,.0f} events a second")
+    return "".join(f", {part}" for part in parts)
 
 
 def _dead_letters(document: Mapping[str, Any], now: datetime) -> Iterator[str]:

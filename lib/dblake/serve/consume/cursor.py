@@ -71,6 +71,26 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
 
     Raises ConfigError if it is damaged, or was made with another filter: tables or keys would be missing silently.
     """
+    known, cursors = _parse(text, where)
+    if known != selection:
+        raise ConfigError(
+            f"the checkpoint in {where} belongs to other tables, columns or another partition",
+            next_step="begin with --from bootstrap, or with a point if earlier rows are not needed; in a group, with "
+                      "another `group.url`",
+        )
+    return cursors
+
+
+def read_cursor(text: str, source: str, where: str) -> Cursor | None:
+    """Return one source's cursor in a checkpoint, whatever its filter; None if it has none.
+
+    For those who report how far a consumer is. Raises ConfigError if the text is damaged.
+    """
+    return _parse(text, where)[1].get(source)
+
+
+def _parse(text: str, where: str) -> tuple[str, dict[str, Cursor]]:
+    """Return a checkpoint's filter and cursors."""
     try:
         document = json.loads(text)
         version, known = document["version"], document["filter"]
@@ -83,13 +103,7 @@ def parse_checkpoint(text: str, selection: str, where: str) -> dict[str, Cursor]
         raise ConfigError(
             f"the checkpoint in {where} has the unknown version {version}", next_step="run the dblake that wrote it"
         )
-    if known != selection:
-        raise ConfigError(
-            f"the checkpoint in {where} belongs to other tables, columns or another partition",
-            next_step="begin with --from bootstrap, or with a point if earlier rows are not needed; in a group, with "
-                      "another `group.url`",
-        )
-    return cursors
+    return known, cursors
 
 
 def _as_json(cursor: Cursor) -> dict[str, Any]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application
 from dblake.base.lake.query import query_rows
-from dblake.landing.columns import BATCH, INCARNATION, LSN
+from dblake.landing.columns import BATCH, COMMITTED_AT, INCARNATION, LSN
 from dblake.serve.consume.newest_transaction import (
     END_COLUMNS,
     GroupBound,
@@ -154,6 +156,25 @@ class EventTable:
             portion = replace(wanted, after_batch=first - 1, until_batch=last)
             yield last, concat_by_position(list(self._reader.read(portion, probes_rows=probes)))
             first = last + 1
+
+    def oldest_commit(self, wanted: Predicate) -> datetime | None:
+        """Return the earliest commit time in the first file with wanted rows; None without one.
+
+        Files hold consecutive batches, so a later file has later commits.
+        """
+        if self._reader is None:
+            return None
+        for file in self._reader.files(wanted):
+            portions = self._reader.read_file(file.path, wanted, [COMMITTED_AT], probes_rows=wanted.rows is not None)
+            times = [pc.min(rows[COMMITTED_AT]).as_py() for rows in portions]
+            known = [time for time in times if time is not None]
+            if known:
+                return min(known)
+        return None
+
+    def bytes_after(self, batch: int) -> int:
+        """Return about how many bytes of event files batches after one have."""
+        return round(self._estimate(batch + 1, self.batch)) if self._reader and batch < self.batch else 0
 
     def expired(self) -> Position | None:
         """Return the newest position in batches that may have lost events to consolidation; None without one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,10 @@ class Selection:
         """
         rows = None if self.partition is None else KeyShare(self.partition)
         return Predicate(after_batch, after=after, until=until, tables=_SelectedTables(self, tables), rows=rows)
+
+    def of_partition(self, partitions: int, number: int) -> Selection:
+        """Return the selection of one hash partition of a group's."""
+        return replace(self, partition=Partition("hash", partitions, (number,)))
 
     @cached_property
     def identity(self) -> str:

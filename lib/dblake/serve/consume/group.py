@@ -21,7 +21,6 @@ from dblake.base.lake.layout import Paths
 from dblake.serve.consume.checkpoints import CheckpointStore
 from dblake.serve.consume.membership import Membership, assign
 from dblake.serve.consume.model import Transaction
-from dblake.serve.consume.partition import Partition
 from dblake.serve.consume.subscription import WARN_SECONDS, Subscription, SubscriptionSettings, divide
 
 logger = logging.getLogger(__name__)
@@ -66,8 +65,9 @@ class GroupSubscription:
 
     @property
     def owned(self) -> Sequence[int]:
-        """The partitions that this member owns."""
-        return sorted(self._owned)
+        """The partitions that this member owns; another thread may ask."""
+        # A copy that no change of the dictionary interrupts.
+        return sorted(self._owned.copy())
 
     def __iter__(self) -> Iterator[tuple[int, Transaction]]:
         """Yield the transactions of the partitions that this member owns, as ``batches`` does."""
@@ -187,9 +187,7 @@ class GroupSubscription:
             logger.info("group member %s owns partition %d", self._membership.name, number)
 
     def _open(self, number: int) -> Subscription:
-        partition = Partition("hash", self._partitions, (number,))
-        selection = replace(self._settings.selection, partition=partition)
-        settings = replace(self._settings, selection=selection)
+        settings = replace(self._settings, selection=self._settings.selection.of_partition(self._partitions, number))
         return Subscription(self._sources, settings, self._open_store(number), self._stop).__enter__()
 
     def _close(self, number: int) -> None:

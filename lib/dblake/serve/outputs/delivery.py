@@ -1,9 +1,9 @@
-"""Deliver a subscription to one output: batches, retries, dead letters, checkpoints, metrics.
+"""Deliver a subscription to one output: batches, retries, dead letters, checkpoints.
 
 Place: between ``consume`` and an output. Guarantee: a checkpoint is saved after ``write`` has returned for everything
 before it, and never passes an event that was neither written nor recorded as a dead letter. After a failure the output
-is opened again and delivery continues from the last checkpoint. An output is opened, written and closed only while this
-process holds its checkpoint, or, as a member of a group, its lease.
+is opened again and delivery continues from the last checkpoint. As a member of a group, an output is written only while
+this process holds its lease. Holding the checkpoint is left to ``run``, reporting to ``reporter``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dblake.base.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable
 from dblake.base.core.failpoints import failpoint
@@ -25,8 +24,9 @@ from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.serve.consume.model import Control, ControlKind, Transaction
 from dblake.serve.consume.transactions import WithoutEvents
 from dblake.serve.outputs.feed import Feed, require_lease
-from dblake.serve.outputs.metrics import DeliveryCounts, write_delivery_metrics
+from dblake.serve.outputs.metrics import DeliveryCounts
 from dblake.serve.outputs.protocol import Output
+from dblake.serve.outputs.reporter import OutputReporter
 
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 _REPORT_SECONDS = 10.0
@@ -36,19 +36,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """How to deliver: events per write, seconds of retries, dead letters per run, and where metrics go."""
+    """How to deliver: events per write, seconds of retries, and dead letters per run."""
 
     name: str
     max_events: int = 5000
     retry_seconds: float = 300.0
     max_dead_letters: int = 100
-    metrics: Path | None = None
     marks_checkpoints: bool = False
     """Write a control entry ``checkpoint`` after each saved checkpoint; for a stream that holds none itself."""
     marks_errors: bool = False
     """Write a control entry ``error`` where the run ends with one; for a stream whose reader sees no exit code."""
-    is_member: bool = False
-    """The run is one of several of the output, so its metrics have the name of their file as a label."""
 
 
 class Delivery:
@@ -56,25 +53,21 @@ class Delivery:
 
     def __init__(
         self, output: Output, open_feed: Callable[[str | None], Feed], paths: Paths, settings: DeliverySettings,
-        stop: threading.Event, store: AbstractContextManager[object] | None = None,
+        stop: threading.Event, reporter: OutputReporter | None = None,
     ) -> None:
-        """``store`` is the feed's checkpoint store; the run holds it around all that the output does."""
+        """Prepare a run. The caller holds the feed's checkpoint store, and is inside the block of ``reporter``."""
         self._output, self._open, self._paths, self._settings, self._stop = output, open_feed, paths, settings, stop
-        self._store = store or nullcontext()
+        self._reporter = reporter or OutputReporter(settings.name)
         self._rejected: set[tuple[str, Position]] = set()
         self._has_written = self._is_open = False
         self._failing_since: float | None = None
         self._attempts = 0
         self._next_report = 0.0
         self.counts = DeliveryCounts()
+        self._reporter.note_counts(self.counts)
 
     def run(self) -> DeliveryCounts:
         """Deliver until the feed ends; return the counts. Raises what the output raises at last."""
-        with self._store:
-            self._run_output()
-        return self.counts
-
-    def _run_output(self) -> None:
         try:
             held = self._open_output()
             with self._open(held) as feed:
@@ -88,6 +81,7 @@ class Delivery:
         finally:
             self._close_output()
             self._report(is_last=True)
+        return self.counts
 
     def _close_output(self) -> None:
         if self._is_open:
@@ -106,7 +100,8 @@ class Delivery:
         while True:
             self._is_open = True
             try:
-                return self._output.open()
+                with self._reporter.calling():
+                    return self._output.open()
             except DblakeError as error:
                 self._wait_after(error)
 
@@ -115,6 +110,7 @@ class Delivery:
         if not batch:
             feed.save_idle()
             self._expire(feed)
+            self._reporter.note_success()
             self._report()
             return
         try:
@@ -129,6 +125,7 @@ class Delivery:
             return
         self._has_written = True
         self._failing_since, self._attempts = None, 0
+        self._reporter.note_success()
         self.counts.add(batch)
         self._report()
 
@@ -158,7 +155,8 @@ class Delivery:
         while True:
             require_lease(feed.is_held)
             try:
-                self._output.write(self._without_rejected(batch), batch[-1].checkpoint)
+                with self._reporter.calling():
+                    self._output.write(self._without_rejected(batch), batch[-1].checkpoint)
                 return
             except EventRejected as error:
                 self._reject(error)
@@ -190,6 +188,7 @@ class Delivery:
         is_final = not error.retryable or isinstance(error, Fenced)
         if is_final or now - self._failing_since >= self._settings.retry_seconds or self._stop.is_set():
             raise error
+        self._reporter.note_failure(error)
         self.counts.retries += 1
         pause = min(_MIN_PAUSE_SECONDS * 2**self._attempts, _MAX_PAUSE_SECONDS)
         self._attempts += 1
@@ -209,10 +208,6 @@ class Delivery:
         logger.info("output %s: %d events in %d transactions%s, %d dead letters", self._settings.name,
                     counts.events, counts.transactions, f", at {counts.position}" if counts.position else "",
                     counts.dead_letters)
-        file = self._settings.metrics
-        if file is not None:
-            labels = {"source": self._paths.source, "output": self._settings.name}
-            write_delivery_metrics(labels | ({"member": file.stem} if self._settings.is_member else {}), counts, file)
 
 
 def as_retryable(error: Exception) -> DblakeError:

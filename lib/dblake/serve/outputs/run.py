@@ -1,13 +1,15 @@
 """Run ``subscribe``: one output with its format, selection and checkpoint, from plain values.
 
-Place: between ``pipelines.subscribe``, which has the configuration, and ``delivery``. Only the output that runs reads
-its secrets. A member of a group runs like any output, with the partitions that the group assigns.
+Place: between ``pipelines.subscribe``, which has the configuration, and ``delivery``. Guarantee: an output is made,
+opened, written and closed only while this process holds its checkpoint. Only the output that runs reads its secrets. A
+member of a group runs like any output, with the partitions that the group assigns.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +18,17 @@ from typing import Any
 from dblake.base.core.errors import ConfigError, UsageError
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.api import open_group
-from dblake.serve.consume.checkpoints import checkpoint_url, open_store
+from dblake.serve.consume.checkpoints import open_store
+from dblake.serve.consume.documents import open_documents
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.group import GroupSubscription
 from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
 from dblake.serve.outputs.delivery import Delivery, DeliverySettings
 from dblake.serve.outputs.feed import Feed, GroupFeed, require_lease
 from dblake.serve.outputs.held_store import HeldStore
-from dblake.serve.outputs.metrics import DeliveryCounts
+from dblake.serve.outputs.metrics import DeliveryCounts, MetricsFile
 from dblake.serve.outputs.protocol import Output, require_no_lease
+from dblake.serve.outputs.reporter import OutputReporter, ReportPlaces
 from dblake.serve.outputs.stdout import stop_without_reader
 from dblake.serve.outputs.target import STDOUT, ConfiguredOutput, Group
 
@@ -58,14 +62,14 @@ def deliver(
     store = None if members else run.make_store()
     holder = members or store
     lease = partial(require_lease, holder.is_held) if holder else require_no_lease
-    output = target.make(name, paths.source, facts, lease)
-    open_feed = run.member_opener(output, members) if members else run.subscription_opener(output, store)
-    how = DeliverySettings(
-        name, target.max_events, target.retry_seconds, target.max_dead_letters, options.metrics,
-        marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
-        is_member=target.group is not None,
-    )
-    return Delivery(output, open_feed, paths, how, stop, store).run()
+    with store or nullcontext(), OutputReporter(name, run.make_places(members)) as reporter:
+        output = target.make(name, paths.source, facts, lease)
+        open_feed = run.member_opener(output, members) if members else run.subscription_opener(output, store)
+        how = DeliverySettings(
+            name, target.max_events, target.retry_seconds, target.max_dead_letters,
+            marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
+        )
+        return Delivery(output, open_feed, paths, how, stop, reporter).run()
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,31 @@ class _DeliveryRun:
     def tables(self) -> Sequence[str]:
         return list(self.options.tables) or list(self.target.tables)
 
+    @property
+    def place(self) -> str:
+        """The URL beside which the output's document lies, and its checkpoint by default."""
+        return self.target.checkpoint_url(self.progress, self.paths.source, self.name)
+
     def make_store(self) -> HeldStore | None:
         """Return the store of the output's checkpoint; None for one without."""
-        default = None if self.name == STDOUT else checkpoint_url(self.progress, self.paths.source, self.name)
-        url = self.options.checkpoint or default
+        url = self.options.checkpoint or (None if self.name == STDOUT else self.place)
         return HeldStore(open_store(url)) if url else None
+
+    def make_places(self, members: GroupSubscription | None) -> ReportPlaces | None:
+        """Return where the run reports; None for stdout without metrics, which nothing asks about."""
+        selection = Selection(self.tables, self.target.columns, self.target.partition)
+        options, metrics = self.options, None
+        if options.metrics is not None:
+            # Several members of an output have a file each.
+            labels = {"source": self.paths.source, "output": self.name}
+            metrics = MetricsFile(options.metrics, labels | ({"member": options.metrics.stem} if members else {}))
+        elsewhere = open_documents(options.checkpoint) if options.checkpoint else None
+        if self.name == STDOUT:
+            return ReportPlaces(self.paths, selection, None, elsewhere, metrics=metrics) if metrics else None
+        places = ReportPlaces(self.paths, selection, open_documents(self.place), elsewhere, metrics=metrics)
+        if self.target.group and members:
+            places.partitions, places.owned = self.target.group.partitions, lambda: members.owned
+        return places
 
     def subscription_opener(self, output: Output, store: HeldStore | None) -> Callable[[str | None], Feed]:
         """Return how to open a subscription at the checkpoint that the output holds; None: at the stored one."""
@@ -116,7 +140,7 @@ class _DeliveryRun:
                     next_step="leave it out; another `group.url` is a new group, which begins at the output's `start`",
                 )
         return open_group(
-            [self.paths], group=checkpoint_url(group.url or self.progress, self.paths.source, self.name),
+            [self.paths], group=self.place,
             partitions=group.partitions, tables=self.tables, columns=self.target.columns, start=self.target.start,
             until_caught_up=options.until_caught_up, stop=self.stop,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dblake.base.core.secret import Reference
+from dblake.serve.consume.checkpoints import checkpoint_url
 from dblake.serve.consume.partition import Partition
 from dblake.serve.outputs.protocol import Format, Output, OutputContext, require_no_lease
 from dblake.serve.outputs.registry import make_format, make_output
@@ -48,6 +49,10 @@ class ConfiguredOutput:
     max_events: int = 5000
     retry_seconds: float = 300.0
     max_dead_letters: int = 100
+
+    def checkpoint_url(self, progress: str, source: str, name: str) -> str:
+        """Return the URL of the output's checkpoints, given ``progress``: a group may have a ZooKeeper of its own."""
+        return checkpoint_url((self.group and self.group.url) or progress, source, name)
 
     def make(
         self, name: str, source: str, facts: Mapping[str, Any], require_lease: Callable[[], None] = require_no_lease

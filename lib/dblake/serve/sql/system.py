@@ -12,6 +12,7 @@ from dblake.base.lake.frontier import FRONTIER
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SCHEMAS
 from dblake.base.lake.verifications import VERIFICATIONS
+from dblake.serve.consume.dead_letters import DEAD_LETTERS
 from dblake.transform.events.files import EVENT_COLUMNS
 
 _LONGS, _TEXTS = pa.int64(), pa.string()
@@ -41,6 +42,7 @@ SYSTEM_TABLES = {
     "windows": SystemTable(lambda paths: paths.windows, WINDOWS, "high_lsn", "0"),
     "frontier": SystemTable(lambda paths: paths.frontier, FRONTIER),
     "verifications": SystemTable(lambda paths: paths.verifications, VERIFICATIONS, seq="0"),
+    "dead_letters": SystemTable(lambda paths: paths.dead_letters, DEAD_LETTERS),
 }
 
 

@@ -38,7 +38,7 @@ def document(**changes: Any) -> dict[str, Any]:
                    "state": stage("1/25680016", 41, 12)},
         "log": {"kept": 16 << 20, "room": 4 << 30, "seconds": None},
         "captured": {}, "dumps": [], "throttle": {}, "check": None, "verifications": [], "dead_letters": [],
-        "problems": [],
+        "outputs": [], "problems": [],
     } | changes
 
 
@@ -119,6 +119,21 @@ def test_screen_without_anything_is_short() -> None:
 def test_screen_names_throttle_in_force() -> None:
     (line,) = [line for line in build_screen(document(throttle={"share": 0.25}), NOW) if "throttle" in line]
     assert "dumps are limited to share 0.25" in line
+
+
+def test_screen_shows_outputs_with_lag_and_error() -> None:
+    entry = {"name": "bus", "state": "running", "lag_seconds": 0.0, "lag_bytes": 0, "rate": 52.4, "last_error": None,
+             "failing_since": None}
+    stuck = entry | {"name": "hook", "state": "retrying", "lag_seconds": 245.0, "lag_bytes": 3 << 20, "rate": 0.0,
+                     "last_error": "output hook: http://h:1: connection refused", "failing_since": ago(minutes=4)}
+    new = entry | {"name": "new", "state": "never_run", "lag_seconds": None, "lag_bytes": None, "rate": None}
+    lines = build_screen(document(outputs=[entry, stuck, new]), NOW)
+    assert lines[lines.index("outputs") + 1 :][:4] == [
+        "  bus: running, up to date, 52 events a second",
+        "  hook: retrying, 4 min and 3.0 MiB behind",
+        "    output hook: http://h:1: connection refused",
+        "  new: never run",
+    ]
 
 
 def test_screen_counts_dead_letters_by_output() -> None:

@@ -29,16 +29,20 @@ from dblake.base.core.position import Position
 from dblake.base.lake.log import Application, record_batch
 from dblake.base.lake.query import query_rows
 from dblake.serve.consume import event_table
+from dblake.serve.consume.documents import FileDocuments
 from dblake.serve.consume.file_checkpoint import FileCheckpoint
+from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import Transaction
 from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
 from dblake.serve.outputs import run
 from dblake.serve.outputs.delivery import Delivery, DeliverySettings
 from dblake.serve.outputs.held_store import HeldStore
 from dblake.serve.outputs.jsonl import JsonlOutput
+from dblake.serve.outputs.metrics import MetricsFile
 from dblake.serve.outputs.native import NativeFormat
 from dblake.serve.outputs.protocol import Output, OutputContext
 from dblake.serve.outputs.registry import make_format, make_output
+from dblake.serve.outputs.reporter import OutputReporter, ReportPlaces
 from dblake.serve.outputs.stdout import StdoutOutput
 from dblake.serve.outputs.target import ConfiguredOutput, Group
 from dblake.transform.events import reader
@@ -78,15 +82,19 @@ class Faulty:
         pass
 
 
-def deliver(shop: Shop, output: Output, store: Path, how: DeliverySettings = HOW) -> Delivery:
+def deliver(
+    shop: Shop, output: Output, store: Path, how: DeliverySettings = HOW, metrics: MetricsFile | None = None,
+) -> Delivery:
     held_store = HeldStore(FileCheckpoint(store))
+    places = ReportPlaces(shop.paths, Selection(), FileDocuments(store), metrics=metrics)
 
     def open_subscription(held: str | None) -> Subscription:
         settings = SubscriptionSettings(until_caught_up=True, checkpoint=held)
         return Subscription([shop.paths], settings, held_store)
 
-    delivery = Delivery(output, open_subscription, shop.paths, how, threading.Event(), held_store)
-    delivery.run()
+    with held_store, OutputReporter(how.name, places) as reporter:
+        delivery = Delivery(output, open_subscription, shop.paths, how, threading.Event(), reporter)
+        delivery.run()
     return delivery
 
 
@@ -290,13 +298,13 @@ def test_stdout_ends_with_error_that_ends_run(shop: Shop, tmp_path: Path, monkey
 
 def test_metrics_hold_counts(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "output.prom"
-    counts = deliver(shop, Faulty(), tmp_path / "checkpoint", replace(HOW, metrics=file)).counts
+    labels = {"source": "shop", "output": "archive"}
+    counts = deliver(shop, Faulty(), tmp_path / "checkpoint", metrics=MetricsFile(file, labels)).counts
     text = file.read_text(encoding="utf-8")
     assert f'dblake_output_events{{output="archive",source="shop"}} {float(counts.events)}' in text
-    assert "dblake_output_lag_seconds" in text
-    deliver(shop, Faulty(), tmp_path / "member", replace(HOW, metrics=file, is_member=True))
-    text = file.read_text(encoding="utf-8")
-    assert f'dblake_output_events{{member="output",output="archive",source="shop"}} {float(counts.events)}' in text
+    # Everything is delivered, however old the newest change is.
+    for figure in ("lag_seconds", "lag_bytes"):
+        assert f'dblake_output_{figure}{{output="archive",source="shop"}} 0.0' in text
 
 
 @pytest.mark.parametrize("reference", ["nonsense", "no.such:Class", "json:Nothing"])
@@ -348,12 +356,12 @@ def test_second_run_of_jsonl_changes_no_file(shop: Shop, tmp_path: Path, checkpo
 
 def test_second_run_opens_no_output(shop: Shop, tmp_path: Path) -> None:
     """The checkpoint is taken before an output may connect, create tables or cut files back."""
-    holder, second, metrics = FileCheckpoint(tmp_path / "checkpoint"), Faulty(), tmp_path / "output.prom"
+    holder, second, file = FileCheckpoint(tmp_path / "checkpoint"), Faulty(), tmp_path / "output.prom"
     holder.open()
     with pytest.raises(Fenced):
-        deliver(shop, second, tmp_path / "checkpoint", replace(HOW, metrics=metrics))
+        deliver(shop, second, tmp_path / "checkpoint", metrics=MetricsFile(file, {}))
     assert second.opened == 0
-    assert not metrics.exists()
+    assert not file.exists() and not (tmp_path / "checkpoint.status.json").exists()
     holder.close()
     deliver(shop, second, tmp_path / "checkpoint")
     assert describe(second.written) == everything(shop)
