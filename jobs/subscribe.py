@@ -13,16 +13,20 @@ from pathlib import Path
 
 import click
 
+from dblake.base.core.errors import ConfigError, ExitCode, UsageError
 from dblake.config import Config
 from dblake.serve.outputs.target import STDOUT
 from jobs.cli.frame import job_options, run_job, stop_requested
+from jobs.cli.parts import output_parts, run_parts
 from pipelines.subscribe import run_subscribe
 
 
 @click.command("subscribe")
 @job_options
-@click.option("--output", "name", required=True, metavar="NAME|-",
+@click.option("--output", "name", metavar="NAME|-",
               help="An output of the configuration; - writes native JSON to stdout.")
+@click.option("--all", "runs_all", is_flag=True,
+              help="Run every output of the configuration, each as a supervised process of its own.")
 @click.option("--from", "start", metavar="bootstrap|POINT",
               help="Begin with a bootstrap from state, now, at a position (1/4711) or at a commit time; default: the "
                    "checkpoint, else the output's `start`.")
@@ -37,15 +41,31 @@ from pipelines.subscribe import run_subscribe
 @click.option("--json", "as_json", is_flag=True,
               help="At the end, print {events, transactions, retries, dead_letters, position}; to stderr for -.")
 def subscribe(
-    config: Config, name: str, start: str | None, tables: tuple[str, ...], until_caught_up: bool,
+    config: Config, name: str | None, runs_all: bool, start: str | None, tables: tuple[str, ...], until_caught_up: bool,
     checkpoint: str | None, prometheus: Path | None, as_json: bool,
-) -> None:
+) -> int:
     """Deliver changes in commit order, whole transactions, at least once.
 
     Begins with a bootstrap: all rows of state as of one position, then every change after it. Runs until SIGTERM unless
     bounded, and continues from its checkpoint when it is started again. docs/consumers.md is the contract. Processes of
     an output with `group` share its keys, without --from and --checkpoint: docs/outputs.md.
+
+    --all supervises a process per output, as `up` does. One that ends with 75, or is killed, starts again after a pause
+    of up to 60 s. One that fails for good is logged and does not stop the others. With --until-caught-up none starts
+    again, and the command ends with the worst exit code.
     """
+    if (name is None) != runs_all:
+        raise UsageError("give either --output or --all", next_step="name an output, - for stdout, or --all")
+    if runs_all or name is None:
+        if start or tables or checkpoint or prometheus or as_json:
+            raise UsageError(
+                "--all takes no option but --until-caught-up, because the others concern one output",
+                next_step="leave them out, or run subscribe --output NAME; status --json and --prometheus show all",
+            )
+        if not config.outputs:
+            raise ConfigError("there are no outputs", next_step="add one under `outputs`: docs/outputs.md")
+        options = ["--until-caught-up"] if until_caught_up else []
+        return run_parts(output_parts(config.outputs, *options, is_bounded=until_caught_up))
     with stop_requested() as stop:
         counts = run_subscribe(
             config, name, stop, start=start, tables=tables, until_caught_up=until_caught_up, checkpoint=checkpoint,
@@ -57,6 +77,7 @@ def subscribe(
     }
     if as_json:
         click.echo(json.dumps(facts), file=sys.stderr if name == STDOUT else sys.stdout)
+    return ExitCode.DONE
 
 
 if __name__ == "__main__":

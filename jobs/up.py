@@ -1,4 +1,4 @@
-"""``up``: capture and ``run --continuous`` as one command, supervised."""
+"""``up``: capture, ``run --continuous`` and all outputs as one command, supervised."""
 
 from __future__ import annotations
 
@@ -7,46 +7,24 @@ if __name__ == "__main__":
 
     handle_signals()  # before the other imports, which take a second
 
-import os
-import sys
-import threading
-
 import click
 
-from dblake.base.core.supervised_process import ProcessSpec
-from dblake.base.core.supervisor import supervise
 from dblake.config import Config
-from dblake.installation import application_home, import_paths
-from jobs.cli.frame import configuration_file, is_verbose, job_options, run_job, stop_requested
-
-_PARTS = {"capture": (), "run": ("--continuous",)}
-"""The jobs, each with its options."""
-
+from jobs.cli.frame import job_options, run_job
+from jobs.cli.parts import job_part, output_parts, run_parts
 
 @click.command("up")
 @job_options
-def up(config: Config) -> int:  # noqa: ARG001 - loaded here, so that a fault in the file starts nothing
-    """Replicate a source: run capture, and run --continuous, until Ctrl-C or SIGTERM. Outputs need subscribe.
+def up(config: Config) -> int:
+    """Replicate a source: run capture, run --continuous, and every configured output, until Ctrl-C or SIGTERM.
 
     A job that ends with 75, or is killed, starts again, after a pause of 1 s that doubles up to 60 s. Any other exit
-    code stops both jobs and is this command's. All output goes to stderr, each line with the job's name. One Ctrl-C or
-    SIGTERM stops both jobs within 10 s; another Ctrl-C kills them.
+    code of capture or run stops all jobs and is this command's; that of an output is logged, and stops this output
+    alone. All output goes to stderr, each line with the job's name. One Ctrl-C or SIGTERM stops all jobs within 10 s;
+    another Ctrl-C kills them.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_paths())}
-    common = ["--conf", str(configuration_file()), *(["--verbose"] if is_verbose() else [])]
-    folder = application_home() / "jobs"
-    parts = [
-        ProcessSpec(job, [sys.executable, str(folder / f"{job}.py"), *common, *options], environment)
-        for job, options in _PARTS.items()
-    ]
-    lock = threading.Lock()
-
-    def write_line(line: str) -> None:
-        with lock:
-            print(line, file=sys.stderr, flush=True)
-
-    with stop_requested() as stop:
-        return supervise(parts, stop, write_line)
+    parts = [job_part("capture", "capture"), job_part("run", "run", "--continuous"), *output_parts(config.outputs)]
+    return run_parts(parts)
 
 
 if __name__ == "__main__":

@@ -67,17 +67,22 @@ def running(shop: Shop, folder: Path, **environment: str) -> Iterator[Up]:
 
 @pytest.mark.timeout(180)
 def test_up_replicates_and_ends_all_with_0(database: Database, tmp_path: Path) -> None:
-    shop = Shop(database, tmp_path)
+    shop, file = Shop(database, tmp_path), tmp_path / "t0.jsonl"
+    shop.conf.write_text(json.dumps(json.loads(shop.conf.read_text()) | {"outputs": {
+        "archive": {"type": "jsonl", "path": str(file), "tables": ["public.t0"], "start": "1/0"},
+        "broken": {"class": "no.such:Class"},
+    }}))
     with running(shop, tmp_path, **NO_JVM) as up:
         database.run(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in TABLES))
         deadline = time.monotonic() + 90
-        while [shop.count(table) for table in TABLES] != [2] * 10:
+        while [shop.count(table) for table in TABLES] != [2] * 10 or not file.exists() or '"b"' not in file.read_text():
             assert time.monotonic() < deadline, up.log.read_text()
             time.sleep(0.2)
+        up.wait_until("output broken ended with exit code 78 and stays ended; the other parts continue")
         assert up.end(signal.SIGINT) < 10
         lines = up.log.read_text().splitlines()
-        assert any(line.startswith("run     | ") for line in lines), lines
-        assert any(line.startswith("capture | ") for line in lines), lines
+        for part in ("run", "capture", "output archive"):
+            assert any(line.startswith(f"{part:<14} | ") for line in lines), lines
 
 
 @pytest.mark.timeout(120)

@@ -29,11 +29,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ProcessSpec:
-    """A process to keep running: its name, and the command with its environment."""
+    """A process to keep running: its name, and the command with its environment.
+
+    If one that ``is_essential`` ends with an exit code that a restart cannot clear, all end; another one ends alone.
+    One that ``is_bounded`` is not started again, however it ends: 0 is its success.
+    """
 
     name: str
     command: Sequence[str]
     environment: dict[str, str] | None = None
+    is_essential: bool = True
+    is_bounded: bool = False
+    final_code: int | None = field(default=None, init=False)
+    """The exit code with which it ended for good; None while it runs, or is to start again."""
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
     _start_at: float = field(default=0.0, init=False)
@@ -45,7 +53,7 @@ class ProcessSpec:
 
     def start_if_due(self, write_line: Callable[[str], None], prefix: str) -> None:
         """Start the process unless it runs, or the pause after its end is not over. Call it from the main thread."""
-        if self._process is not None or time.monotonic() < self._start_at:
+        if self._process is not None or self.final_code is not None or time.monotonic() < self._start_at:
             return
         self._process = subprocess.Popen(
             # In a session of its own: Ctrl-C in a terminal reaches this process only, which stops the parts in order.

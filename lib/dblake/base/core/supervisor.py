@@ -1,8 +1,9 @@
 """Run several processes as one: start them, restart those that end, stop all of them together.
 
-Place: ``jobs.up`` gives the commands, ``supervised_process`` starts and ends each. Guarantee: no process outlives
-``supervise``, however it ends. A part that ends with an exit code that a retry may clear, or by a signal, starts again
-after a pause that doubles; any other exit code ends all parts, and is the result.
+Place: ``jobs.cli.parts`` gives the commands, ``supervised_process`` starts and ends each. Guarantee: ``supervise``
+leaves no process, however it ends. A part that ends with an exit code that a retry may clear, or by a signal, starts
+again after a pause that doubles. Any other exit code of an essential part ends all parts, and is the result. Another
+part ends alone, and is named.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 def supervise(parts: Sequence[ProcessSpec], stop: threading.Event, write_line: Callable[[str], None]) -> int:
     """Keep all parts running until ``stop`` is set, then stop them; return 0, or the exit code that ended them all.
 
-    ``write_line`` is called by several threads, with lines without a line end.
+    Without ``stop`` it returns once every part has ended for good, with 0 only if all did. ``write_line`` is called by
+    several threads, with lines without a line end.
     """
     width = max(len(part.name) for part in parts)
     try:
@@ -35,21 +37,39 @@ def supervise(parts: Sequence[ProcessSpec], stop: threading.Event, write_line: C
             for part in parts:
                 part.start_if_due(write_line, f"{part.name:<{width}} | ")
                 code = part.collect()
-                if code is None:
-                    continue
-                if not is_restarted(code):
-                    logger.error("%s ended with exit code %d, which a restart cannot clear: all parts stop", part.name,
-                                 code)
+                if code is not None and _ends_all(part, code):
                     _stop(parts)
                     return code
-                logger.warning("%s ended %s; it starts again in %.0f s", part.name, _describe(code),
-                               part.schedule_restart())
+            codes = [part.final_code for part in parts if part.final_code is not None]
+            if len(codes) == len(parts):
+                return worst_code(codes)
             stop.wait(_POLL_SECONDS)
         _stop(parts)
         return int(ExitCode.DONE)
     finally:
         for part in parts:
             part.kill()
+
+
+def _ends_all(part: ProcessSpec, code: int) -> bool:
+    """Schedule what follows the end of a part; return True if it is the end of all parts."""
+    if not part.is_bounded and is_restarted(code):
+        logger.warning("%s ended %s; it starts again in %.0f s", part.name, _describe(code), part.schedule_restart())
+        return False
+    if part.is_essential:
+        logger.error("%s ended with exit code %d, which a restart cannot clear: all parts stop", part.name, code)
+        return True
+    part.final_code = code
+    if code != ExitCode.DONE:
+        logger.error("%s ended %s and stays ended; the other parts continue", part.name, _describe(code))
+    return False
+
+
+def worst_code(codes: Sequence[int]) -> int:
+    """Return the exit code of several processes together: 0 if all are, else one that a retry cannot clear, else 75."""
+    failures = [code for code in codes if code != ExitCode.DONE]
+    final = [code for code in failures if not is_restarted(code)]
+    return final[0] if final else int(ExitCode.TRY_AGAIN) if failures else int(ExitCode.DONE)
 
 
 def is_restarted(code: int) -> bool:

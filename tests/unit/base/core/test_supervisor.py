@@ -105,6 +105,27 @@ def test_final_exit_code_stops_all_parts(code: int) -> None:
     assert is_gone(int(lines.wait_for(1, "b")[0].partition("| ")[2]))
 
 
+def test_final_exit_code_of_lesser_part_ends_it_alone() -> None:
+    lesser = ProcessSpec("a", [sys.executable, "-c", _FAILS.format(78)], is_essential=False)
+    with supervised(lesser, part("b", _RUNS), part("c", _FAILS.format(75))) as (lines, end):
+        assert len(lines.wait_for(2, "c")) == 2
+        assert (len(lines.wait_for(1, "a")), len(lines.wait_for(1, "b")), lesser.final_code) == (1, 1, 78)
+        assert end() == 0
+
+
+@pytest.mark.parametrize(("codes", "expected"), [
+    ([0, 0], 0), ([0, 75], 75), ([75, 78], 78), ([65, 75, 0], 65), ([-9, 0], 75),
+])
+def test_bounded_parts_end_once_with_worst_code(codes: list[int], expected: int) -> None:
+    ends = {code: f"import os, sys; sys.exit({code}) if {code} >= 0 else os.kill(os.getpid(), 9)" for code in codes}
+    parts = [
+        ProcessSpec(str(number), [sys.executable, "-c", ends[code]], is_essential=False, is_bounded=True)
+        for number, code in enumerate(codes)
+    ]
+    assert supervise(parts, threading.Event(), Lines()) == expected
+    assert [part.final_code for part in parts] == codes
+
+
 def test_part_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dblake.base.core.supervisor, "_STOP_SECONDS", 0.5)
     with supervised(part("a", _IGNORES_SIGTERM)) as (lines, end):

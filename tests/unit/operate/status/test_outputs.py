@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,79 +22,31 @@ from dblake.operate.status.outputs import OutputLimits, output_problems
 from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
 from dblake.serve.outputs.activity import OutputActivity, OutputState
 from jobs.status import status
-from pipelines.status import read_status
 from pipelines.subscribe import run_subscribe
-from tests.support.plain_lake import PlainLake, when
-from tests.support.schemas import table_schema
-from tests.support.web_service import Service, serve_requests
+from tests.support.output_lake import OTHER, OutputLake, wait_for
+from tests.support.plain_lake import when
+from tests.support.web_service import serve_requests
 
-T, OTHER = (table_schema(f"public.{name}", "id text key", "v text") for name in ("t", "other"))
 NOW = datetime.now(UTC)
 
 
-class Lake:
-    """A lake with one row in state, an HTTP output ``hook`` and a file output ``archive``; ``change`` adds events."""
-
-    def __init__(self, folder: Path, service: Service) -> None:
-        self.service = service
-        self.plain, self.conf, self.batch = PlainLake(folder / "warehouse"), folder / "shop.yaml", 1
-        for schema in (T, OTHER):
-            self.plain.schema(schema)
-        self.plain.land(1, {T: [(10, "r", "1", {"id": "1", "v": "a"})], OTHER: [(10, "r", "1", {"id": "1", "v": "a"})]})
-        self.plain.fold(1)
-        self.conf.write_text(json.dumps({
-            "warehouse": "./warehouse", "progress": "file:./progress",
-            "source": {"name": "shop", "type": "postgres", "host": "127.0.0.1", "port": 1, "database": "d", "user": "u",
-                       "password": "${env:NONE}", "tables": ["public.*"]},
-            "outputs": {
-                "hook": {"type": "http", "url": service.url, "tls": "disable", "tables": ["public.t"],
-                         "retry_seconds": 300},
-                "archive": {"type": "jsonl", "path": "./out/{table}.jsonl"},
-            },
-        }))
-
-    def change(self, schema: Any = T) -> int:
-        """Land a change in a batch of its own; return its LSN."""
-        self.batch += 1
-        self.plain.land(self.batch, {schema: [(10 * self.batch, "u", "1", {"id": "1", "v": str(self.batch)})]})
-        return 10 * self.batch
-
-    def deliver(self, name: str) -> None:
-        run_subscribe(load_config(self.conf), name, threading.Event(), until_caught_up=True)
-
-    def status(self) -> dict[str, Any]:
-        return read_status(load_config(self.conf), ask_source=False)
-
-    def output(self, name: str) -> dict[str, Any]:
-        (entry,) = (one for one in self.status()["outputs"] if one["name"] == name)
-        return dict(entry)
-
-    def problems(self, *codes: str) -> list[str]:
-        return [one["detail"] for one in self.status()["problems"] if one["code"] in codes]
-
-
-def wait_for(is_there: Callable[[], Any], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := is_there()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
-
-
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[OutputLake]:
     for service in serve_requests():
-        yield Lake(tmp_path, service)
+        yield OutputLake(tmp_path, {
+            "hook": {"type": "http", "url": service.url, "tls": "disable", "tables": ["public.t"]},
+            "archive": {"type": "jsonl", "path": "./out/{table}.jsonl"},
+        }, service)
 
 
-def test_output_that_never_ran_is_named(lake: Lake) -> None:
+def test_output_that_never_ran_is_named(lake: OutputLake) -> None:
     entry = lake.output("hook")
     assert (entry["state"], entry["position"], entry["lag_seconds"], entry["rate"]) == ("never_run", None, None, 0)
     assert lake.problems("output_stopped") == ["output hook: it has never run", "output archive: it has never run"]
 
 
 @pytest.mark.parametrize("name", ["hook", "archive"])
-def test_lag_of_output_is_of_the_moment_of_asking(lake: Lake, name: str) -> None:
+def test_lag_of_output_is_of_the_moment_of_asking(lake: OutputLake, name: str) -> None:
     """The output does not run, and wrote nothing since: its lag grows with the events that come."""
     lake.deliver(name)
     entry = lake.output(name)
@@ -111,13 +61,13 @@ def test_lag_of_output_is_of_the_moment_of_asking(lake: Lake, name: str) -> None
     assert (entry["position"], entry["lag_seconds"]) == ("1/30/0", 0.0)
 
 
-def test_changes_of_unselected_tables_are_no_lag(lake: Lake) -> None:
+def test_changes_of_unselected_tables_are_no_lag(lake: OutputLake) -> None:
     lake.deliver("hook")
     lake.change(OTHER)
     assert lake.output("hook")["lag_seconds"] == 0.0
 
 
-def test_checkpoint_elsewhere_is_found_by_document(lake: Lake, tmp_path: Path) -> None:
+def test_checkpoint_elsewhere_is_found_by_document(lake: OutputLake, tmp_path: Path) -> None:
     run_subscribe(load_config(lake.conf), "hook", threading.Event(), until_caught_up=True,
                   checkpoint=f"file:{tmp_path / 'elsewhere'}")
     assert lake.output("hook")["lag_seconds"] == 0.0
@@ -125,7 +75,7 @@ def test_checkpoint_elsewhere_is_found_by_document(lake: Lake, tmp_path: Path) -
     assert lake.output("hook")["lag_seconds"] > 86400
 
 
-def test_running_output_reports_failures_and_their_end(lake: Lake, tmp_path: Path) -> None:
+def test_running_output_reports_failures_and_their_end(lake: OutputLake, tmp_path: Path) -> None:
     """While the target is away: retrying, with the error, and a lag that grows in ``status`` and in the metrics."""
     lake.deliver("hook")
     lake.service.answers = [(503, {})] * 1000
@@ -154,10 +104,10 @@ def test_running_output_reports_failures_and_their_end(lake: Lake, tmp_path: Pat
     assert lake.problems("output_late", "output_stopped") == ["output archive: it has never run"]
 
 
-def test_output_that_fails_for_good_is_named_with_its_error(lake: Lake) -> None:
+def test_output_that_fails_for_good_is_named_with_its_error(lake: OutputLake) -> None:
     """Before it reaches the target, too: the run is made while the checkpoint is held."""
     lake.conf.write_text(lake.conf.read_text().replace(
-        '"retry_seconds": 300', '"headers": {"Authorization": "${env:NO_SUCH_TOKEN}"}'))
+        '"type": "http"', '"type": "http", "headers": {"Authorization": "${env:NO_SUCH_TOKEN}"}'))
     with pytest.raises(ConfigError):
         lake.deliver("hook")
     assert lake.output("hook")["state"] == "failed"
@@ -198,7 +148,7 @@ def test_problem_begins_at_its_limit(found: dict[str, Any], expected: list[str])
     assert all(one["output"] == "bus" and one["next"] for one in problems)
 
 
-def test_recent_dead_letters_are_a_problem(lake: Lake) -> None:
+def test_recent_dead_letters_are_a_problem(lake: OutputLake) -> None:
     paths = lake.plain.paths
     append_dead_letters(paths, "hook", [DeadLetter("public.t", Position(1, 20, 0), "too long")] * 2)
     assert lake.problems("dead_letters") == ["output hook: 2 events were rejected in the last 24 h"]
@@ -221,7 +171,7 @@ def test_activity_of_process_that_is_gone_is_died() -> None:
     assert states == [OutputState.DIED, OutputState.DIED, OutputState.RUNNING]
 
 
-def test_metrics_of_status_have_outputs(lake: Lake, tmp_path: Path) -> None:
+def test_metrics_of_status_have_outputs(lake: OutputLake, tmp_path: Path) -> None:
     lake.deliver("hook")
     lake.change()
     file = tmp_path / "status.prom"
