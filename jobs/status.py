@@ -8,17 +8,21 @@ if __name__ == "__main__":
     handle_signals()  # before the other imports, which take a second
 
 import json
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from dblake.base.core.errors import UsageError
+from dblake.base.core.errors import DblakeError, ExitCode, UsageError
 from dblake.config import Config
 from dblake.operate.status.metrics import write_metrics
 from dblake.operate.status.screen import build_screen
-from jobs.cli.frame import job_options, run_job
+from jobs.cli.frame import job_options, run_job, stop_requested
+from pipelines.alerts import announce_problems
 from pipelines.status import read_status
+
+logger = logging.getLogger(f"dblake.{__name__}")
 
 
 @click.command("status")
@@ -28,22 +32,47 @@ from pipelines.status import read_status
               help="Also write metrics for node_exporter's textfile collector; the file name must end in .prom.")
 @click.option("--tables", is_flag=True, help="List all tables, however many there are, with their rows.")
 @click.option("--offline", is_flag=True, help="Do not contact the database.")
-def status(config: Config, as_json: bool, prometheus: Path | None, offline: bool, tables: bool) -> None:
-    """Report whether capture runs, how far each stage is, tables, dumps, and what to do.
+@click.option("--alert", is_flag=True,
+              help="Also call the hooks of `alerts` for problems that began or ended since the last call.")
+@click.option("--every", type=click.FloatRange(min=1), metavar="SECONDS", help="Repeat until SIGTERM or Ctrl-C.")
+def status(
+    config: Config, as_json: bool, prometheus: Path | None, offline: bool, tables: bool, alert: bool,
+    every: float | None,
+) -> int:
+    """Report whether capture runs, how far each stage is, tables, dumps, outputs, and what to do.
 
-    It starts no JVM, and exits 0 whatever it reports.
+    It starts no JVM, and exits 0 whatever it reports; with --alert 75 if a hook failed. With --every and --alert it
+    prints nothing but failures: this is what `up` runs.
     """
     if prometheus and prometheus.suffix != ".prom":
         raise UsageError(f"node_exporter ignores a file without .prom: {prometheus.name}",
                          next_step=f"write to {prometheus.stem}.prom")
-    document = read_status(config, ask_source=not offline, all_tables=tables)
-    if prometheus:
-        write_metrics(document, prometheus)
-    if as_json:
-        click.echo(json.dumps(document))
-        return
-    for line in build_screen(document, datetime.now(UTC), all_tables=tables):
-        click.echo(line)
+
+    def report() -> bool:
+        """Report once; return False if a hook failed."""
+        document = read_status(config, ask_source=not offline, all_tables=tables)
+        if prometheus:
+            write_metrics(document, prometheus)
+        errors = announce_problems(config, document) if alert else []
+        if as_json:
+            click.echo(json.dumps(document))
+        elif not (alert and every):
+            for line in build_screen(document, datetime.now(UTC), all_tables=tables):
+                click.echo(line)
+        return not errors
+
+    if every is None:
+        return ExitCode.DONE if report() else ExitCode.TRY_AGAIN
+    with stop_requested() as stop:
+        while not stop.is_set():
+            try:
+                report()
+            except DblakeError as error:
+                if not error.retryable:
+                    raise
+                logger.warning("%s", error)
+            stop.wait(every)
+    return ExitCode.DONE
 
 
 if __name__ == "__main__":

@@ -13,17 +13,26 @@ from dblake.config import Config
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.parts import job_part, output_parts, run_parts
 
+_ALERT_SECONDS = 15
+"""Between two readings of the problems: with a call's time-out, a problem is announced within half a minute."""
+
+
 @click.command("up")
 @job_options
 def up(config: Config) -> int:
     """Replicate a source: run capture, run --continuous, and every configured output, until Ctrl-C or SIGTERM.
 
     A job that ends with 75, or is killed, starts again, after a pause of 1 s that doubles up to 60 s. Any other exit
-    code of capture or run stops all jobs and is this command's; that of an output is logged, and stops this output
+    code of capture or run stops all jobs and is this command's. An output that fails for good is logged, and stops
     alone. All output goes to stderr, each line with the job's name. One Ctrl-C or SIGTERM stops all jobs within 10 s;
     another Ctrl-C kills them.
+
+    With a hook in `alerts`, a process of its own calls it within 30 s after a problem has begun or ended.
     """
     parts = [job_part("capture", "capture"), job_part("run", "run", "--continuous"), *output_parts(config.outputs)]
+    if config.alerts.has_hook:
+        options = ("--alert", "--every", str(_ALERT_SECONDS))
+        parts.append(job_part("alerts", "status", *options, is_essential=False))
     return run_parts(parts)
 
 

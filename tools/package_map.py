@@ -18,7 +18,7 @@ WINGS = {
     "payloads": ("formats", "decode"),
     "transform": ("reconcile", "redecode", "events", "state", "spark"),
     "serve": ("read", "changes", "sql", "consume", "outputs"),
-    "operate": ("cycle", "maintenance", "quality", "verification", "status", "report"),
+    "operate": ("cycle", "maintenance", "quality", "verification", "status", "alerts", "report"),
     "config": (),
 }
 _START, _END = "<!-- packages: written by python -m tools.package_map -->\n", "<!-- end of packages -->\n"

@@ -15,7 +15,7 @@ from dblake.config.airflow import AirflowConfig
 from dblake.config.capture import CaptureConfig, DumpConfig
 from dblake.config.file import ConfigFile
 from dblake.config.mask import MaskConfig
-from dblake.config.monitoring import QualityConfig, StatusConfig, VerifyConfig
+from dblake.config.monitoring import AlertsConfig, QualityConfig, StatusConfig, VerifyConfig
 from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
@@ -46,6 +46,7 @@ class Config(Section):
     maintain: MaintainConfig = MaintainConfig()
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
+    alerts: AlertsConfig = AlertsConfig()
     quality: QualityConfig = QualityConfig()
     verify: VerifyConfig = VerifyConfig()
     outputs: dict[str, AnyOutput] = Field(

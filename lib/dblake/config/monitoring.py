@@ -1,16 +1,23 @@
-"""The sections ``status``, ``verify`` and ``quality``: what counts as a problem of a source's tables.
+"""The sections ``status``, ``alerts``, ``verify`` and ``quality``: what is a problem of a source, and what it calls.
 
 Place: sections of ``models``. Invariants that always hold are left to the package ``quality``.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
+from typing import Any
+
 from pydantic import Field, ValidationInfo, field_validator
 
+from dblake.base.core.errors import ConfigError
 from dblake.config.file import ConfigFile
+from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section
 
 AGE = r"^[1-9][0-9]*[smhd]$"
+_WEB_ADDRESS = r"https?://[^\s/]"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -53,6 +60,50 @@ class StatusConfig(Section):
     def dead_letter_seconds(self) -> float:
         """``dead_letter_age`` in seconds."""
         return _seconds_of(self.dead_letter_age)
+
+
+class AlertsConfig(Section):
+    """What is called when a problem of `status` begins, and when it ends: docs/deployment.md."""
+
+    webhook: str | PasswordReference | None = Field(
+        None,
+        description="Address that alerts are posted to as JSON, https:// or http://; one with a secret in it is "
+                    "${env:NAME} or ${file:PATH}.",
+    )
+    command: str | None = Field(
+        None, min_length=1, description="Command that gets an alert as JSON on its standard input; run without a shell."
+    )
+    timeout_seconds: float = Field(
+        10.0, gt=0, le=300, description="How long one call may take; then it is ended, and repeated 30 s later."
+    )
+
+    @property
+    def has_hook(self) -> bool:
+        """True if an alert goes anywhere."""
+        return self.webhook is not None or self.command is not None
+
+    def read_webhook(self) -> str:
+        """Return the webhook's address. Raises ConfigError if its reference cannot be read, or it is no address."""
+        url = self.webhook.resolve() if isinstance(self.webhook, PasswordReference) else self.webhook or ""
+        if not re.match(_WEB_ADDRESS, url):
+            raise ConfigError("alerts.webhook: must be https:// or http://", next_step="correct the address")
+        return url
+
+    @field_validator("webhook", mode="before")
+    @classmethod
+    def _parse_webhook(cls, webhook: Any, info: ValidationInfo) -> Any:
+        if isinstance(webhook, str) and not webhook.startswith("${"):
+            if not re.match(_WEB_ADDRESS, webhook):
+                raise ValueError("must be https:// or http://, or a reference to such an address")
+            return webhook
+        return None if webhook is None else parse_reference(PasswordReference, webhook, "alerts.webhook", info)
+
+    @field_validator("command")
+    @classmethod
+    def _validate_command(cls, command: str | None) -> str | None:
+        if command is not None and not shlex.split(command):
+            raise ValueError("must have a program")
+        return command
 
 
 class VerifyConfig(Section):

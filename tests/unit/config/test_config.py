@@ -20,7 +20,8 @@ HOME = Path(__file__).parents[3]
 CONF = HOME / "conf"
 SECRET = "hunter2-very-secret"
 SECTIONS = (
-    "storage", "source", "mask", "capture", "dump", "reconcile", "state", "maintain", "airflow", "status", "quality",
+    "storage", "source", "mask", "capture", "dump", "reconcile", "state", "maintain", "airflow", "status", "alerts",
+    "quality",
 )
 
 COMPLETE = """\

@@ -1,0 +1,66 @@
+"""Announce problems: each once when it begins, and once when it ends.
+
+Place: behind ``status``, whose document has the open problems; ``hooks`` delivers. Guarantee: a call is recorded in
+``progress`` after its success, so a call that fails is repeated the next time, with what is open then. Hooks are
+independent: each has its own record. A problem is one code of one table or output; its detail may change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dblake.base.core.errors import DblakeError
+from dblake.ingest.capture.progress import ProgressStore
+from dblake.operate.alerts.hooks import Hook
+
+_DOCUMENT = "alerts"
+_SHOWN_IN_TEXT = 10
+
+logger = logging.getLogger(__name__)
+
+
+def announce(
+    source: str, problems: Iterable[Mapping[str, Any]], hooks: Sequence[Hook], store: ProgressStore
+) -> list[DblakeError]:
+    """Call each hook if problems began or ended since its last success; return the errors of hooks that failed.
+
+    ``problems`` come from the document of ``status``. Raises ProgressUnavailable if ``store`` cannot be read.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    recorded = store.read(_DOCUMENT) or {}
+    open_now = {_identity(one): dict(one) for one in problems}
+    errors = list[DblakeError]()
+    for hook in hooks:
+        announced: dict[str, Any] = recorded.get(hook.name, {})
+        begun = [one | {"since": now} for identity, one in open_now.items() if identity not in announced]
+        ended = [one | {"ended_at": now} for identity, one in announced.items() if identity not in open_now]
+        if not begun and not ended:
+            continue
+        try:
+            hook.call({
+                "source": source, "at": now, "text": _summarize(source, begun, ended), "begun": begun, "ended": ended,
+            })
+        except DblakeError as error:
+            logger.warning("%s", error)
+            errors.append(error)
+            continue
+        began = {_identity(one): one for one in begun}
+        recorded[hook.name] = {key: one for key, one in announced.items() if key in open_now} | began
+        store.write(_DOCUMENT, recorded)
+    return errors
+
+
+def _identity(problem: Mapping[str, Any]) -> str:
+    return " ".join(str(problem[key]) for key in ("code", "table", "output") if problem.get(key))
+
+
+def _summarize(source: str, begun: Sequence[Mapping[str, Any]], ended: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text for people: chat services show a field of this name."""
+    lines = [f"{source}: {len(begun)} problems began, {len(ended)} ended"]
+    lines += [f"began: {_identity(one)}: {one['detail']}. Next: {one['next']}" for one in begun[:_SHOWN_IN_TEXT]]
+    lines += [f"ended: {_identity(one)}" for one in ended[:_SHOWN_IN_TEXT]]
+    more = max(len(begun) - _SHOWN_IN_TEXT, 0) + max(len(ended) - _SHOWN_IN_TEXT, 0)
+    return "\n".join([*lines, *([f"and {more} more"] if more else [])])
