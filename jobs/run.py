@@ -17,7 +17,8 @@ from dblake.base.core.errors import UsageError
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import holds_little
 from dblake.config import Config
-from dblake.operate.cycle.run import Cycle, CycleResult
+from dblake.ingest.capture.lease import open_lease
+from dblake.operate.cycle.run import JOB, Cycle, CycleResult
 from dblake.transform.spark.session import session_of
 from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
@@ -43,7 +44,8 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
 
     The steps and exit codes are those of the jobs with these names. Without new data it starts no JVM. --continuous
     begins as soon as capture has landed something; there a failed check is logged, and maintenance waits until a check
-    passes.
+    passes. With progress in ZooKeeper it waits as a standby while another continuous run leads, and takes over; with
+    progress in files it exits 75.
     """
     if as_json and mode == "continuous":
         raise UsageError("--json with --continuous", next_step="omit one of them; status --json shows progress")
@@ -55,8 +57,12 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     cycle = Cycle(config, session, partial(first_needed, config))
     with show_progress():
         if mode == "continuous":
-            with stop_requested() as stop:
-                batch = cycle.run_until(stop)
+            source = config.source.name
+            with (
+                stop_requested() as stop,
+                open_lease(config.progress, source, standby=True, stop=stop, job=JOB) as lease,
+            ):
+                batch = cycle.run_until(stop, lease)
             click.echo(f"events reach batch {batch}")
             return
         result = CycleResult()

@@ -47,8 +47,9 @@ def subscribe(
     """Deliver changes in commit order, whole transactions, at least once.
 
     Begins with a bootstrap: all rows of state as of one position, then every change after it. Runs until SIGTERM unless
-    bounded, and continues from its checkpoint when it is started again. docs/consumers.md is the contract. Processes of
-    an output with `group` share its keys, without --from and --checkpoint: docs/outputs.md.
+    bounded, and continues from its checkpoint when it is started again. While another process holds a checkpoint in
+    ZooKeeper it waits as a standby; otherwise, or if bounded, it exits 75. docs/consumers.md is the contract.
+    Processes of an output with `group` share its keys, without --from and --checkpoint: docs/outputs.md.
 
     --all supervises a process per output, as `up` does. One that ends with 75, or is killed, starts again after a pause
     of up to 60 s. One that fails for good is logged and does not stop the others. With --until-caught-up none starts

@@ -32,6 +32,8 @@ _OLDER = f"{_IMPORT}::test_files_older_than_dump_are_rejected"
 _UNLOGGED = f"{_IMPORT}::test_files_older_than_changes_without_events_are_rejected"
 
 PRODUCED = {
+    "another run holds the lease": (
+        "holds the lease", "faults/test_standby.py::test_second_run_with_local_progress_ends_with_75"),
     "table T is not repaired": ("is not repaired", f"{_REREAD}::test_repair_that_deletes_too_much_is_refused"),
     "of them changed each time": (
         "of them changed each time they were read again",

@@ -234,6 +234,34 @@ def test_checkpoint_in_zookeeper_is_leased_to_one_process(zookeeper_url: str) ->
     second.close()
 
 
+def test_standby_opens_checkpoint_when_its_holder_ends(zookeeper_url: str) -> None:
+    """Of two that stand by, one is asked to stop; it holds nothing."""
+    leader, ended = open_store(zookeeper_url), threading.Event()
+    leader.open()
+    leader.save("c")
+    stops = threading.Event(), threading.Event()
+    standbys = [open_store(zookeeper_url, stop) for stop in stops]
+    opened: dict[int, str | None] = {}
+
+    def stand_by(number: int) -> None:
+        opened[number] = standbys[number].open()
+        ended.set()
+
+    threads = [threading.Thread(target=stand_by, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    assert not ended.wait(2)
+    stops[0].set()
+    threads[0].join(30)
+    assert opened == {0: None}
+    leader.close()
+    threads[1].join(30)
+    assert opened == {0: None, 1: "c"}
+    assert standbys[1].is_held()
+    standbys[1].save("d")
+    standbys[1].close()
+
+
 @pytest.mark.slow
 def test_lease_of_killed_process_is_waited_for(zookeeper: ZookeeperServer, zookeeper_url: str) -> None:
     server = ZookeeperUrl.parse(zookeeper_url)

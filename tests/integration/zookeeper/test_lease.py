@@ -48,6 +48,15 @@ def lease(lease_url: ZookeeperUrl, *, standby: bool = False, stop: threading.Eve
     return ZookeeperLease(lease_url, "shop", standby=standby, stop=stop or threading.Event())
 
 
+def test_leases_of_two_jobs_are_independent(lease_url: ZookeeperUrl) -> None:
+    stop = threading.Event()
+    with lease(lease_url) as capture, ZookeeperLease(lease_url, "shop", standby=False, stop=stop, job="run") as run:
+        assert (capture.held(), run.held()) == (True, True)
+        second = ZookeeperLease(lease_url, "shop", standby=False, stop=stop, job="run")
+        with pytest.raises(Fenced, match="source shop: another run leads"), second:
+            pass
+
+
 def candidates(server: ZookeeperServer, lease_url: ZookeeperUrl) -> list[str]:
     """Return the nodes of all captures that lead or are on standby."""
     client = server.client()

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tenacity import Retrying
 
-from dblake.base.core.errors import Fenced
 from dblake.base.core.source import Source
-from dblake.ingest.capture.lease import Lease
+from dblake.ingest.capture.lease import Lease, require_lease
 from dblake.ingest.capture.progress import ProgressStore
 from dblake.ingest.capture.retry import log_retry, retrying
 from dblake.ingest.capture.settings import CaptureSettings, DumpSettings
@@ -32,8 +31,4 @@ class CaptureContext:
 
     def require_lease(self) -> None:
         """Raise Fenced if the lease is lost for good."""
-        if reason := self.lease.lost():
-            raise Fenced(
-                f"capture of {self.source.name} lost its lease: {reason}",
-                next_step="another capture takes over; start this one again if it is to stand by",
-            )
+        require_lease(self.lease, self.source.name)

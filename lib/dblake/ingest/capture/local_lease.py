@@ -15,15 +15,17 @@ from typing import Self
 
 from dblake.base.core.errors import ConfigError, Fenced
 
+CAPTURE = "capture"
+
 
 class LocalLease:
-    """A lease among the processes of one machine."""
+    """A lease of one job among the processes of one machine."""
 
     coordinated = False
 
-    def __init__(self, directory: Path, source: str) -> None:
-        self._path = directory / f"{source}.lease"
-        self._source = source
+    def __init__(self, directory: Path, source: str, job: str = CAPTURE) -> None:
+        self._path = directory / (f"{source}.lease" if job == CAPTURE else f"{source}.{job}.lease")
+        self._source, self._job = source, job
         self._file: int | None = None
 
     def __enter__(self) -> Self:
@@ -43,7 +45,7 @@ class LocalLease:
             os.close(self._file)
             self._file = None
             raise Fenced(
-                f"source {self._source}: another capture holds the lease (process {holder or 'unknown'})",
+                f"source {self._source}: another {self._job} holds the lease (process {holder or 'unknown'})",
                 next_step="stop that process, or leave the source to it",
             ) from error
         # The process id is for messages only: on a full disk the lock holds without it.

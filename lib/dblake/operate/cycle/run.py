@@ -6,7 +6,8 @@ one completes each of its steps.
 
 ``run_once`` is bounded by what had landed when it began, and ends with the first step's error. ``run_until`` reconciles
 and folds in one thread, and checks and maintains in a second one, so that replication does not wait for them. There a
-table that stays behind, or a check that fails, is logged and tried again.
+table that stays behind, or a check that fails, is logged and tried again. No step begins without the lease; a step that
+another process has overtaken is rejected by Delta's transaction identifiers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import TableVersion
 from dblake.base.lake.tables import has_table
 from dblake.config import Config
+from dblake.ingest.capture.lease import Lease, require_lease
 from dblake.operate.cycle.due import is_check_due, is_maintenance_due
 from dblake.operate.maintenance.run import FirstNeeded, MaintenanceResult, maintain
 from dblake.operate.verification.run import compare_landed
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from dblake.operate.quality.report import QualityReport
     from dblake.transform.reconcile.stream import ReconcileRun
 
+JOB = "run"
+"""The name of the lease of a continuous run."""
 _FINISH_SECONDS = 5.0
 """How long a step may take to end once the run is asked to stop; then its Spark jobs are cancelled."""
 _WAIT_SECONDS = 1.0
@@ -132,19 +136,22 @@ class Cycle:
             )
             result.steps.append("maintain")
 
-    def run_until(self, stop: threading.Event) -> int:
-        """Run until ``stop`` is set, beginning once capture has created landing; return the newest batch in events."""
+    def run_until(self, stop: threading.Event, lease: Lease) -> int:
+        """Run until ``stop`` is set, beginning once capture has created landing; return the newest batch in events.
+
+        The caller holds ``lease``. Raises Fenced once it is lost for good.
+        """
         if not self._wait_for_landing(stop):
             return 0
         from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs
 
-        upkeep = _Upkeep(self)
+        upkeep = _Upkeep(self, lease)
         with cancel_late_jobs(stop, _FINISH_SECONDS), upkeep:
             run = ReconcileRun(self.session, self._paths, self._config.reconcile.max_bytes_per_trigger)
-            self._replicate(run, stop, upkeep)
+            self._replicate(run, stop, upkeep, lease)
         return run.reconciler.done()
 
-    def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep) -> None:
+    def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep, lease: Lease) -> None:
         from dblake.transform.reconcile.stream import poll_pause
 
         every, interval = self._config.reconcile.trigger_seconds, self._config.state.interval_seconds
@@ -152,6 +159,10 @@ class Cycle:
         events = TableVersion(self._paths.events)
         poll_seconds = poll_pause(self._paths)
         while not stop.is_set():
+            require_lease(lease, self._paths.source, JOB)
+            if not lease.held():
+                stop.wait(poll_seconds)
+                continue
             began = time.monotonic()
             if began >= reconcile_at and run.has_new_batches():
                 run.advance(stop)
@@ -185,8 +196,8 @@ class Cycle:
 class _Upkeep:
     """The second thread of a continuous run: check and maintain, when due, until the block ends."""
 
-    def __init__(self, cycle: Cycle) -> None:
-        self._cycle, self._ended = cycle, threading.Event()
+    def __init__(self, cycle: Cycle, lease: Lease) -> None:
+        self._cycle, self._lease, self._ended = cycle, lease, threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
@@ -208,7 +219,8 @@ class _Upkeep:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                self._keep_up()
+                if self._lease.held():
+                    self._keep_up()
             except BaseException as error:  # noqa: BLE001 - the other thread raises it
                 self._error = error
                 return

@@ -6,6 +6,7 @@ opened the store: a second process with the same checkpoint is rejected.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -35,8 +36,12 @@ class CheckpointStore(Protocol):
         """Release what the store holds open."""
 
 
-def open_store(url: str) -> CheckpointStore:
-    """Return the store at ``file:PATH`` or ``zookeeper://host:port/path``. Raises ConfigError for another URL."""
+def open_store(url: str, standby: threading.Event | None = None) -> CheckpointStore:
+    """Return the store at ``file:PATH`` or ``zookeeper://host:port/path``. Raises ConfigError for another URL.
+
+    With ``standby``, opening one in ZooKeeper waits while another process holds it, until that event is set. Then the
+    store is not held, and must not be used. A file's lock does not reach another machine, so nothing waits for it.
+    """
     if url.startswith(FILE) and len(url) > len(FILE):
         return FileCheckpoint(Path(url.removeprefix(FILE)))
     if url.startswith(ZOOKEEPER):
@@ -46,7 +51,8 @@ def open_store(url: str) -> CheckpointStore:
 
         try:
             server = ZookeeperUrl.parse(url)
-            return ZookeeperCheckpoint(server, ZookeeperMembership(replace(server, root=f"{server.root}/lease")))
+            lease = ZookeeperMembership(replace(server, root=f"{server.root}/lease"))
+            return ZookeeperCheckpoint(server, lease, standby)
         except ValueError as error:
             raise ConfigError(f"checkpoint: {error}", next_step="correct the URL") from None
     raise ConfigError(

@@ -248,13 +248,13 @@ class _Writer:
         return written is not None and (written.host, written.process) == (activity.host, activity.process)
 
     def _write_one(self, number: int, activity: OutputActivity) -> Pending | None:
-        selection, names = self._places.selection, (STATUS, CHECKPOINT)
+        selection, status, checkpoint = self._places.selection, STATUS, CHECKPOINT
         if number != _WHOLE:
             selection = selection.of_partition(self._places.partitions, number)
-            names = tuple(partition_document(number, name) for name in names)
-        cursor = self._read_cursor(names[1])
+            status, checkpoint = partition_document(number, STATUS), partition_document(number, CHECKPOINT)
+        cursor = self._read_cursor(checkpoint)
         pending = self._pending.find(cursor, selection) if cursor else None
-        self._put(names[0], self._complete(activity, cursor, pending))
+        self._put(status, self._complete(activity, cursor, pending))
         return pending
 
     def _complete(self, activity: OutputActivity, cursor: Cursor | None, pending: Pending | None) -> OutputActivity:

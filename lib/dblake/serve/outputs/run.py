@@ -60,16 +60,10 @@ def deliver(
     run = _DeliveryRun(paths, name, target, options, progress, stop)
     members = run.make_members(target.group) if target.group else None
     store = None if members else run.make_store()
-    holder = members or store
-    lease = partial(require_lease, holder.is_held) if holder else require_no_lease
-    with store or nullcontext(), OutputReporter(name, run.make_places(members)) as reporter:
-        output = target.make(name, paths.source, facts, lease)
-        open_feed = run.member_opener(output, members) if members else run.subscription_opener(output, store)
-        how = DeliverySettings(
-            name, target.max_events, target.retry_seconds, target.max_dead_letters,
-            marks_checkpoints=name == STDOUT and bool(options.checkpoint), marks_errors=name == STDOUT,
-        )
-        return Delivery(output, open_feed, paths, how, stop, reporter).run()
+    with store or nullcontext():
+        if stop.is_set():  # during standby
+            return DeliveryCounts()
+        return run.deliver(facts, members, store)
 
 
 @dataclass(frozen=True)
@@ -87,6 +81,22 @@ class _DeliveryRun:
     def tables(self) -> Sequence[str]:
         return list(self.options.tables) or list(self.target.tables)
 
+    def deliver(
+        self, facts: Mapping[str, Any], members: GroupSubscription | None, store: HeldStore | None
+    ) -> DeliveryCounts:
+        """Make the output and deliver to it; the caller holds ``store``."""
+        holder, target = members or store, self.target
+        lease = partial(require_lease, holder.is_held) if holder else require_no_lease
+        with OutputReporter(self.name, self.make_places(members)) as reporter:
+            output = target.make(self.name, self.paths.source, facts, lease)
+            open_feed = self.member_opener(output, members) if members else self.subscription_opener(output, store)
+            how = DeliverySettings(
+                self.name, target.max_events, target.retry_seconds, target.max_dead_letters,
+                marks_checkpoints=self.name == STDOUT and bool(self.options.checkpoint),
+                marks_errors=self.name == STDOUT,
+            )
+            return Delivery(output, open_feed, self.paths, how, self.stop, reporter).run()
+
     @property
     def place(self) -> str:
         """The URL beside which the output's document lies, and its checkpoint by default."""
@@ -95,7 +105,9 @@ class _DeliveryRun:
     def make_store(self) -> HeldStore | None:
         """Return the store of the output's checkpoint; None for one without."""
         url = self.options.checkpoint or (None if self.name == STDOUT else self.place)
-        return HeldStore(open_store(url)) if url else None
+        # A bounded run does not wait: its scheduler repeats it.
+        standby = None if self.options.until_caught_up else self.stop
+        return HeldStore(open_store(url, standby)) if url else None
 
     def make_places(self, members: GroupSubscription | None) -> ReportPlaces | None:
         """Return where the run reports; None for stdout without metrics, which nothing asks about."""

@@ -1,6 +1,6 @@
-"""The lease among captures on several machines: an election in ZooKeeper.
+"""The lease among the processes of one job on several machines: an election in ZooKeeper.
 
-Each capture that wants to lead creates a node that lives as long as its session, numbered by ZooKeeper; the lowest
+Each process that wants to lead creates a node that lives as long as its session, numbered by ZooKeeper; the lowest
 number leads, the others are on standby in their order. Captures poll; no watch has to arrive.
 
 Guarantee: ``held`` is True only while the session is certainly alive, by this process's own clock. The servers expire a
@@ -27,6 +27,7 @@ from kazoo.exceptions import NoNodeError
 from dblake.base.core.errors import Fenced, ProgressUnavailable
 from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.base.zookeeper.session import Session
+from dblake.ingest.capture.local_lease import CAPTURE
 
 _HELD_FRACTION = 2 / 3
 """Of the session's time-out: how long after an answered request the lease counts as held."""
@@ -41,26 +42,28 @@ logger = logging.getLogger(__name__)
 
 
 class ZookeeperLease:
-    """See Lease for the methods. Without ``standby`` entering raises Fenced if another capture leads."""
+    """See Lease for the methods. Without ``standby`` entering raises Fenced if another process of the job leads."""
 
     coordinated = True
 
-    def __init__(self, server: ZookeeperUrl, source: str, *, standby: bool, stop: threading.Event) -> None:
-        self._folder = f"{server.root}/{source}/lease"
-        self._source, self._standby, self._stop = source, standby, stop
+    def __init__(
+        self, server: ZookeeperUrl, source: str, *, standby: bool, stop: threading.Event, job: str = CAPTURE
+    ) -> None:
+        self._folder = f"{server.root}/{source}/lease" if job == CAPTURE else f"{server.root}/{source}/{job}/lease"
+        self._source, self._job, self._standby, self._stop = source, job, standby, stop
         self._session = Session(server)
         self._token = uuid4().hex
         self.node = f"{self._folder}/{self._token}-"
-        """This capture's node; ZooKeeper appends its number when it creates the node."""
+        """This process's node; ZooKeeper appends its number when it creates the node."""
         self._answered_at = self._held_until = float("-inf")
         self._lost: str | None = None
         self._closed = threading.Event()
         self._keeper = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Return once this capture leads, or ``stop`` is set.
+        """Return once this process leads, or ``stop`` is set.
 
-        Raises Fenced if another capture leads and this one may not stand by, ProgressUnavailable if ZooKeeper does not
+        Raises Fenced if another one leads and this one may not stand by, ProgressUnavailable if ZooKeeper does not
         answer.
         """
         try:
@@ -72,7 +75,7 @@ class ZookeeperLease:
         return self
 
     def _wait(self) -> bool:
-        """Return True once this capture leads, False if ``stop`` is set before that."""
+        """Return True once this process leads, False if ``stop`` is set before that."""
         began, known_leader = _now(), ""
         while not self._stop.is_set():
             sent = _now()
@@ -85,22 +88,22 @@ class ZookeeperLease:
                 leader = known_leader
             if leader is None:
                 self._renew(sent)
-                logger.info("capture of %s leads", self._source)
+                logger.info("%s of %s leads", self._job, self._source)
                 return True
-            # A capture that died keeps its node until its session has expired.
+            # A process that died keeps its node until its session has expired.
             if not self._standby and _now() - began > _REFUSAL_FRACTION * self._session.timeout:
                 raise Fenced(
-                    f"source {self._source}: another capture leads ({leader})",
+                    f"source {self._source}: another {self._job} leads ({leader})",
                     next_step="leave the source to it; for standby, start without --until-caught-up and --seconds",
                 )
             if leader != known_leader:
-                logger.info("capture of %s is on standby: %s leads", self._source, leader)
+                logger.info("%s of %s is on standby: %s leads", self._job, self._source, leader)
                 known_leader = leader
             self._stop.wait(_POLL_FRACTION * self._session.timeout)
         return False
 
     def _find_leader(self) -> str | None:
-        """Return who leads, or None if it is this capture; create this capture's node if it does not exist."""
+        """Return who leads, or None if it is this process; create its node if it does not exist."""
         names = self._candidates()
         if not any(name.startswith(self._token) for name in names):
             owner = json.dumps({"host": socket.gethostname(), "process": os.getpid()}).encode()

@@ -7,25 +7,34 @@ open it is decided by a lease: the checkpoint's own, or a group's lease on the p
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from contextlib import suppress
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from dblake.base.core.errors import Fenced
+from dblake.base.core.errors import Fenced, ProgressUnavailable
 from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.base.zookeeper.session import Session
 from dblake.serve.consume.zookeeper.membership import ZookeeperMembership
 
-_LEASE, _PAUSE_SECONDS = 0, 0.2
+_LEASE, _PAUSE_SECONDS, _STANDBY_PAUSE_SECONDS = 0, 0.2, 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class ZookeeperCheckpoint:
-    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore. ``lease`` is None for one of a group."""
+    """A checkpoint in the node ``<root>/checkpoint``; see CheckpointStore. ``lease`` is None for one of a group.
 
-    def __init__(self, server: ZookeeperUrl, lease: ZookeeperMembership | None = None) -> None:
-        self._session, self._lease = Session(server), lease
+    With ``standby``, ``open`` waits while another process holds the lease, until that event is set.
+    """
+
+    def __init__(
+        self, server: ZookeeperUrl, lease: ZookeeperMembership | None = None, standby: threading.Event | None = None
+    ) -> None:
+        self._session, self._lease, self._standby = Session(server), lease, standby
         self._node = f"{server.root}/checkpoint"
         self._version = -1
         self.where = f"node {self._node}"
@@ -33,8 +42,8 @@ class ZookeeperCheckpoint:
     def open(self) -> str | None:
         """Take the lease and read the checkpoint; see CheckpointStore."""
         try:
-            if self._lease is not None:
-                self._take(self._lease)
+            if self._lease is not None and not self._take(self._lease):
+                return None
             return self._read()
         except BaseException:
             self.close()
@@ -51,17 +60,36 @@ class ZookeeperCheckpoint:
             )
         return self._lease.held()
 
-    def _take(self, lease: ZookeeperMembership) -> None:
-        """Wait until the session of a process that has died ends. Raises Fenced if its owner lives."""
+    def _take(self, lease: ZookeeperMembership) -> bool:
+        """Wait until the session of a process that has died ends; as a standby, until its owner ends.
+
+        Return False if the standby is over. Raises Fenced if the owner lives and this process may not stand by.
+        """
+        standby, is_waiting = self._standby, False
         lease.join()
-        while True:
-            # Asked first: an owner that was known to be gone then cannot be in the way.
-            is_settled = lease.is_settled()
-            if lease.acquire(_LEASE):
-                return
-            if is_settled:
+        while standby is None or not standby.is_set():
+            try:
+                if lease.lost():
+                    lease.join()
+                # Asked first: an owner that was known to be gone then cannot be in the way.
+                is_settled = lease.is_settled()
+                if lease.acquire(_LEASE):
+                    return True
+            except ProgressUnavailable as error:
+                if not is_waiting:
+                    raise
+                logger.warning("%s; still on standby", error.what)
+                is_settled = False
+            if is_settled and standby is None:
                 raise self._fenced()
-            time.sleep(_PAUSE_SECONDS)
+            if is_settled and not is_waiting:
+                is_waiting = True
+                logger.info("on standby: another process holds the checkpoint %s", self.where)
+            if standby is None:
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                standby.wait(_STANDBY_PAUSE_SECONDS if is_waiting else _PAUSE_SECONDS)
+        return False
 
     def _read(self) -> str | None:
         while True:

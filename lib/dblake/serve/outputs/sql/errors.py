@@ -38,9 +38,9 @@ _NO_PASSWORD_LOGIN = ConnectionFault(
 )
 
 _STATES = (
-    ("42501", _NO_PRIVILEGE), ("25006", _READ_ONLY), ("55P03", _LOCKED), ("40", _CONFLICT), ("53100", _FULL),
-    ("53", BUSY), ("57P03", STARTING), ("57", LOST), ("08", LOST), ("28P01", WRONG_PASSWORD), ("28", NO_LOGIN),
-    ("3D", NO_DATABASE),
+    ("42501", _NO_PRIVILEGE), ("25006", _READ_ONLY), ("55P03", _LOCKED), ("25P03", LOST), ("40", _CONFLICT),
+    ("53100", _FULL), ("53", BUSY), ("57P03", STARTING), ("57", LOST), ("08", LOST), ("28P01", WRONG_PASSWORD),
+    ("28", NO_LOGIN), ("3D", NO_DATABASE),
 )
 """SQLSTATE, or how it begins, of PostgreSQL's errors."""
 _PERMANENT_STATES = ("3F", "42", "0A")

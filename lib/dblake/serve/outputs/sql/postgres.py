@@ -26,9 +26,10 @@ from dblake.serve.outputs.sql.types import postgres_type
 _SSLMODE = {"verify": "verify-full", "require": "require", "disable": "disable"}
 _NO_CA_FILE = "/dev/null/none"
 """``require`` accepts any certificate; libpq would verify it if it found a CA file at one of its default paths."""
+# The server ends the transaction of a process that was frozen in it: its standby waits for the rows.
 _PINNED = {
     "TimeZone": "UTC", "DateStyle": "ISO,YMD", "IntervalStyle": "postgres", "lc_monetary": "C",
-    "standard_conforming_strings": "on", "lock_timeout": "1min", "idle_in_transaction_session_timeout": "0",
+    "standard_conforming_strings": "on", "lock_timeout": "1min", "idle_in_transaction_session_timeout": "2min",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
 }
 _NUMBERS = {
