@@ -16,10 +16,12 @@ import click
 
 from dblake.base.core.errors import DblakeError, ExitCode, UsageError
 from dblake.config import Config
+from dblake.ingest.capture.progress import open_progress
+from dblake.operate.alerts.announce import announce
+from dblake.operate.alerts.hooks import make_hooks
 from dblake.operate.status.metrics import write_metrics
 from dblake.operate.status.screen import build_screen
 from jobs.cli.frame import job_options, run_job, stop_requested
-from pipelines.alerts import announce_problems
 from pipelines.status import read_status
 
 logger = logging.getLogger(f"dblake.{__name__}")
@@ -47,13 +49,15 @@ def status(
     if prometheus and prometheus.suffix != ".prom":
         raise UsageError(f"node_exporter ignores a file without .prom: {prometheus.name}",
                          next_step=f"write to {prometheus.stem}.prom")
+    source, alerts = config.source.name, config.alerts
+    hooks = make_hooks(alerts.read_webhook(), alerts.command, alerts.timeout_seconds) if alert else []
 
     def report() -> bool:
         """Report once; return False if a hook failed."""
         document = read_status(config, ask_source=not offline, all_tables=tables)
         if prometheus:
             write_metrics(document, prometheus)
-        errors = announce_problems(config, document) if alert else []
+        errors = announce(source, document["problems"], hooks, open_progress(config.progress, source)) if alert else []
         if as_json:
             click.echo(json.dumps(document))
         elif not (alert and every):

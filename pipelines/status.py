@@ -12,12 +12,9 @@ from dblake.ingest.capture.dump_queue import dump_status
 from dblake.ingest.capture.dump_task import DumpState
 from dblake.ingest.capture.progress import ProgressStore, open_progress
 from dblake.landing.table import Landing
-from dblake.operate.status.outputs import OutputLimits, OutputPlace
-from dblake.operate.status.report import SourceReport, build_status
-from dblake.serve.consume.filters import Selection
-from dblake.serve.outputs.target import ConfiguredOutput
+from dblake.operate.status.report import ReportedOutputs, SourceReport, build_status
+from dblake.serve.outputs.target import make_outputs
 from pipelines.sources import open_source
-from pipelines.subscribe import configured_outputs
 
 
 def read_status(config: Config, *, ask_source: bool = True, all_tables: bool = False) -> dict[str, Any]:
@@ -25,21 +22,9 @@ def read_status(config: Config, *, ask_source: bool = True, all_tables: bool = F
     paths = Paths(config.warehouse, config.source.name)
     store = open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
-    limits = config.status
-    return build_status(
-        paths, store, source, late_seconds=limits.late_seconds,
-        max_verification_age_seconds=config.verify.max_age_seconds, all_tables=all_tables,
-        outputs=[_place_output(config, name, target) for name, target in configured_outputs(config).items()],
-        output_limits=OutputLimits(
-            limits.output_late_seconds, limits.output_stopped_seconds, limits.dead_letters, limits.dead_letter_seconds
-        ),
-    )
-
-
-def _place_output(config: Config, name: str, target: ConfiguredOutput) -> OutputPlace:
-    selection = Selection(target.tables, target.columns, target.partition)
-    url = target.checkpoint_url(config.progress, config.source.name, name)
-    return OutputPlace(name, url, selection, target.group.partitions if target.group else 0)
+    outputs = ReportedOutputs(make_outputs(config.outputs), config.progress, config.status.outputs())
+    return build_status(paths, store, source, late_seconds=config.status.late_seconds, outputs=outputs,
+                        max_verification_age_seconds=config.verify.max_age_seconds, all_tables=all_tables)
 
 
 def _query_source(config: Config, paths: Paths, store: ProgressStore) -> SourceReport:

@@ -56,10 +56,12 @@ class StatusConfig(Section):
                     "them; then the problem ends.",
     )
 
-    @property
-    def dead_letter_seconds(self) -> float:
-        """``dead_letter_age`` in seconds."""
-        return _seconds_of(self.dead_letter_age)
+    def outputs(self) -> dict[str, Any]:
+        """Return the limits of outputs as keyword arguments of ``status.outputs.OutputLimits``."""
+        return {
+            "late_seconds": self.output_late_seconds, "stopped_seconds": self.output_stopped_seconds,
+            "dead_letters": self.dead_letters, "dead_letter_seconds": _seconds_of(self.dead_letter_age),
+        }
 
 
 class AlertsConfig(Section):
@@ -82,10 +84,10 @@ class AlertsConfig(Section):
         """True if an alert goes anywhere."""
         return self.webhook is not None or self.command is not None
 
-    def read_webhook(self) -> str:
+    def read_webhook(self) -> str | None:
         """Return the webhook's address. Raises ConfigError if its reference cannot be read, or it is no address."""
-        url = self.webhook.resolve() if isinstance(self.webhook, PasswordReference) else self.webhook or ""
-        if not re.match(_WEB_ADDRESS, url):
+        url = self.webhook.resolve() if isinstance(self.webhook, PasswordReference) else self.webhook
+        if url is not None and not re.match(_WEB_ADDRESS, url):
             raise ConfigError("alerts.webhook: must be https:// or http://", next_step="correct the address")
         return url
 

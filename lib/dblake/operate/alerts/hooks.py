@@ -85,3 +85,15 @@ class CommandHook:
             raise OutputUnavailable(
                 f"alerts.command: {words[0]} ended with {process.returncode}", next_step="correct alerts.command"
             )
+
+
+def make_hooks(webhook: str | None, command: str | None, seconds: float) -> list[Hook]:
+    """Return the hooks that are configured. Raises ConfigError without one."""
+    hooks = list[Hook]()
+    if webhook is not None:
+        hooks.append(Webhook(webhook, seconds))
+    if command is not None:
+        hooks.append(CommandHook(command, seconds))
+    if not hooks:
+        raise ConfigError("alerts: there is no hook", next_step="set alerts.webhook or alerts.command")
+    return hooks

@@ -22,6 +22,7 @@ from dblake.serve.consume.documents import CHECKPOINT, STATUS, Documents, open_d
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.pending import PendingEvents
 from dblake.serve.outputs.activity import OutputActivity, OutputState, parse_activity
+from dblake.serve.outputs.target import ConfiguredOutput
 
 _WORST_FIRST = (
     OutputState.FAILED, OutputState.DIED, OutputState.STALLED, OutputState.RETRYING, OutputState.STOPPED,
@@ -30,16 +31,6 @@ _WORST_FIRST = (
 """Of the partitions of a group, the worst state is the output's."""
 _LOCAL_STATES = frozenset({OutputState.STOPPED, OutputState.DIED})
 _LIVE = frozenset(state for state in OutputState if state.is_live)
-
-
-@dataclass(frozen=True)
-class OutputPlace:
-    """A configured output: its name, the URL of its checkpoint, what it selects, its group's partitions (0: none)."""
-
-    name: str
-    url: str
-    selection: Selection
-    partitions: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,23 +53,29 @@ class _Part:
 
 
 def read_outputs(
-    paths: Paths, outputs: Iterable[OutputPlace], dead_letters: Iterable[Mapping[str, Any]]
+    paths: Paths, outputs: Mapping[str, ConfiguredOutput], progress: str, dead_letters: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return one entry per output: what ``status --json`` has under ``outputs``; unknown figures are None.
 
-    ``dead_letters`` are the entries of ``count_dead_letters``.
+    ``progress`` is its URL, ``dead_letters`` are the entries of ``count_dead_letters``.
     """
     pending = PendingEvents(paths)
     counts = {entry["output"]: entry["count"] for entry in dead_letters}
-    return [_describe(paths, output, pending) | {"dead_letters": counts.get(output.name, 0)} for output in outputs]
+    return [
+        _describe(paths, name, output, output.checkpoint_url(progress, paths.source, name), pending)
+        | {"dead_letters": counts.get(name, 0)}
+        for name, output in outputs.items()
+    ]
 
 
-def _describe(paths: Paths, output: OutputPlace, pending: PendingEvents) -> dict[str, Any]:
-    documents = open_documents(output.url)
+def _describe(
+    paths: Paths, name: str, output: ConfiguredOutput, url: str, pending: PendingEvents
+) -> dict[str, Any]:
+    documents = open_documents(url)
     try:
-        parts = list(_read_parts(paths, output, documents))
+        parts = list(_read_parts(paths, name, output, documents))
     except DblakeError as error:
-        return _entry(output.name, OutputState.UNKNOWN, last_error=error.what)
+        return _entry(name, OutputState.UNKNOWN, last_error=error.what)
     finally:
         documents.close()
     lacking = [pending.find(part.cursor, part.selection) for part in parts if part.cursor is not None]
@@ -89,7 +86,7 @@ def _describe(paths: Paths, output: OutputPlace, pending: PendingEvents) -> dict
     shown = max(failing or activities, key=lambda one: one.last_error_at or "", default=None)
     processes = {(one.host, one.process): one.rate for one in activities if one.current_state().is_live}
     return _entry(
-        output.name, _state_of(activities), position=str(min(positions)) if positions else None,
+        name, _state_of(activities), position=str(min(positions)) if positions else None,
         lag_seconds=round(max(one.seconds for one in lacking), 1) if lacking else None,
         lag_bytes=max(one.bytes for one in lacking) if lacking else None,
         rate=round(sum(processes.values()), 1), last_error=shown and shown.last_error,
@@ -107,19 +104,20 @@ def _entry(name: str, state: str, **figures: Any) -> dict[str, Any]:
     return {"name": name, "state": str(state)} | unknown | figures
 
 
-def _read_parts(paths: Paths, output: OutputPlace, documents: Documents) -> Iterable[_Part]:
-    if not output.partitions:
-        activity = _read_activity(documents, STATUS, output.name)
-        yield _Part(activity, _read_cursor(paths, documents, CHECKPOINT, activity), output.selection)
+def _read_parts(paths: Paths, name: str, output: ConfiguredOutput, documents: Documents) -> Iterable[_Part]:
+    selection = output.selection
+    if not output.group:
+        activity = _read_activity(documents, STATUS, name)
+        yield _Part(activity, _read_cursor(paths, documents, CHECKPOINT, activity), selection)
         return
-    for number in range(output.partitions):
-        activity = _read_activity(documents, partition_document(number, STATUS), output.name)
+    for number in range(output.group.partitions):
+        activity = _read_activity(documents, partition_document(number, STATUS), name)
         cursor = _read_cursor(paths, documents, partition_document(number, CHECKPOINT), activity)
-        yield _Part(activity, cursor, output.selection.of_partition(output.partitions, number))
+        yield _Part(activity, cursor, selection.of_partition(output.group.partitions, number))
     # A member that failed before it had a partition.
-    activity = _read_activity(documents, STATUS, output.name)
+    activity = _read_activity(documents, STATUS, name)
     if activity is not None:
-        yield _Part(activity, None, output.selection)
+        yield _Part(activity, None, selection)
 
 
 def _read_activity(documents: Documents, name: str, output: str) -> OutputActivity | None:

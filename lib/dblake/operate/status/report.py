@@ -7,7 +7,7 @@ the server retains it) comes in as a ``SourceReport``; an unreachable database i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ from dblake.operate.status.captured import describe_tables
 from dblake.operate.status.dead_letters import count_dead_letters
 from dblake.operate.status.dump_estimate import estimate_dump
 from dblake.operate.status.lag import read_stages
-from dblake.operate.status.outputs import OutputLimits, OutputPlace, output_problems, read_outputs
+from dblake.operate.status.outputs import OutputLimits, output_problems, read_outputs
 from dblake.operate.status.problem import problem
 from dblake.operate.status.stage_problems import (
     check_problems,
@@ -45,6 +45,7 @@ from dblake.operate.status.table_problems import (
     window_problems,
 )
 from dblake.operate.status.verifications import read_verifications, verification_problems
+from dblake.serve.outputs.target import ConfiguredOutput
 
 _FEW_TABLES = 12
 
@@ -58,25 +59,35 @@ class SourceReport:
     error: DblakeError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedOutputs:
+    """The configured outputs by name, the URL beside which their documents lie, and the keywords of OutputLimits."""
+
+    configured: Mapping[str, ConfiguredOutput]
+    progress: str
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
 def build_status(
     paths: Paths, store: ProgressStore, source: SourceReport, *, late_seconds: float,
     max_verification_age_seconds: float | None = None, all_tables: bool = False,
-    outputs: Sequence[OutputPlace] = (), output_limits: OutputLimits | None = None,
+    outputs: ReportedOutputs | None = None,
 ) -> dict[str, Any]:
     """Return the document that ``status --json`` prints.
 
     ``log`` is null if the database was not contacted or is unreachable. A stage that lags by more than ``late_seconds``
     is a problem, and so is a table with a primary key whose newest verification is older than
     ``max_verification_age_seconds``. Rows and times of changes are read of all tables with ``all_tables``, else of all
-    if there are few. ``outputs`` are the configured ones.
+    if there are few.
     """
-    limits = output_limits or OutputLimits()
+    outputs = outputs or ReportedOutputs({}, "")
+    limits = OutputLimits(**outputs.limits)
     dumps, lives, verifications = dump_status(store), read_lives(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
     check, activity = read_newest_check(paths), read_activity(store)
     letters = count_dead_letters(paths, limits.dead_letter_seconds)
-    found_outputs = read_outputs(paths, outputs, letters)
+    found_outputs = read_outputs(paths, outputs.configured, outputs.progress, letters)
     measured = lives if all_tables or len(lives) <= _FEW_TABLES else [t for t, life in lives.items() if life.reason]
     return {
         "source": paths.source,

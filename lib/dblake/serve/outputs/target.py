@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dblake.base.core.secret import Reference
 from dblake.serve.consume.checkpoints import checkpoint_url
+from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.partition import Partition
 from dblake.serve.outputs.protocol import Format, Output, OutputContext, require_no_lease
 from dblake.serve.outputs.registry import make_format, make_output
@@ -27,6 +28,13 @@ class Group:
 
     partitions: int
     url: str | None = None
+
+
+class OutputSettings(Protocol):
+    """The configuration's section of one output."""
+
+    def as_target(self, make_partition: Callable[..., Any], make_group: Callable[..., Any]) -> dict[str, Any]:
+        """Return all settings as keyword arguments of ConfiguredOutput."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,11 @@ class ConfiguredOutput:
         """Return the URL of the output's checkpoints, given ``progress``: a group may have a ZooKeeper of its own."""
         return checkpoint_url((self.group and self.group.url) or progress, source, name)
 
+    @property
+    def selection(self) -> Selection:
+        """What the output selects."""
+        return Selection(self.tables, self.columns, self.partition)
+
     def make(
         self, name: str, source: str, facts: Mapping[str, Any], require_lease: Callable[[], None] = require_no_lease
     ) -> Output:
@@ -67,3 +80,8 @@ class ConfiguredOutput:
                if key.startswith(_FORMAT_SETTINGS)}
         known = facts if self.format == "debezium" else {}
         return make_format(self.format, {**known, **self.format_settings, **own})
+
+
+def make_outputs(sections: Mapping[str, OutputSettings]) -> dict[str, ConfiguredOutput]:
+    """Return the configured outputs by name."""
+    return {name: ConfiguredOutput(**section.as_target(Partition, Group)) for name, section in sections.items()}

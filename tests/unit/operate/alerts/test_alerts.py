@@ -94,12 +94,10 @@ def test_webhook_that_answers_otherwise_has_failed(service: Service, status_code
 
 def test_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     file = tmp_path / "child"
-    program = f"import subprocess; open('{file}', 'w').write(str(subprocess.Popen(['sleep', '60']).pid)); " \
-              "import time; time.sleep(60)"
     began = time.monotonic()
-    with pytest.raises(OutputUnavailable, match="did not end within 3 s"):
-        CommandHook(f'{sys.executable} -c "{program}"', 3).call({})
-    assert time.monotonic() - began < 30
+    with pytest.raises(OutputUnavailable, match="sh did not end within 2 s"):
+        CommandHook(f"sh -c 'sleep 600 & echo $! > {file}; sleep 600'", 2).call({})
+    assert time.monotonic() - began < 60
     assert not _is_running(int(file.read_text()))
 
 
@@ -161,7 +159,7 @@ def test_webhook_is_address_or_reference(
     monkeypatch.setenv("ALERT_URL", "https://example.com/secret")
     lake = OutputLake(tmp_path, {}, alerts={"webhook": webhook})
     if is_valid:
-        assert load_config(lake.conf).alerts.read_webhook().startswith("https://example.com/")
+        assert str(load_config(lake.conf).alerts.read_webhook()).startswith("https://example.com/")
         return
     with pytest.raises(ConfigError, match="must be https:// or http://"):
         load_config(lake.conf)
