@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dblake.base.core.errors import ConfigError, OutputUnavailable
+from dblake.base.core.tls import Tls
 from dblake.serve.outputs.web import WebService
 
 
 class Hook(Protocol):
     """One place that alerts go to; ``name`` is its configuration key."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def call(self, document: Mapping[str, Any]) -> None:
         """Deliver a document. Raises OutputUnavailable or ConfigError if that failed."""
@@ -39,7 +41,7 @@ class Webhook:
 
     def call(self, document: Mapping[str, Any]) -> None:
         """Deliver a document; see Hook."""
-        tls = "disable" if self.url.startswith("http://") else "verify"
+        tls: Tls = "disable" if self.url.startswith("http://") else "verify"
         service = WebService("alerts.webhook: the service", "alerts.webhook", self.url, tls, None, self.seconds)
         try:
             answer = service.post(self.url, json.dumps(document).encode(), {"Content-Type": "application/json"})

@@ -166,7 +166,7 @@ class EventTable:
             return None
         for file in self._reader.files(wanted):
             portions = self._reader.read_file(file.path, wanted, [COMMITTED_AT], probes_rows=wanted.rows is not None)
-            times = [pc.min(rows[COMMITTED_AT]).as_py() for rows in portions]
+            times: list[datetime | None] = [pc.min(rows[COMMITTED_AT]).as_py() for rows in portions]
             known = [time for time in times if time is not None]
             if known:
                 return min(known)

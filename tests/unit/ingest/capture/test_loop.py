@@ -14,26 +14,13 @@ import pytest
 from dblake.base.core.errors import Fenced
 from dblake.base.core.schema import Column, TableSchema
 from dblake.ingest.capture.activity import read_activity
-from dblake.ingest.capture.local_lease import LocalLease
 from dblake.ingest.capture.loop import Landed, Until
 from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource
 from tests.support.lake import CaptureLake
+from tests.support.leases import RevocableLease
 
 T = "public.t"
-
-
-class RevocableLease(LocalLease):
-    """A lease of one machine that a test makes uncertain, or takes away, as ZooKeeper's can be."""
-
-    is_certain = True
-    why_lost: str | None = None
-
-    def held(self) -> bool:
-        return super().held() and self.is_certain
-
-    def lost(self) -> str | None:
-        return self.why_lost
 
 
 class Captured:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from dblake.base.core.errors import Fenced
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.lake.frontier import append_frontier, read_frontier
@@ -21,7 +22,7 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application, holds_little, record_batch
 from dblake.config import Config
 from dblake.operate.cycle.due import is_check_due, is_maintenance_due
-from dblake.operate.cycle.run import Cycle, CycleResult
+from dblake.operate.cycle.run import JOB, Cycle, CycleResult
 from dblake.operate.maintenance.run import last_maintained
 from dblake.operate.quality.pending import has_unchecked_data, read_latest_check, read_passed_bounds
 from dblake.transform.reconcile.pending import reconciled_batch
@@ -29,6 +30,7 @@ from dblake.transform.reconcile.stream import reconcile_once
 from dblake.transform.state.pending import folded_batch
 from dblake.transform.state.run import run_state
 from tests.support.landed import Change, land
+from tests.support.leases import RevocableLease
 
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
 
@@ -190,15 +192,29 @@ def test_cycle_does_only_steps_with_work(paths: Paths) -> None:
     assert [(table.table, table.events) for table in busy.tables] == [(T.table, 1)]
 
 
-def test_continuous_run_reconciles_between_frequent_state_steps(paths: Paths) -> None:
+def test_continuous_run_works_only_while_it_leads(paths: Paths, tmp_path: Path) -> None:
+    """A lease that is not certain stops work; one that is lost ends the run, without a batch."""
+    with ThreadPoolExecutor(1) as pool, RevocableLease(tmp_path / "progress", "shop", JOB) as lease:
+        lease.is_certain = False
+        running = pool.submit(Cycle(configuration(paths), no_spark).run_until, threading.Event(), lease)
+        landed(paths, 3)
+        time.sleep(1)
+        assert (reconciled_batch(paths), running.done()) == (None, False)
+        lease.why_lost = "its session has ended"
+        with pytest.raises(Fenced, match="run of shop lost its lease: its session has ended"):
+            running.result(30)
+    assert reconciled_batch(paths) is None
+
+
+def test_continuous_run_reconciles_between_frequent_state_steps(paths: Paths, tmp_path: Path) -> None:
     plain = configuration(paths)
     config = plain.model_copy(update={
         "state": plain.state.model_copy(update={"interval_seconds": 0.2}),
         "reconcile": plain.reconcile.model_copy(update={"trigger_seconds": 0.6}),
     })
     stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(Cycle(config, no_spark).run_until, stop)
+    with ThreadPoolExecutor(1) as pool, RevocableLease(tmp_path / "progress", "shop", JOB) as lease:
+        running = pool.submit(Cycle(config, no_spark).run_until, stop, lease)
         try:
             for batch in (3, 4):
                 time.sleep(0.3)
