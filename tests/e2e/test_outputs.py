@@ -83,6 +83,6 @@ def test_bounded_run_of_all_ends_with_worst_code(tmp_path: Path) -> None:
     lake = OutputLake(tmp_path, {"archive": {"type": "jsonl", "path": "./t.jsonl"}, "broken": BROKEN})
     log = tmp_path / "all.log"
     with lake.running(log, "--all", "--until-caught-up") as all_outputs:
-        assert all_outputs.wait(60) == 78, log.read_text()
+        assert all_outputs.wait(180) == 78, log.read_text()
     assert lake.output("archive")["lag_seconds"] == 0.0
     assert "starts again" not in log.read_text()

@@ -155,8 +155,9 @@ class OutputReporter:
         self._attempt(lambda: self._recall(written))
         is_last = False
         while not is_last:
-            is_last = self._ended.is_set()
+            # In this order: a wake-up that is cleared was before the end is read.
             self._wake.clear()
+            is_last = self._ended.is_set()
             if not self._facts.is_taken:
                 self._attempt(lambda: written.write(*self._describe()))
             if not is_last:

@@ -98,7 +98,7 @@ def test_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     with pytest.raises(OutputUnavailable, match="sh did not end within 2 s"):
         CommandHook(f"sh -c 'sleep 600 & echo $! > {file}; sleep 600'", 2).call({})
     assert time.monotonic() - began < 60
-    assert not _is_running(int(file.read_text()))
+    wait_for(lambda: not _is_running(int(file.read_text())))
 
 
 def _is_running(pid: int) -> bool:
