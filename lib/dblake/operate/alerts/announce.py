@@ -59,7 +59,7 @@ def _identity(problem: Mapping[str, Any]) -> str:
 
 def _summarize(source: str, begun: Sequence[Mapping[str, Any]], ended: Sequence[Mapping[str, Any]]) -> str:
     """Return a text for people: chat services show a field of this name."""
-    lines = [f"{source}: {len(begun)} problems began, {len(ended)} ended"]
+    lines = [f"{source}: problems that began: {len(begun)}, ended: {len(ended)}"]
     lines += [f"began: {_identity(one)}: {one['detail']}. Next: {one['next']}" for one in begun[:_SHOWN_IN_TEXT]]
     lines += [f"ended: {_identity(one)}" for one in ended[:_SHOWN_IN_TEXT]]
     more = max(len(begun) - _SHOWN_IN_TEXT, 0) + max(len(ended) - _SHOWN_IN_TEXT, 0)

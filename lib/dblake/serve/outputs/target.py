@@ -64,7 +64,7 @@ class ConfiguredOutput:
 
     @property
     def selection(self) -> Selection:
-        """What the output selects."""
+        """The tables, columns and keys that the output selects."""
         return Selection(self.tables, self.columns, self.partition)
 
     def make(

@@ -79,7 +79,7 @@ def test_webhook_gets_problems_with_text(tmp_path: Path, service: Service) -> No
     ((headers, (document,)),) = service.requests
     assert headers["Content-Type"] == "application/json"
     assert document["text"].splitlines() == [
-        "shop: 1 problems began, 0 ended",
+        "shop: problems that began: 1, ended: 0",
         "began: output_late bus: output bus: it lags by 61 s. Next: check the target",
     ]
     assert document["begun"] == [LATE | {"since": document["at"]}]
