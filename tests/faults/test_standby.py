@@ -53,7 +53,7 @@ class Job:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(180)
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def test_standby_run_takes_over_from_frozen_leader(tmp_path: Path, zookeeper_url
         wait_for(lambda: has_folded(shop))
         leader.thaw()
         change(shop)
-        assert leader.process.wait(60) == 75, leader.log
+        assert leader.process.wait(180) == 75, leader.log
         assert "lost its lease" in leader.log
         wait_for(lambda: has_folded(shop))
         # Another standby, which a leader that ends in order leaves the work to.
@@ -144,7 +144,7 @@ def test_second_run_with_local_progress_ends_with_75(tmp_path: Path) -> None:
         first = start()
         wait_for(lambda: has_folded(shop))
         second = start()
-        assert second.process.wait(60) == 75
+        assert second.process.wait(180) == 75
         assert "another run holds the lease" in second.log
         assert first.stop() == 0, first.log
 
@@ -167,7 +167,7 @@ def test_standby_output_takes_over_from_frozen_leader(
         wait_for(lambda: has("a"))
         standby, bounded = start(), start("--until-caught-up")
         standby.wait_for_log("on standby: another process holds the checkpoint")
-        assert bounded.process.wait(60) == 75, bounded.log
+        assert bounded.process.wait(180) == 75, bounded.log
         leader.freeze()
         lake.change()
         wait_for(lambda: has("2"))
@@ -175,7 +175,7 @@ def test_standby_output_takes_over_from_frozen_leader(
         leader.thaw()
         lake.change()
         wait_for(lambda: has("3"))
-        assert leader.process.wait(60) == 75, leader.log
+        assert leader.process.wait(180) == 75, leader.log
         wait_for(lambda: lake.output("copy")["state"] == "running")
         assert standby.stop() == 0, standby.log
     assert lake.output("copy")["state"] == "stopped"
@@ -198,7 +198,7 @@ def test_leader_frozen_in_its_transaction_frees_the_target(
         standby = start()
         wait_for(lambda: on_postgres.rows("SELECT v FROM public.t") == [("a",)], 300)
         leader.thaw()
-        assert leader.process.wait(60) == 75, leader.log
+        assert leader.process.wait(180) == 75, leader.log
         assert standby.stop() == 0, standby.log
     assert on_postgres.rows("SELECT v FROM public.t") == [("a",)]
 
