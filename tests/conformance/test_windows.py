@@ -17,7 +17,7 @@ from dblake.serve.read.reading import LakeReading, open_reading
 from dblake.serve.read.rows import read_rows
 from tests.conformance.conftest import KINDS, empty_backend
 from tests.conformance.script import Script, event_lines
-from tests.model.dblog import Event, LedgerRow, fold
+from tests.model.dblog import Event, LedgerRow, Low, fold
 from tests.support.backends import Backend
 from tests.support.lake import CaptureLake
 
@@ -125,7 +125,7 @@ def run_all(backend: Backend, folder: Path) -> Outcome:
     lake.capture(source, steps=steps, chunk_size=10)
     assert [dump["state"] for dump in lake.dumps()] == ["done"] * len(CASES)
     events, closed = lake.reconciled()
-    tables = {low.chunk_id: low.table for low in lake.landed_records() if hasattr(low, "chunk_id") and low.chunk_id}
+    tables = {low.chunk_id: low.table for low in lake.landed_records() if isinstance(low, Low)}
     ledger: dict[str, list[LedgerRow]] = {}
     for line in closed:
         ledger.setdefault(tables[line.chunk_id], []).append(line)

@@ -69,7 +69,7 @@ class Consumers:
         def open_feed(held: str | None) -> Subscription:
             return Subscription([paths], replace(settings, checkpoint=held), store)
 
-        Delivery(output, open_feed, paths, how, threading.Event(), store).run()
+        Delivery(output, open_feed, paths, how, threading.Event()).run()
         with Subscription([paths], replace(settings, checkpoint=self._checkpoint)) as subscription:
             received = list(subscription)
         self._checkpoint = received[-1].checkpoint if received else self._checkpoint
