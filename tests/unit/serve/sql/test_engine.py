@@ -152,7 +152,7 @@ def test_odd_names_are_read_by_their_exact_name(tmp_path: Path) -> None:
     by_view = ", ".join(f"(SELECT id FROM {name})" for name in views.values())
     assert run(engine, f"SELECT {by_view}") == [tuple(map(str, views))]
     listed = [name for name, *_ in run(engine, "SHOW TABLES")]
-    assert len(listed) == len(TABLES) + 5
+    assert len(listed) == len(TABLES) + 6
     named = [name for name in listed if name and name.replace('"', "").lower() != "public.orders"]
     total = " + ".join(f"(SELECT count(*) FROM {name})" for name in named if not name.startswith("dblake."))
     assert run(engine, f"SELECT {total}") == [(str(len(TABLES) - 3),)]
