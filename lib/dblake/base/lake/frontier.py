@@ -75,7 +75,8 @@ def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> 
 def _newest_batch(table: DeltaTable) -> str:
     """Return the condition of the newest batch by the files' statistics: state adds a file with each step."""
     files = list_files(table)
-    if "max.batch" not in files.column_names or files["max.batch"].null_count:
+    # A table that was just created has no file, and may have the column.
+    if not len(files) or "max.batch" not in files.column_names or files["max.batch"].null_count:
         return "true"
     return f"batch >= {pc.max(files['max.batch']).as_py()}"
 
