@@ -151,7 +151,7 @@ class OutputReporter:
 
     def _run(self) -> None:
         assert self._places is not None, "it has started"
-        written = _Writer(self._name, self._places)
+        written = _PlaceWriter(self._name, self._places)
         self._attempt(lambda: self._recall(written))
         is_last = False
         while not is_last:
@@ -171,7 +171,7 @@ class OutputReporter:
             what = error.what if isinstance(error, DblakeError) else type(error).__name__
             logger.warning("output %s: its state cannot be reported: %s", self._name, what)
 
-    def _recall(self, written: _Writer) -> None:
+    def _recall(self, written: _PlaceWriter) -> None:
         """Take over what an earlier run has noted and no success has cleared."""
         earlier = written.read()
         if earlier is None:
@@ -211,7 +211,7 @@ class OutputReporter:
         return round((events - before) / max(now - began, 0.001), 1)
 
 
-class _Writer:
+class _PlaceWriter:
     """Writes documents and metrics, from the checkpoint as it is stored now."""
 
     def __init__(self, name: str, places: ReportPlaces) -> None:

@@ -18,8 +18,8 @@ import dblake
 #: ``reconcile`` reaches is listed here or has a stated reason to be left out.
 DECODER_MODULES = (
     "base.core.arrays", "base.core.names", "base.core.op", "base.core.position", "base.core.positions",
-    "base.core.schema", "base.core.visibility", "base.core.window", "base.lake.schemas", "landing.columns",
-    "landing.control", "payloads.decode", "payloads.formats", "transform.events.files",
+    "base.core.schema", "base.core.visibility", "base.core.window", "base.lake.incarnations", "base.lake.schemas",
+    "landing.columns", "landing.control", "payloads.decode", "payloads.formats", "transform.events.files",
     "transform.events.schema", "transform.reconcile", "transform.spark.append_table", "transform.spark.sql_literals",
 )
 _DIGITS = 12
