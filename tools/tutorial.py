@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def play(blocks: list[Block], folder: Path, server: EmbeddedPostgres) -> list[st
     environment = os.environ | {
         "PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": server.user, "PGPASSWORD": server.password,
         "PATH": f"{server.binaries}:{os.environ['PATH']}",
-        "DBLAKE_VENV": os.environ.get("DBLAKE_VENV", str(HOME / ".venv")), "COLUMNS": "120",
+        "DBLAKE_VENV": sys.prefix, "COLUMNS": "120",
     }
     done = subprocess.run(
         ["bash", "-eu"], input=script, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS,
