@@ -46,6 +46,18 @@ CHANGES = (
      "INSERT INTO public.docs VALUES (7, 'again', NULL)"],
     ["UPDATE public.docs SET id = 101 WHERE id = 100"],
 )
+#: Those after which no key has been that of several rows, and a row that goes to another key and back.
+IN_WINDOW = (
+    CHANGES[0], CHANGES[1], CHANGES[4],
+    ["UPDATE public.docs SET id = 80 WHERE id = 8"], ["UPDATE public.docs SET id = 8 WHERE id = 80"],
+    CHANGES[6],
+)
+#: Before a chunk is read: a key is that of another row.
+BEFORE_READ = ("DELETE FROM public.docs WHERE id = 5", "UPDATE public.docs SET id = 5 WHERE id = 7")
+#: A swap, and a key that is used again.
+AMBIGUOUS = (
+    CHANGES[2], ["UPDATE public.docs SET id = 70 WHERE id = 5", "INSERT INTO public.docs VALUES (5, 'new', '')"],
+)
 
 
 @pytest.fixture(params=["database", "mariadb", pytest.param("mysql", marks=pytest.mark.slow)])
@@ -107,3 +119,28 @@ def test_changed_key_keeps_values_that_log_lacks(world: Reshaped, tmp_path: Path
     _advance(lake)
     newest = "docs_history WHERE _valid_to IS NULL AND len(_missing) = 0"
     assert _state(lake) == _rows(lake, "docs") == _rows(lake, "docs_live") == _rows(lake, newest) == expected
+
+
+def test_key_changed_in_window_keeps_values_of_chunk_row(world: Reshaped, tmp_path: Path) -> None:
+    """Only the chunk has the rows' values. PostgreSQL's snapshot shows also which row of several it read."""
+    lake, source = CaptureLake(tmp_path), world.backend.source("public.*")
+    is_exact = world.kind == "postgres"
+
+    def change_before_read() -> None:
+        for statement in BEFORE_READ:
+            change(world, [statement])
+
+    def change_in_window() -> None:
+        for statements in [*IN_WINDOW, *(AMBIGUOUS if is_exact else ())]:
+            change(world, statements)
+
+    lake.dump(T)
+    steps = {("read", T): change_in_window} | ({("low", T): change_before_read} if is_exact else {})
+    lake.capture(source, redump=False, steps=steps)
+    partial = [row for row in lake.decoded() if row["op"] == "c" and "big" not in row["after"]]
+    assert len(partial) == (11 if is_exact else 6), "the log repeats the values"
+    reconcile_once(LOCAL_SESSION, lake.paths)
+    expected = _expected(world)
+    assert _rows(lake, "docs_live") == expected
+    _advance(lake)
+    assert _state(lake) == _rows(lake, "docs") == expected

@@ -135,7 +135,8 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
 
     A delete, a truncate or a whole image evicts the row; a partial image leaves the columns that it lacks, as a fill. A
     whole image evicts also under an earlier schema than the chunk's: that schema change requests a dump of its own,
-    which supplies the new columns.
+    which supplies the new columns. A row that moved to another key, with partial images only, becomes a fill of the key
+    that it has at the end of the window.
     """
     window = high.window
     inside = [e for e in log if e.table == high.table and window.holds(e.position, e.txid)]
@@ -148,14 +149,58 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
         if (row.chunk_id, row.table, row.lease_epoch) != (high.chunk_id, high.table, high.lease_epoch):
             continue
         rivals = [e for e in inside if e.key == row.key]
-        carried = {column for e in rivals for column in e.after or {}}
+        key, carried = row.key, {column for e in rivals for column in e.after or {}}
+        if any(e.op == "d" or e.whole for e in rivals):
+            line = followed(row, inside, window.snapshot)
+            if line is None or line.key is None:
+                continue
+            key, carried = line.key, line.carried
         rest = {column: value for column, value in row.after.items() if column not in carried}
-        if rest and not any(e.op == "d" or e.whole for e in rivals):
+        if rest:
             rows.append(Event(
                 Position(high.position.incarnation, high.position.lsn, row.number * 2), high.batch, high.lease_epoch,
-                row.table, "f" if rivals else "r", row.key, rest, high.txid, row.chunk_id, row.schema_id,
+                row.table, "f" if rivals else "r", key, rest, high.txid, row.chunk_id, row.schema_id,
             ))
     return rows
+
+
+@dataclass
+class Line:
+    """A row as it goes through a window: its key at last, None if it was deleted, and what its events carried."""
+
+    key: Key | None = None
+    carried: frozenset[str] = frozenset()
+    whole: bool = False
+
+
+def followed(row: ChunkRow, inside: list[Event], snapshot: Snapshot | None) -> Line | None:
+    """Return where a chunk row is at the end of its window, if it is there and no event has it whole.
+
+    Only partial creates that a key change made continue a row. Of several rows that had the key in the window, the
+    chunk read the one that its snapshot saw last. Without a snapshot that is unknown: the result is None.
+    """
+    lines: dict[Key, Line] = {}
+    ended: dict[Key, Line] = {}
+    of_key: list[Line] = []
+    read: Line | None = None
+    for event in sorted(inside, key=lambda e: e.position):
+        if event.key is None:
+            continue
+        line = lines.pop(event.key, None) or Line()
+        if event.op == "c":
+            line = (ended.get(event.key_before) if event.key_before and not event.whole else None) or Line()
+        if event.key == row.key:
+            is_seen = snapshot is not None and (event.txid is None or snapshot.sees(event.txid))
+            if is_seen or (not of_key and event.op != "c"):
+                read = line
+            of_key += [] if any(line is other for other in of_key) else [line]
+        line.key = None if event.op == "d" else event.key
+        line.carried |= (event.after or {}).keys()
+        line.whole = line.whole or event.whole
+        (ended if event.op == "d" else lines)[event.key] = line
+    if snapshot is None:
+        read = of_key[0] if len(of_key) == 1 else None
+    return None if read is None or read.whole or read.key is None else read
 
 
 def phantoms(high: High, events: list[Event]) -> list[Event]:
@@ -163,9 +208,9 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
 
     A dump of the whole table should have returned all keys, one that removes given keys those.
 
-    A key is excluded if its newest event was invisible to the dump's first chunk although it precedes the dump: the row
-    exists. Events of an earlier incarnation count as visible: their transactions have ended, and their numbers may be
-    another server's.
+    A key is excluded if an event of it was invisible to the dump's first chunk although it precedes the dump: the row
+    exists. It need not be the newest event: a fill may follow it. Events of an earlier incarnation count as visible:
+    their transactions have ended, and their numbers may be another server's.
     """
     began = high.end.dump_start
     if began is None:
@@ -174,6 +219,7 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
     visible = Snapshot.parse(began.snapshot) if began.snapshot else None
     newest: dict[Key, Event] = {}
     before: dict[Key, Event] = {}
+    hidden: set[Key] = set()
     for event in sorted(events, key=lambda e: e.position):
         if event.table == high.table and event.position < high.position:
             if event.op == "t":
@@ -183,12 +229,14 @@ def phantoms(high: High, events: list[Event]) -> list[Event]:
                 newest[event.key] = event
                 if event.position < began.position:
                     before[event.key] = event
+                    is_seen = (
+                        visible is None or event.txid is None or event.position.incarnation < began.incarnation
+                        or visible.sees(event.txid)
+                    )
+                    hidden |= set() if is_seen else {event.key}
 
     def is_row(event: Event) -> bool:
-        return event.op != "d" and event.position < began.position and (
-            visible is None or event.txid is None or event.position.incarnation < began.incarnation
-            or visible.sees(event.txid)
-        )
+        return event.op != "d" and event.position < began.position and event.key not in hidden
 
     gone = sorted(
         (key for key, event in newest.items() if is_row(event) and (only is None or key in only)), key=key_order

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,24 @@ from dblake.base.lake.layout import Paths
 from dblake.transform.reconcile.stream import reconcile_once
 from tests.model.dblog import reconcile
 from tests.support.effort import EFFORT
-from tests.support.histories import PHANTOM_GUARD_SEEDS, Step, World, interleave_landings, play, random_steps
+from tests.support.histories import (
+    MOVED_SEEDS,
+    PHANTOM_GUARD_SEEDS,
+    Step,
+    World,
+    interleave_landings,
+    play,
+    random_steps,
+)
 from tests.support.landed import land, to_model
 
 HISTORIES = 60 * EFFORT
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
+
+KINDS: dict[str, dict[str, bool]] = {
+    "h": {}, "toast": {"moving": True}, "minimal": {"moving": True, "minimal": True},
+}
+"""Kinds of histories: what ``play`` is given, by the beginning of their tags."""
 
 Outcome = tuple[list[Any], list[Any]]
 """The ordered events and the sorted ledger of one history, as plain tuples."""
@@ -83,27 +97,31 @@ def test_reconcile_random_histories_match_model(
     """Both joins of keys, by Spark and in this process, follow the model; Spark's evicted keys pass through files."""
     monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
     monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_BROADCAST_MAX_KEYS", 0)
-    worlds = {seed: play(random_steps(seed), f"h{seed}") for seed in seeds}
+    moved = MOVED_SEEDS if len(seeds) < HISTORIES else seeds
+    histories = [*(("h", seed) for seed in seeds), *product(("toast", "minimal"), moved)]
+    worlds = {(kind, seed): play(random_steps(seed), f"{kind}{seed}", **KINDS[kind]) for kind, seed in histories}
     outcomes = reconcile_with_spark(spark, tmp_path / "all", list(worlds.values()), max_bytes)
-    wrong = [seed for seed, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]
+    wrong = [name for name, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]
     if not wrong:
         return
 
     runs = iter(range(1000))
 
+    kind, seed = wrong[0]
+
     def is_different(steps: list[Step]) -> bool:
-        world = play(steps)
+        world = play(steps, **KINDS[kind])
         alone = reconcile_with_spark(spark, tmp_path / f"alone{next(runs)}", [world], max_bytes)
         return alone[world.tag] != reconcile_with_model(world)
 
-    world, steps = worlds[wrong[0]], random_steps(wrong[0])
+    world, steps = worlds[wrong[0]], random_steps(seed)
     if is_different(steps):
         steps = shorten(steps, is_different)
-        world = play(steps)
+        world = play(steps, **KINDS[kind])
     actual = reconcile_with_spark(spark, tmp_path / "last", [world], max_bytes)[world.tag]
     expected = reconcile_with_model(world)
     pytest.fail(
-        f"{len(wrong)} histories differ, the first of seed {wrong[0]}; steps {steps}\n"
+        f"{len(wrong)} histories differ, the first of kind {kind}, seed {seed}; steps {steps}\n"
         + "\n".join(f"only Spark: {row}" for part, other in zip(actual, expected, strict=True) for row in part
                     if row not in other)
         + "\n" + "\n".join(f"only the model: {row}" for part, other in zip(expected, actual, strict=True)

@@ -1,5 +1,9 @@
 """Random histories of a database that behaves like PostgreSQL, and the landing that a capture makes of them.
 
+With ``minimal`` it behaves like MySQL with minimal row images: a commit is visible once it is logged, a chunk records
+no snapshot, and an update carries its key and the changed columns alone. With ``moving`` most updates change the key,
+and few transactions truncate or delete.
+
 The histories contain all behavior that can break chunk windows: transactions that straddle watermarks, transaction ids
 out of commit order, commits that are logged before they are visible (their rows stay locked until then) and snapshots
 that miss them, key changes, updates that omit an unchanged value, truncates, captures that crash and leave orphaned
@@ -39,6 +43,9 @@ STEP_NUMBERS = (len(_STEPS), 12, 12, 12)
 
 PHANTOM_GUARD_SEEDS = (405, 464, 616)
 """Seeds whose histories fail without the snapshot guard of phantoms; the seeds 0 to 199 do not detect its absence."""
+
+MOVED_SEEDS = (142, 616, 685, 933)
+"""Seeds whose histories with ``moving`` have rows that change their keys in windows: also in chains, and back again."""
 
 
 def random_steps(seed: int, length: int = 120) -> list[Step]:
@@ -117,8 +124,8 @@ class _Reader:
 class World:
     """The simulated database, its log, a capture with two readers, and the landing so far."""
 
-    def __init__(self, tag: str) -> None:
-        self.tag = tag
+    def __init__(self, tag: str, *, minimal: bool = False, moving: bool = False) -> None:
+        self.tag, self.minimal, self.moving = tag, minimal, moving
         self.tables = tables(tag)
         """Each table's first schema by table name, later ones by schema id."""
         self._schemas = dict(self.tables)
@@ -171,6 +178,8 @@ class World:
         slot, table = a % 3, (self._plain, self._pair)[b % 2]
         keys = _KEYS["plain" if table == self._plain else "pair"]
         key, other, action = keys[c % 6], keys[(c + b // 2 + 1) % 6], (a // 3 + b + c) % 12
+        if self.moving and action in (0, 3, 4, 5, 6, 11):
+            action = 2
         txn = self._slots[slot] or _Txn(self._xid + 1)
         if self._blocked(txn, table, key):
             return
@@ -197,8 +206,11 @@ class World:
             new = self._row(table, key)
             if action < 8:
                 new["big"] = row["big"]
-            sent = {name: value for name, value in new.items() if name != "big" or value != row["big"]}
-            change = replace(change, whole="big" in sent)
+            if self.minimal and action % 2:
+                new["v"] = row["v"]
+            unsent = set(new) - set(self.tables[table].primary_key) if self.minimal else {"big"}
+            sent = {name: value for name, value in new.items() if name not in unsent or value != row.get(name)}
+            change = replace(change, whole=len(sent) == len(new))
             if action in (2, 9) and not self._blocked(txn, table, other) and self._sees(txn, table, other) is None:
                 names = self.tables[table].primary_key
                 renamed: Row = dict(zip(names, other, strict=True))
@@ -220,7 +232,7 @@ class World:
         lsn = self._next_lsn()
         self._log += [replace(change, position=Position(1, lsn, change.position.seq)) for change in txn.changes]
         self._unseen.append(txn)
-        if b % 2:
+        if b % 2 or self.minimal:
             self._reveal(txn)
 
     def rollback(self, a: int, b: int, c: int) -> None:
@@ -257,8 +269,9 @@ class World:
         for txn in self._running():
             if table in txn.truncated or any(at[0] == table for at in txn.rows):
                 if txn in self._slots:
-                    self.commit(self._slots.index(txn), 0, 0)
-                self._reveal(txn)
+                    self.commit(self._slots.index(txn), 1, 0)
+                else:
+                    self._reveal(txn)
         schema = self._schemas[table]
         own = [column for column in schema.columns if column.name in self.added]
         columns, moved = list(schema.columns), {name: name for name in schema.names}
@@ -319,7 +332,8 @@ class World:
         chunk = self._readers[a % 2].chunk
         if chunk is None or chunk.rows is not None or any(chunk.table in txn.truncated for txn in self._running()):
             return
-        chunk.snapshot, chunk.schema = self._snapshot(), self._schemas[chunk.table]
+        chunk.snapshot = "" if self.minimal else self._snapshot()
+        chunk.schema = self._schemas[chunk.table]
         keys = sorted(
             key for table, key in self.visible
             if table == chunk.table and (chunk.after is None or key > chunk.after)
@@ -452,9 +466,9 @@ def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
     return [replace(dump, closing=True, began=began), *rest] if whole else rest
 
 
-def play(steps: Iterable[Step], tag: str = "h") -> World:
+def play(steps: Iterable[Step], tag: str = "h", *, minimal: bool = False, moving: bool = False) -> World:
     """Play the steps and complete the history; return the resulting world."""
-    world = World(tag)
+    world = World(tag, minimal=minimal, moving=moving)
     for kind, a, b, c in steps:
         getattr(world, _STEPS[kind % len(_STEPS)])(a, b, c)
     world.finish()

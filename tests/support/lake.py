@@ -119,7 +119,10 @@ class CaptureLake:
                 records.append(ChunkRow(batch, epoch, name, row["chunk_id"], row["seq"] // 2, key, row["after"]))
             else:
                 position = Position(row["incarnation"], row["lsn"], row["seq"])
-                records.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"]))
+                old = tuple(value for _, value in row["key_before"]) if row["key_before"] else None
+                whole = row["after"] is not None and not row["partial"]
+                records.append(Event(position, batch, epoch, name, row["op"], key, row["after"], row["txid"],
+                                     whole=whole, key_before=old))
         marks = table.filter(pa.compute.is_in(table["kind"], pa.array(["low", "high", "moved"])))
         return records + [_mark(row) for row in marks.to_pylist()]
 

@@ -7,7 +7,8 @@ Guarantee: a chunk row survives exactly if no event in its window has its key; t
 high watermark. A row whose key has only partial images in the window may hold the only copy of a column: it becomes a
 fill, reduced to the columns that none of those images carried. Any other row is evicted. A delete in the window always
 evicts, since the row read may precede the delete. A create needs no rule of its own: a chunk row read before the create
-was deleted in between. Only log events evict, never another chunk's rows.
+was deleted in between. Only log events evict, never another chunk's rows. A row that moved to another key, with partial
+images only, becomes a fill of the key that it has at the end (``followed_rows``).
 
 Applying the result to rows is left to ``task``, what a key is made of to ``keys``.
 """
@@ -26,13 +27,14 @@ from dblake.payloads.decode.columns import DECODED
 from dblake.transform.reconcile.batch_summary import RowGroups
 from dblake.transform.reconcile.plan import Plan
 
-EVENTS, PARTIAL, TRUNCATED = "events", "partial", "truncated"
+EVENTS, PARTIAL, MOVED, TRUNCATED = "events", "partial", "moved", "truncated"
 CHUNK, IS_ABSENT = "chunk", "is_absent"
 
-#: How many events and partial images a window holds, and whether a truncate is among them.
+#: How many events, partial images and partial creates of key changes a window holds, and whether a truncate is among
+#: them.
 TOUCHED = pa.schema([
     pa.field(CHUNK_ID, pa.string()), pa.field(EVENTS, pa.int64()), pa.field(PARTIAL, pa.int64()),
-    pa.field(TRUNCATED, pa.bool_()),
+    pa.field(MOVED, pa.int64()), pa.field(TRUNCATED, pa.bool_()),
 ])
 #: The keys that had a row before a dump began, at their newest events from before it, and whether the dump, or a later
 #: event, lacks them. ``chunk`` is the id of the dump's last chunk.
@@ -76,11 +78,16 @@ class KeyJoin(Protocol[Keys]):
     def touched_windows(self, in_window: Keys) -> pa.Table:
         """Return TOUCHED rows: the windows that hold events. ``in_window`` are IN_WINDOW rows."""
 
-    def evict(self, plan: Plan, chunk_keys: Keys, in_window: Keys, touched: pa.Table) -> Plan:
+    def follow(self, events: Keys, with_snapshot: Collection[str]) -> Keys:
+        """Return FOLLOWED rows. ``events`` are all ROW_EVENTS rows of some windows (``followed_rows.follow``)."""
+
+    def evict(
+        self, plan: Plan, chunk_keys: Keys, in_window: Keys, touched: pa.Table, followed: Keys | None
+    ) -> Plan:
         """Return the plan with the keys of chunk rows that have events in their window.
 
         Every other chunk row survives unchanged. ``chunk_keys`` are CHUNK_KEYS rows, ``touched`` is the result of
-        ``touched_windows``.
+        ``touched_windows``, ``followed`` that of ``follow``, None if no row moved.
         """
 
     def candidates(self, known: Sequence[Keys], ends: pa.Table) -> Keys:

@@ -17,19 +17,31 @@ import pyarrow.compute as pc
 
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
+from dblake.base.core.visibility import are_visible
 from dblake.landing.columns import BATCH, CHUNK_ID, INCARNATION, LSN, SEQ, TABLE, TXID
-from dblake.payloads.decode.columns import DECODED, DECODER_INPUT, KEY, OP
+from dblake.payloads.decode.columns import DECODED, DECODER_INPUT, KEY, KEY_BEFORE, OP, PARTIAL
 from dblake.payloads.decode.row_keys import CARRIED, KEY_TEXT, carried_columns, key_text, key_text_of
 from dblake.transform.reconcile.batch_summary import RowGroups
-from dblake.transform.reconcile.plan import Plan
-from dblake.transform.reconcile.task import chunk_rows, decode_chunk, decode_log, landed_rows, log_rows, slices
+from dblake.transform.reconcile.followed_rows import IS_SEEN, MOVED_TO, OLD_KEY_TEXT, ROW_EVENTS
+from dblake.transform.reconcile.plan import ClosingWindow, Plan
+from dblake.transform.reconcile.task import (
+    chunk_rows,
+    decode_chunk,
+    decode_log,
+    landed_rows,
+    log_rows,
+    slices,
+    with_new_keys,
+)
 from dblake.transform.reconcile.window_index import WindowIndex
 
+IS_MOVED = "is_moved"
 #: What a chunk window needs to know of an event in it: ``chunk_id`` is the window's number, ``key_text`` is null for a
-#: truncate, ``carried`` names the columns of a partial image and is null for any other.
+#: truncate, ``carried`` names the columns of a partial image and is null for any other. ``is_moved`` is true for a
+#: partial create that a key change made.
 IN_WINDOW = pa.schema(
     [DECODED.field(CHUNK_ID), DECODED.field(OP), pa.field(KEY_TEXT, pa.string()),
-     pa.field(CARRIED, pa.list_(pa.string()))]
+     pa.field(CARRIED, pa.list_(pa.string())), pa.field(IS_MOVED, pa.bool_())]
 )
 #: What it needs to know of a chunk row.
 CHUNK_KEYS = pa.schema([DECODED.field(CHUNK_ID), pa.field(KEY_TEXT, pa.string())])
@@ -54,15 +66,27 @@ def in_window_keys(parts: Iterable[RowGroups], plan: Plan) -> Iterator[pa.Record
 
     Only rows that a window holds are decoded. A row's events share its window: a watermark is alone in its transaction.
     """
-    windows = WindowIndex([closing.window for closing in plan.windows])
-    for landed in landed_rows(parts, DECODER_INPUT.names):
-        rows = log_rows(landed, 0, plan.last)
-        for part in slices(windows.rows_in_windows(_plain(rows))):
-            decoded = decode_log(part, plan)
-            yield pa.RecordBatch.from_arrays(
-                [decoded.column(CHUNK_ID), decoded.column(OP), key_text(decoded.column(KEY)), carried_columns(decoded)],
-                schema=IN_WINDOW,
-            )
+    for decoded in _decoded_in_windows(parts, plan):
+        yield pa.RecordBatch.from_arrays(
+            [decoded.column(CHUNK_ID), decoded.column(OP), key_text(decoded.column(KEY)), carried_columns(decoded),
+             _are_moved(decoded)], schema=IN_WINDOW,
+        )
+
+
+def row_events(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
+    """Yield ROW_EVENTS rows: the events in some windows, as ``followed_rows`` needs them."""
+    for rows in _decoded_in_windows(parts, plan, pa.array(map(str, windows), pa.string())):
+        moved = _are_moved(rows)
+        keys = rows.column(KEY)
+        columns = {
+            KEY_TEXT: key_text(keys), CARRIED: carried_columns(rows),
+            OLD_KEY_TEXT: pc.if_else(moved, key_text(rows.column(KEY_BEFORE)), None),
+            MOVED_TO: pc.if_else(moved, pa.ListArray.from_arrays(keys.offsets, keys.items), None),
+            IS_SEEN: pa.array(_are_seen(rows, plan)),
+        }
+        yield pa.RecordBatch.from_arrays(
+            [columns[name] if name in columns else rows.column(name) for name in ROW_EVENTS.names], schema=ROW_EVENTS,
+        )
 
 
 def chunk_keys(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
@@ -75,20 +99,18 @@ def chunk_keys(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int])
 def returned_keys(parts: Iterable[RowGroups], plan: Plan, windows: Collection[int]) -> Iterator[pa.RecordBatch]:
     """Yield KNOWN rows: the keys that the chunks of some windows returned, at the windows' high watermarks.
 
-    ``op`` is null where the plan evicts the row: it was returned, but is no event.
+    ``op`` is null where the plan evicts the row: it was returned, but is no event. A row that is an event of another
+    key is there under both.
     """
     for number, decoded in _decoded_chunks(parts, plan, windows):
-        high, keys = plan.windows[number].high, key_text(decoded.column(KEY))
+        evicted, keys = plan.evicted(number), key_text(decoded.column(KEY))
+        is_moved = pc.is_in(keys, pa.array(list(evicted.moved), pa.string()))
         is_event = pa.repeat(number not in plan.truncated, len(keys))
-        is_event = pc.and_(is_event, pc.invert(pc.is_in(keys, plan.evicted(number).keys)))
-        columns = {
-            TABLE: pa.repeat(plan.windows[number].window.table, len(keys)), KEY: decoded.column(KEY), KEY_TEXT: keys,
-            OP: pc.if_else(is_event, pa.scalar(Op.READ), pa.scalar(None, pa.string())),
-            TXID: pa.nulls(len(keys), pa.int64()),
-            INCARNATION: pa.repeat(high.incarnation, len(keys)), LSN: pa.repeat(high.lsn, len(keys)),
-            SEQ: decoded.column(SEQ),
-        }
-        yield pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
+        is_event = pc.and_(is_event, pc.invert(pc.or_(pc.is_in(keys, evicted.keys), is_moved)))
+        yield _returned(decoded, plan.windows[number], is_event)
+        if number not in plan.truncated and pc.any(is_moved, min_count=0).as_py():
+            moved = with_new_keys(decoded.filter(is_moved), evicted, plan.primary_key(number))
+            yield _returned(moved, plan.windows[number], pa.repeat(True, moved.num_rows))
 
 
 def log_keys(parts: Iterable[RowGroups], plan: Plan, tables: Collection[str]) -> Iterator[pa.RecordBatch]:
@@ -202,6 +224,46 @@ def _decoded_chunks(
             if number in windows:
                 for part in slices(rows):
                     yield number, decode_chunk(part, plan, keys_alone=True)
+
+
+def _returned(rows: pa.RecordBatch, closing: ClosingWindow, is_event: pa.BooleanArray) -> pa.RecordBatch:
+    """Return chunk rows as KNOWN at their window's high watermark."""
+    count, high, keys = rows.num_rows, closing.high, rows.column(KEY)
+    columns = {
+        TABLE: pa.repeat(closing.window.table, count), KEY: keys, KEY_TEXT: key_text(keys),
+        OP: pc.if_else(is_event, pa.scalar(Op.READ), pa.scalar(None, pa.string())), TXID: pa.nulls(count, pa.int64()),
+        INCARNATION: pa.repeat(high.incarnation, count), LSN: pa.repeat(high.lsn, count), SEQ: rows.column(SEQ),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in KNOWN.names], schema=KNOWN)
+
+
+def _decoded_in_windows(
+    parts: Iterable[RowGroups], plan: Plan, numbers: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield log rows, decoded, once for each closing window that holds them; with ``numbers`` for these alone."""
+    windows = WindowIndex([closing.window for closing in plan.windows])
+    for landed in landed_rows(parts, DECODER_INPUT.names):
+        rows = windows.rows_in_windows(_plain(log_rows(landed, 0, plan.last)))
+        if numbers is not None:
+            rows = rows.filter(pc.is_in(rows.column(CHUNK_ID), numbers))
+        for part in slices(rows):
+            yield decode_log(part, plan)
+
+
+def _are_moved(decoded: pa.RecordBatch) -> pa.BooleanArray:
+    """Return which rows are partial creates that a key change made."""
+    return pc.and_(decoded.column(PARTIAL), pc.is_valid(decoded.column(KEY_BEFORE)))
+
+
+def _are_seen(rows: pa.RecordBatch, plan: Plan) -> np.ndarray:
+    """Return which rows in windows the snapshot of their window saw."""
+    numbers = rows.column(CHUNK_ID).to_numpy(zero_copy_only=False)
+    txids = pc.fill_null(rows.column(TXID), -1).to_numpy()
+    seen = np.zeros(len(numbers), np.bool_)
+    for number in np.unique(numbers):
+        if snapshot := plan.windows[int(number)].window.snapshot:
+            seen |= (numbers == number) & are_visible(txids, snapshot)
+    return seen
 
 
 def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -24,7 +24,8 @@ from dblake.base.core.schema import TableSchema
 from dblake.landing.columns import CHUNK_ID, INCARNATION, LSN, SEQ, TABLE
 from dblake.transform.reconcile.batch_summary import LandingSurvey, RowGroups, chunk_parts, file_parts, joined
 from dblake.transform.reconcile.earlier_rows import beginnings, tables_before_in_landing, tables_with_unreturned_keys
-from dblake.transform.reconcile.key_join import CHUNK, TRUNCATED, KeyJoin, KeySource
+from dblake.transform.reconcile.followed_rows import ROW_EVENTS
+from dblake.transform.reconcile.key_join import CHUNK, MOVED, TRUNCATED, KeyJoin, KeySource
 from dblake.transform.reconcile.keys import (
     CHUNK_KEYS,
     IN_WINDOW,
@@ -33,6 +34,7 @@ from dblake.transform.reconcile.keys import (
     in_window_keys,
     log_keys,
     returned_keys,
+    row_events,
 )
 from dblake.transform.reconcile.known_keys import KnownKeys
 from dblake.transform.reconcile.landing_files import LandingFiles
@@ -111,7 +113,12 @@ class MicroBatch:
         keys = join.read(KeySource(chunks, CHUNK_KEYS, partial(chunk_keys, plan=plan, windows=windows)))
         if keys is None:
             return plan
-        return join.evict(plan, keys, in_window, touched)                                    # step 6: remove e.key
+        moving = set(map(int, touched.filter(pc.greater(touched[MOVED], 0))[CHUNK_ID].to_pylist())) - plan.truncated
+        followed = None
+        if moving:
+            events = join.read(KeySource(log, ROW_EVENTS, partial(row_events, plan=plan, windows=moving)))
+            followed = None if events is None else join.follow(events, plan.with_snapshot)
+        return join.evict(plan, keys, in_window, touched, followed)                          # step 6: remove e.key
 
     def removals(self, plan: Plan, ended: Sequence[Ending]) -> Removals | None:
         """Return the events that delete what dumps did not return that end with ``ended``; None if there are none."""

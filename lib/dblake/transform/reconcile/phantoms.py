@@ -2,10 +2,11 @@
 
 Place: end of a micro-batch in which such a dump ends. It is an addition to DBLog, which assumes that every change is in
 the log. Rows can vanish without an event (lost log, a detached partition, rows deleted with logging disabled), and no
-upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump, is not a delete, and was
-visible to the dump's first chunk. Such a row no longer exists: a chunk would have returned it, or a later event would
-explain its absence. A dump of given keys deletes only keys from that list. A dump of a whole table deletes nothing if
-more rows are absent than it may delete (``ChunkEnd.withholds``): it may have read too few.
+upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump and is not a delete, and
+all its events from before were visible to the dump's first chunk: the newest may be a fill, which follows what it
+completes. Such a row no longer exists: a chunk would have returned it, or a later event would explain its absence. A
+dump of given keys deletes only keys from that list. A dump of a whole table deletes nothing if more rows are absent
+than it may delete (``ChunkEnd.withholds``): it may have read too few.
 
 The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events. ``compare_keys``
 takes the rows of any set of keys, so executors share the work by key.
@@ -140,9 +141,11 @@ def _candidates(known: pa.Table, end: Mapping[str, Any]) -> pa.Table:
         is_row &= is_older(position_parts(_position(end["truncated"])), parts)
     if end["snapshot"]:
         # Transaction ids of an earlier incarnation may be another server's; all its transactions have ended.
-        txids = pc.fill_null(rows[TXID], -1).to_numpy()
-        is_earlier_life = parts[0] < end["began"][INCARNATION]
-        is_row &= is_earlier_life | are_visible(txids, Snapshot.parse(end["snapshot"]))
+        txids = pc.fill_null(known[TXID], -1).to_numpy()[earlier]
+        is_earlier_life = at[0][earlier] < end["began"][INCARNATION]
+        is_hidden = np.zeros(len(is_present), np.bool_)
+        is_hidden[codes[earlier[~(is_earlier_life | are_visible(txids, Snapshot.parse(end["snapshot"])))]]] = True
+        is_row &= ~is_hidden[codes[newest]]
     if end["only"] is not None:
         is_row &= pc.is_in(rows[KEY_TEXT], pa.array(end["only"], pa.string())).to_numpy()
     columns = {

@@ -26,13 +26,15 @@ from dblake.base.lake.files import filesystem
 from dblake.base.lake.storage import join
 from dblake.landing.columns import CHUNK_ID
 from dblake.payloads.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
+from dblake.transform.reconcile.followed_rows import MOVED_TO
 from dblake.transform.reconcile.windows import ChunkName, Ending
 
 #: Keys of chunk rows that have events in their window, which ``chunk_id`` numbers. If ``whole`` is false, all events of
-#: the key are partial images, and ``carried`` lists the columns they carried.
+#: the key are partial images, and ``carried`` lists the columns they carried. ``moved_to`` is the key at the end of the
+#: window of a row that left its key: then ``carried`` are the columns of its events under all its keys.
 EVICTIONS = pa.schema([
     pa.field(CHUNK_ID, pa.string()), pa.field(KEY_TEXT, pa.string()), pa.field(WHOLE, pa.bool_()),
-    pa.field(CARRIED, pa.list_(pa.string())),
+    pa.field(CARRIED, pa.list_(pa.string())), pa.field(MOVED_TO, pa.list_(pa.string())),
 ])
 
 
@@ -68,11 +70,12 @@ class Evicted:
     """What events in a window evict of its chunk: the rows of ``keys``, and columns of the rows of ``fills``.
 
     ``fills`` are keys of which only partial images are in the window: their rows keep the columns that none carried,
-    which ``fills`` lists by key.
+    which ``fills`` lists by key. Those of them in ``moved`` have a new key, whose values it has in key order.
     """
 
     keys: pa.Array
     fills: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,15 @@ class Plan:
     def numbers(self) -> dict[ChunkName, int]:
         """The number of each chunk's window."""
         return {closing.chunk: number for number, closing in enumerate(self.windows)}
+
+    @cached_property
+    def with_snapshot(self) -> frozenset[str]:
+        """The numbers, as texts, of the windows whose chunks recorded a snapshot."""
+        return frozenset(str(number) for number, closing in enumerate(self.windows) if closing.window.snapshot)
+
+    def primary_key(self, number: int) -> tuple[str, ...]:
+        """Return the key columns, in key order, of the rows of a window's chunk."""
+        return self.schemas[self.windows[number].window.schema_id].primary_key
 
     def evicted(self, number: int) -> Evicted:
         """Return what is evicted from a window's chunk."""
@@ -123,11 +135,17 @@ class Plan:
 
     def _evicted(self, number: int, rows: pa.Table) -> Evicted:
         names = self.schemas[self.windows[number].window.schema_id].names
-        partial = rows.filter(pc.invert(rows[WHOLE])).select([KEY_TEXT, CARRIED]).to_pylist()
+        partial = rows.filter(pc.invert(rows[WHOLE])).select([KEY_TEXT, CARRIED, MOVED_TO]).to_pylist()
+        moved = {row[KEY_TEXT]: tuple(row[MOVED_TO]) for row in partial if row[MOVED_TO]}
         fills = {row[KEY_TEXT]: frozenset(row[CARRIED]) for row in partial}
+        # The events of a key change carry the new key.
+        fills |= {key: fills[key].union(self.primary_key(number)) for key in moved}
         complete = [key for key, carried in fills.items() if carried.issuperset(names)]
         keys = [join_chunks(rows.filter(rows[WHOLE])[KEY_TEXT]), pa.array(complete, pa.string())]
-        return Evicted(pa.concat_arrays(keys), {key: fills[key] for key in fills.keys() - set(complete)})
+        left = fills.keys() - set(complete)
+        return Evicted(
+            pa.concat_arrays(keys), {key: fills[key] for key in left}, {key: moved[key] for key in left & moved.keys()}
+        )
 
 
 _NOTHING = Evicted(pa.array([], pa.string()))

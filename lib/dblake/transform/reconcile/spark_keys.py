@@ -34,6 +34,7 @@ from dblake.transform.events.schema import EVENTS
 from dblake.transform.reconcile import key_join
 from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.transform.reconcile.batch_summary import RowGroups
+from dblake.transform.reconcile.followed_rows import FOLLOWED, MOVED_TO, OLD_KEY_TEXT, ROW_EVENTS, follow
 from dblake.transform.reconcile.key_join import (
     CANDIDATES,
     CHUNK,
@@ -44,7 +45,7 @@ from dblake.transform.reconcile.key_join import (
     KeyJoin,
     KeySource,
 )
-from dblake.transform.reconcile.keys import KNOWN
+from dblake.transform.reconcile.keys import IS_MOVED, KNOWN
 from dblake.transform.reconcile.phantoms import compare_keys
 from dblake.transform.reconcile.plan import EVICTIONS, Plan, write_evictions
 from dblake.transform.reconcile.runner import Runner
@@ -97,15 +98,31 @@ class SparkKeyJoin:
         """Count events, partial images and truncates by window; keep the rows for the join."""
         counted = self._persist(in_window).groupBy(CHUNK_ID).agg(
             F.count("*").alias(key_join.EVENTS), F.count(CARRIED).alias(key_join.PARTIAL),
-            F.bool_or(F.col(OP) == Op.TRUNCATE).alias(TRUNCATED),
+            F.count_if(IS_MOVED).alias(key_join.MOVED), F.bool_or(F.col(OP) == Op.TRUNCATE).alias(TRUNCATED),
         )
         return counted.toArrow().cast(TOUCHED)
 
-    def evict(self, plan: Plan, chunk_keys: DataFrame, in_window: DataFrame, touched: pa.Table) -> Plan:
+    def follow(self, events: DataFrame, with_snapshot: Collection[str]) -> DataFrame:
+        """Follow the rows of each window in one task, which holds the events of all keys that changed in it."""
+        events = self._persist(events)
+        moved = events.where(F.col(OLD_KEY_TEXT).isNotNull())
+        connected = moved.select(_KEYS).union(moved.select(CHUNK_ID, OLD_KEY_TEXT)).distinct()
+
+        def follow_windows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _, rows in _by_window(batches, ROW_EVENTS):
+                yield from follow(rows, with_snapshot).to_batches()
+
+        by_window = events.join(connected, _KEYS, "left_semi").select(*ROW_EVENTS.names).repartition(CHUNK_ID)
+        return by_window.sortWithinPartitions(CHUNK_ID).mapInArrow(follow_windows, from_arrow_schema(FOLLOWED))
+
+    def evict(
+        self, plan: Plan, chunk_keys: DataFrame, in_window: DataFrame, touched: pa.Table, followed: DataFrame | None
+    ) -> Plan:
         """Join the keys; few events are broadcast and few keys collected, else tasks write the keys to files."""
         few = (pc.sum(touched[key_join.EVENTS]).as_py() or 0) <= _BROADCAST_MAX_KEYS
         partial = bool(pc.sum(touched[key_join.PARTIAL]).as_py())
-        evicted = evicted_keys(chunk_keys, in_window, few=few, partial=partial).select(*EVICTIONS.names)
+        evicted = evicted_keys(chunk_keys, in_window, few=few, partial=partial)
+        evicted = _moved(evicted, followed, few=few).select(*EVICTIONS.names)
         if few:
             return plan.with_evictions(evicted.toArrow().cast(EVICTIONS))
         return plan.with_eviction_files(self._written(evicted))
@@ -118,7 +135,7 @@ class SparkKeyJoin:
         self._held.callback(system.delete_dir, inside)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number, rows in _by_window(batches):
+            for number, rows in _by_window(batches, EVICTIONS):
                 path = write_evictions(folder, rows)
                 yield pa.RecordBatch.from_pydict({"window": [number], "path": [str(path)]}, _WRITTEN)
 
@@ -156,7 +173,7 @@ class SparkKeyJoin:
 
 
 def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame, *, few: bool, partial: bool) -> DataFrame:
-    """Return the keys of chunk rows that have events in their window, as a frame with the columns of EVICTIONS.
+    """Return the keys of chunk rows that have events in their window: the columns of EVICTIONS without ``moved_to``.
 
     Set ``few`` if every task can hold the events' keys; otherwise both sides are shuffled. Clear ``partial`` if no
     event is a partial image; then ``whole`` is always true.
@@ -171,6 +188,17 @@ def evicted_keys(chunk_keys: DataFrame, in_window: DataFrame, *, few: bool, part
     )
     # A chunk returns a key once.
     return chunk_keys.join(_broadcast_if_few(by_key, few), _KEYS, "inner")
+
+
+def _moved(evicted: DataFrame, followed: DataFrame | None, *, few: bool) -> DataFrame:
+    """Return evicted keys with ``moved_to``: rows that moved keep what no event of theirs carried."""
+    if followed is None:
+        return evicted.withColumn(MOVED_TO, F.lit(None).cast("array<string>"))
+    moved = followed.withColumnRenamed(CARRIED, "theirs")
+    is_moved = F.col(MOVED_TO).isNotNull()
+    return evicted.join(_broadcast_if_few(moved, few), _KEYS, "left").withColumns({
+        WHOLE: F.col(WHOLE) & ~is_moved, CARRIED: F.when(is_moved, F.col("theirs")).otherwise(F.col(CARRIED)),
+    })
 
 
 def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
@@ -191,7 +219,7 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
     ).select(*EVENTS.names)
 
 
-def _by_window(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+def _by_window(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of each window; ``batches`` are in order of ``chunk_id``."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
@@ -199,15 +227,15 @@ def _by_window(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Tabl
         ends = [*np.flatnonzero(windows[1:] != windows[:-1]) + 1, len(windows)]
         for start, end in zip([0, *ends], ends, strict=False):
             if waiting and waiting[0].column(CHUNK_ID)[0].as_py() != windows[start]:
-                yield _joined(waiting)
+                yield _joined(waiting, schema)
                 waiting = []
             waiting.append(batch.slice(start, end - start))
     if waiting:
-        yield _joined(waiting)
+        yield _joined(waiting, schema)
 
 
-def _joined(rows: list[pa.RecordBatch]) -> tuple[int, pa.Table]:
-    return int(rows[0].column(CHUNK_ID)[0].as_py()), pa.Table.from_batches(rows).cast(EVICTIONS)
+def _joined(rows: list[pa.RecordBatch], schema: pa.Schema) -> tuple[int, pa.Table]:
+    return int(rows[0].column(CHUNK_ID)[0].as_py()), pa.Table.from_batches(rows).cast(schema)
 
 
 def _as_known(rows: pa.RecordBatch) -> pa.RecordBatch:

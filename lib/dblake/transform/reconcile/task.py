@@ -51,7 +51,7 @@ from dblake.transform.events.files import (
     write_event_file,
 )
 from dblake.transform.reconcile.batch_summary import RowGroups
-from dblake.transform.reconcile.plan import ClosingWindow, Plan
+from dblake.transform.reconcile.plan import ClosingWindow, Evicted, Plan
 
 COLUMNS = [LEASE_EPOCH, *DECODER_INPUT.names]
 _REPEATED = [KIND, TABLE, SCHEMA_ID, CHUNK_ID, FORMAT]
@@ -225,6 +225,7 @@ def _surviving(rows: pa.RecordBatch, plan: Plan, number: int, written: ChunkCoun
         rows, keys = rows.filter(remain), pc.filter(keys, remain)
         is_fill = pc.is_in(keys, pa.array(list(fills), pa.string()))
         trimmed = _trimmed(rows.filter(is_fill), pc.filter(keys, is_fill).to_pylist(), fills)
+        trimmed = with_new_keys(trimmed, evicted, plan.primary_key(number))
         rows = rows.filter(pc.invert(is_fill))
         if trimmed.num_rows:
             yield _dump_events(trimmed, closing, Op.FILL, written)
@@ -240,6 +241,17 @@ def _trimmed(rows: pa.RecordBatch, keys: list[str], fills: Mapping[str, frozense
     ]
     trimmed = rows.set_column(rows.schema.get_field_index(AFTER), AFTER, pa.array(images, IMAGE))
     return trimmed.filter(pa.array([bool(image) for image in images], pa.bool_()))
+
+
+def with_new_keys(rows: pa.RecordBatch, evicted: Evicted, primary_key: Sequence[str]) -> pa.RecordBatch:
+    """Give decoded chunk rows the keys that they have at the end of their window."""
+    if not evicted.moved or not rows.num_rows:
+        return rows
+    images = [
+        list(zip(primary_key, evicted.moved[text], strict=True)) if text in evicted.moved else image
+        for text, image in zip(key_text(rows.column(KEY)).to_pylist(), rows.column(KEY).to_pylist(), strict=True)
+    ]
+    return rows.set_column(rows.schema.get_field_index(KEY), KEY, pa.array(images, IMAGE))
 
 
 def _log_events(decoded: pa.RecordBatch) -> pa.RecordBatch:

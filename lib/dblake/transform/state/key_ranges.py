@@ -2,7 +2,8 @@
 
 Events too many for one task's memory are split into buckets by key range, and each bucket is folded alone. Ranges
 rather than hashes: the rows of a bucket end up in the same files, so that a later merge finds recent keys in few of
-them. Keys that partial key changes connect go to one bucket: together they are the history of one row.
+them. Keys that partial key changes connect go to one bucket: together they are the history of one row. Such a bucket
+has no limit: a statement that moves each row to the next row's key connects all of them.
 """
 
 from __future__ import annotations
