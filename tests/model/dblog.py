@@ -154,7 +154,7 @@ def survivors(high: High, log: list[Event], landing: list[Landed]) -> list[Event
             line = followed(row, inside, window.snapshot)
             if line is None or line.key is None:
                 continue
-            key, carried = line.key, line.carried
+            key, carried = line.key, set(line.carried)
         rest = {column: value for column, value in row.after.items() if column not in carried}
         if rest:
             rows.append(Event(
@@ -195,7 +195,7 @@ def followed(row: ChunkRow, inside: list[Event], snapshot: Snapshot | None) -> L
                 read = line
             of_key += [] if any(line is other for other in of_key) else [line]
         line.key = None if event.op == "d" else event.key
-        line.carried |= (event.after or {}).keys()
+        line.carried = line.carried.union(event.after or {})
         line.whole = line.whole or event.whole
         (ended if event.op == "d" else lines)[event.key] = line
     if snapshot is None:

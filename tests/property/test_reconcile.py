@@ -35,13 +35,16 @@ from tests.support.landed import land, to_model
 HISTORIES = 60 * EFFORT
 SEED = int(os.environ.get("DBLAKE_SEED", "0"))
 
-KINDS: dict[str, dict[str, bool]] = {
-    "h": {}, "toast": {"moving": True}, "minimal": {"moving": True, "minimal": True},
-}
-"""Kinds of histories: what ``play`` is given, by the beginning of their tags."""
+KINDS = {"h": (False, False), "toast": (True, False), "minimal": (True, True)}
+"""Kinds of histories, by the beginning of their tags: whether keys change often, and whether images are minimal."""
 
 Outcome = tuple[list[Any], list[Any]]
 """The ordered events and the sorted ledger of one history, as plain tuples."""
+
+
+def play_kind(kind: str, steps: Sequence[Step], tag: str = "h") -> World:
+    moving, minimal = KINDS[kind]
+    return play(steps, tag, minimal=minimal, moving=moving)
 
 
 def reconcile_with_spark(
@@ -99,7 +102,7 @@ def test_reconcile_random_histories_match_model(
     monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_BROADCAST_MAX_KEYS", 0)
     moved = MOVED_SEEDS if len(seeds) < HISTORIES else seeds
     histories = [*(("h", seed) for seed in seeds), *product(("toast", "minimal"), moved)]
-    worlds = {(kind, seed): play(random_steps(seed), f"{kind}{seed}", **KINDS[kind]) for kind, seed in histories}
+    worlds = {(kind, seed): play_kind(kind, random_steps(seed), f"{kind}{seed}") for kind, seed in histories}
     outcomes = reconcile_with_spark(spark, tmp_path / "all", list(worlds.values()), max_bytes)
     wrong = [name for name, world in worlds.items() if outcomes[world.tag] != reconcile_with_model(world)]
     if not wrong:
@@ -110,14 +113,14 @@ def test_reconcile_random_histories_match_model(
     kind, seed = wrong[0]
 
     def is_different(steps: list[Step]) -> bool:
-        world = play(steps, **KINDS[kind])
+        world = play_kind(kind, steps)
         alone = reconcile_with_spark(spark, tmp_path / f"alone{next(runs)}", [world], max_bytes)
         return alone[world.tag] != reconcile_with_model(world)
 
     world, steps = worlds[wrong[0]], random_steps(seed)
     if is_different(steps):
         steps = shorten(steps, is_different)
-        world = play(steps, **KINDS[kind])
+        world = play_kind(kind, steps)
     actual = reconcile_with_spark(spark, tmp_path / "last", [world], max_bytes)[world.tag]
     expected = reconcile_with_model(world)
     pytest.fail(

@@ -12,10 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tests.model.dblog
 from dblake.landing.control import CLOSED
 from tests.model.dblog import ChunkRow, Event, High, Landed, LedgerRow, fold, orphans, reconcile, survivors
 from tests.support.effort import EFFORT
-from tests.support.histories import PHANTOM_GUARD_SEEDS, STEP_NUMBERS, Step, World, play, random_steps
+from tests.support.histories import (
+    MOVED_SEEDS,
+    PHANTOM_GUARD_SEEDS,
+    STEP_NUMBERS,
+    Step,
+    World,
+    play,
+    random_steps,
+)
 from tests.support.landed import to_model
 
 STEPS = st.lists(st.tuples(*(st.integers(0, count - 1) for count in STEP_NUMBERS)), max_size=80)
@@ -191,6 +200,12 @@ def test_simpler_rule_loses_values_of_moved_rows(rule: Rule, seeds: Iterable[int
     kept = sum(count_incomplete_rows(w, reconcile(landing)[0]) for w, landing in zip(worlds, landings, strict=True))
     lost = sum(count_incomplete_rows(w, rule(landing)) for w, landing in zip(worlds, landings, strict=True))
     assert kept < lost
+
+
+@pytest.mark.parametrize("minimal", [pytest.param(False, id="TOAST"), pytest.param(True, id="MINIMAL")])
+def test_evicted_moved_rows_lose_values(monkeypatch: pytest.MonkeyPatch, minimal: bool) -> None:
+    monkeypatch.setattr(tests.model.dblog, "followed", lambda *_: None)
+    assert find_wrong_seeds(MOVED_SEEDS, minimal=minimal, moving=True)
 
 
 def test_histories_cover_every_case_of_rule() -> None:

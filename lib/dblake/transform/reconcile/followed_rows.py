@@ -3,10 +3,10 @@
 Place: beside the joins of keys, which call ``follow`` with the events of whole windows. A row that moves to another key
 is evicted, but may hold the only copy of a column: unchanged TOAST values, minimal row images. Guarantee: what is
 returned for a key is about the row that the chunk read. A partial create that a key change made continues the row of
-its old key, also in chains and in one transaction; a whole image leaves nothing to supply.
+its old key, also in chains and in one transaction. A whole image has all that a fill could supply.
 
-A key may be that of several rows in one window. The chunk read the one that its snapshot saw last: transactions that
-change one key become visible in the order of the log. Without a snapshot, keys of several rows are left out.
+Several rows may have one key in a window. The chunk read the row that its snapshot saw last, because transactions that
+change one key become visible in the order of the log. Without a snapshot, such keys are left out.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def follow(events: pa.Table, with_snapshot: Collection[str]) -> pa.Table:
     has_snapshot = pc.is_in(events[CHUNK_ID], pa.array(sorted(with_snapshot), pa.string())).to_numpy()
     read = np.where(_by_key(codes, has_snapshot), spans.rows_seen(first, codes, events), spans.only_rows(first))
     read[~_by_key(codes, pc.equal(events[OP], Op.DELETE).to_numpy())] = -1
-    found = np.flatnonzero((read >= 0) & is_there[read])
-    of_key, created_by = np.searchsorted(codes, found), spans.created_by[last[read[found]]]
+    left = np.flatnonzero((read >= 0) & is_there[read])
+    of_key, created_by = np.searchsorted(codes, left), spans.created_by[last[read[left]]]
     return pa.table({
         **{name: events[name].take(pa.array(of_key)) for name in (CHUNK_ID, KEY_TEXT)},
-        CARRIED: _carried(events, first[spans.of_event], read[found]),
+        CARRIED: _carried(events, first[spans.of_event], read[left]),
         MOVED_TO: events[MOVED_TO].take(pa.array(created_by)),
     }, schema=FOLLOWED)
 
@@ -150,8 +150,8 @@ def _moves(events: pa.Table, codes: Codes, names: pa.Array, deletes: Codes) -> t
     """Return the partial creates of key changes, and for each the delete of its old key: the newest before it."""
     moves = np.flatnonzero(pc.is_valid(events[OLD_KEY_TEXT]).to_numpy())
     moved = events.select([CHUNK_ID, OLD_KEY_TEXT]).take(pa.array(moves))
-    found = pc.index_in(window_keys(moved[CHUNK_ID], moved[OLD_KEY_TEXT]), value_set=names)
-    old_codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    old = pc.index_in(window_keys(moved[CHUNK_ID], moved[OLD_KEY_TEXT]), value_set=names)
+    old_codes = pc.fill_null(old, -1).to_numpy().astype(np.int64)
     rank = np.empty(len(codes), np.int64)
     rank[np.lexsort((events[SEQ].to_numpy(), events[LSN].to_numpy()))] = np.arange(len(codes))
     width = len(codes) + 1
@@ -168,14 +168,14 @@ def _by_key(codes: Codes, mask: Mask) -> Mask:
     return by_key
 
 
-def _carried(events: pa.Table, rows: Codes, wanted: Codes) -> pa.Array:
-    """Return the columns that the events of each wanted row carried; ``rows`` are those of the events."""
+def _carried(events: pa.Table, rows: Codes, chosen: Codes) -> pa.Array:
+    """Return the columns that the events of each chosen row carried; ``rows`` has the row of each event."""
     lists = join_chunks(events[CARRIED])
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     texts = lists.flatten().dictionary_encode()
     width = len(texts.dictionary) + 1
     pairs = np.unique(np.repeat(rows, lengths) * width + texts.indices.to_numpy())
-    low, high = (np.searchsorted(pairs, wanted * width, side="left"), np.searchsorted(pairs, (wanted + 1) * width))
+    low, high = (np.searchsorted(pairs, chosen * width, side="left"), np.searchsorted(pairs, (chosen + 1) * width))
     sizes = high - low
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes) + np.repeat(low, sizes)

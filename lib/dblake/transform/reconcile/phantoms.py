@@ -2,11 +2,11 @@
 
 Place: end of a micro-batch in which such a dump ends. It is an addition to DBLog, which assumes that every change is in
 the log. Rows can vanish without an event (lost log, a detached partition, rows deleted with logging disabled), and no
-upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump and is not a delete, and
-all its events from before were visible to the dump's first chunk: the newest may be a fill, which follows what it
-completes. Such a row no longer exists: a chunk would have returned it, or a later event would explain its absence. A
-dump of given keys deletes only keys from that list. A dump of a whole table deletes nothing if more rows are absent
-than it may delete (``ChunkEnd.withholds``): it may have read too few.
+upsert removes them. Guarantee: a key is deleted exactly if its newest event precedes the dump, is not a delete, and was
+visible to the dump's first chunk. So must all its earlier events be, since the newest may be a fill of a row that the
+chunk did not see. Such a row no longer exists: a chunk would have returned it, or a later event would explain its
+absence. A dump of given keys deletes only keys from that list. A dump of a whole table deletes nothing if more rows
+are absent than it may delete (``ChunkEnd.withholds``): it may have read too few.
 
 The keys come as KNOWN rows; ``known_keys`` decides whether it reads them from state or from events. ``compare_keys``
 takes the rows of any set of keys, so executors share the work by key.
