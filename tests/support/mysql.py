@@ -183,10 +183,13 @@ class MysqlServer:
     def _base(self) -> list[str]:
         tree = debian.tree(self.flavour)
         share = tree / "usr/share/mysql"
+        # A starting server deletes what looks like its own temporary files there.
+        temporary = self.data.with_name(f"{self.data.name}.tmp")
+        temporary.mkdir(parents=True, exist_ok=True)
         return [
             str(tree / _PROGRAMS[self.flavour]), "--no-defaults", f"--datadir={self.data}", f"--basedir={tree / 'usr'}",
             f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}",
-            f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",
+            f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}", f"--tmpdir={temporary}",
             # As another user the server could not enter root's folders; it serves test data only.
             *(["--user=root"] if os.geteuid() == 0 else []),
         ]
