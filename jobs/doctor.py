@@ -23,6 +23,7 @@ from pipelines.preflight import check_source
 from pipelines.status import read_status
 
 _Result = TypeVar("_Result")
+_PRIVATE = 0o600
 
 
 @click.command("doctor")
@@ -39,6 +40,8 @@ def doctor(conf: Path | None, output: Path, *, offline: bool) -> None:
     The file has no secrets and no rows, but names of hosts, tables and columns: read it before you send it. A step that
     fails is named in the file, and the others run.
     """
+    if conf and output.exists() and conf.exists() and output.samefile(conf):
+        raise UsageError(f"{output} is the configuration", next_step="name another file with --output")
     errors: dict[str, str] = {}
     file = _attempt(errors, "configuration file", lambda: ConfigFile.read(conf)) if conf else None
     config: Config | None = _attempt(errors, "configuration", lambda: load_config(file.path)) if file else None
@@ -47,6 +50,7 @@ def doctor(conf: Path | None, output: Path, *, offline: bool) -> None:
     findings = Findings(file.content if file else {}, checks or (), status or {}, errors)
     text = build_bug_report(list_versions(), findings)
     try:
+        output.touch(_PRIVATE)
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(

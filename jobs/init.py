@@ -8,15 +8,17 @@ if __name__ == "__main__":
     handle_signals()  # before the other imports, which take a second
 
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from dblake.base.core.errors import ConfigError, ExitCode, UsageError
+from dblake.base.core.errors import ExitCode, UsageError
 from dblake.config import Config, load_config
 from dblake.config.draft import DatabaseUrl, draft_config, example_of, suggest_name
+from dblake.config.source import SOURCE_NAME
 from dblake.ingest.source.check_report import build_report
 from dblake.installation import application_home
 from jobs.cli.frame import run_job, verbose_option
@@ -49,6 +51,8 @@ def init(
     """
     target = DatabaseUrl.parse(url or _ask("Database URL (postgresql://USER@HOST:PORT/DATABASE)", "a URL"))
     name = name or suggest_name(target.database)
+    if not re.match(SOURCE_NAME, name):
+        raise UsageError(f"{name!r} is no name of a source", next_step="give --name: a-z, 0-9, _ and -, at most 40")
     file = conf or Path(f"{name}.yaml")
     if file.exists():
         raise UsageError(f"{file} exists", next_step="give another file with --conf; or edit it and run preflight")
@@ -60,15 +64,15 @@ def init(
     text = draft_config(
         example, target, name=name, password=reference, tables=tables, tls=tls, warehouse=warehouse,
     )
-    if password_env is None:
-        _write(secret, f"{target.password}\n", _SECRET_MODE)
-    _write(file, text)
+    written: list[Path] = []
     try:
-        config = load_config(file)
-    except ConfigError:
-        file.unlink()
         if password_env is None:
-            secret.unlink()
+            _write(secret, f"{target.password}\n", written, _SECRET_MODE)
+        _write(file, text, written)
+        config = load_config(file)
+    except BaseException:
+        for each in written:
+            each.unlink()
         raise
     click.echo(f"written: {file}" + ("" if password_env else f", and the password to {secret}"))
     is_capturable = not check or _check(config)
@@ -84,14 +88,15 @@ def _ask(prompt: str, option: str, *, is_secret: bool = False) -> str:
     return str(click.prompt(prompt, hide_input=is_secret, err=True))
 
 
-def _write(file: Path, text: str, mode: int = 0o666) -> None:
-    """Create a file; a file of that name stays as it is. Raises UsageError if it cannot be created."""
+def _write(file: Path, text: str, written: list[Path], mode: int = 0o666) -> None:
+    """Create a file and add it to ``written``. Raises UsageError if it exists or cannot be created."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be written: {error.strerror}", next_step="give another file with --conf"
+            f"{file} cannot be written: {error.strerror}", next_step="give another --conf, or another --name"
         ) from error
+    written.append(file)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
         opened.write(text)
 

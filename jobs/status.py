@@ -52,12 +52,15 @@ def status(
     source, alerts = config.source.name, config.alerts
     hooks = make_hooks(alerts.read_webhook(), alerts.command, alerts.timeout_seconds) if alert else []
 
+    # One store: in ZooKeeper each opens a session of its own.
+    store = open_progress(config.progress, source)
+
     def report() -> bool:
         """Report once; return False if a hook failed."""
-        document = read_status(config, ask_source=not offline, all_tables=tables)
+        document = read_status(config, store, ask_source=not offline, all_tables=tables)
         if prometheus:
             write_metrics(document, prometheus)
-        errors = announce(source, document["problems"], hooks, open_progress(config.progress, source)) if alert else []
+        errors = announce(source, document["problems"], hooks, store) if alert else []
         if as_json:
             click.echo(json.dumps(document))
         elif not (alert and every):
@@ -71,10 +74,9 @@ def status(
         while not stop.is_set():
             try:
                 report()
-            except DblakeError as error:
-                if not error.retryable:
-                    raise
-                logger.warning("%s", error)
+            except Exception as error:  # noqa: BLE001 - alerts must not end with one reading that fails
+                what = str(error) if isinstance(error, DblakeError) else f"unexpected {type(error).__name__}"
+                logger.warning("status: %s", what)
             stop.wait(every)
     return ExitCode.DONE
 

@@ -9,9 +9,7 @@ from dblake.ingest.mask.source import MaskedSource
 from dblake.ingest.source.mysql.settings import MysqlSettings
 from dblake.ingest.source.postgres.settings import PostgresSettings
 
-_TEXT_TYPES = {
-    "postgres": "text", "mysql": "longtext character set utf8mb4", "mariadb": "longtext character set utf8mb4",
-}
+_TEXT_TYPES = {"postgres": "text"} | dict.fromkeys(("mysql", "mariadb"), "longtext character set utf8mb4")
 """Each database's spelling of unbounded text, the type of masked columns."""
 
 

@@ -17,10 +17,12 @@ from dblake.serve.outputs.target import make_outputs
 from pipelines.sources import open_source
 
 
-def read_status(config: Config, *, ask_source: bool = True, all_tables: bool = False) -> dict[str, Any]:
+def read_status(
+    config: Config, store: ProgressStore | None = None, *, ask_source: bool = True, all_tables: bool = False
+) -> dict[str, Any]:
     """Return what ``status --json`` prints: ``ask_source`` contacts the database, ``all_tables`` counts all rows."""
     paths = Paths(config.warehouse, config.source.name)
-    store = open_progress(config.progress, config.source.name)
+    store = store or open_progress(config.progress, config.source.name)
     source = _query_source(config, paths, store) if ask_source else SourceReport()
     outputs = ReportedOutputs(make_outputs(config.outputs), config.progress, config.status.outputs())
     return build_status(paths, store, source, late_seconds=config.status.late_seconds, outputs=outputs,

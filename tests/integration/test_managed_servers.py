@@ -146,6 +146,20 @@ def test_retention_of_rds_is_that_of_its_procedure(rds: MysqlServer) -> None:
     assert retention is not None and retention.seconds == 86_400
 
 
+def test_retention_of_rds_that_may_not_be_read_is_named(rds: MysqlServer) -> None:
+    """A capture role of an earlier version sees the procedure and may not call it."""
+    settings = MysqlSettings("shop", "mariadb", "127.0.0.1", rds.port, "cap", "right", ("shop.*",), tls="disable")
+    mysql_init.run_init(settings, rds.user, rds.password)
+    rds.run("REVOKE EXECUTE ON PROCEDURE mysql.rds_show_configuration FROM 'cap'@'%'",
+            "GRANT SELECT ON mysql.proc TO 'cap'@'%'")
+    assert check(mysql_preflight(settings), "binlog_retention") == (
+        True, "how long Amazon RDS keeps the binlog may not be read",
+        "run preflight --init; or CALL mysql.rds_set_configuration('binlog retention hours', 168)",
+    )
+    retention = MysqlSource(settings).log_retention(None)
+    assert retention is not None and retention.seconds is None
+
+
 def test_settings_of_rds_are_changed_in_its_parameter_group(rds: MysqlServer) -> None:
     settings = MysqlSettings("shop", "mariadb", "127.0.0.1", rds.port, rds.user, rds.password, ("shop.*",),
                              tls="disable")

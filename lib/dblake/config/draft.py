@@ -15,11 +15,10 @@ from pathlib import PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dblake.base.core.errors import UsageError
+from dblake.config.source import DEFAULT_PORTS
 
 _KINDS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb"}
 _EXAMPLES = {"postgres": "postgres.yaml", "mysql": "mysql.yaml", "mariadb": "mysql.yaml"}
-_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
-_SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 _FORM = "postgresql://USER@HOST:PORT/DATABASE, mysql://… or mariadb://…"
 _LINE = re.compile(r"(?P<indent> *)(?P<key>\w+): *(?P<value>[^#]*?)(?P<comment> +#.*)?")
 _PLAIN = re.compile(r"\$\{(?:env|file):[\w./-]+\}|(?!(?:true|false|yes|no|on|off|y|n|null)$)[A-Za-z_/][\w./-]*", re.I)
@@ -45,12 +44,17 @@ class DatabaseUrl:
             kind, port = _KINDS.get(parts.scheme.partition("+")[0]), parts.port
         except ValueError as error:
             raise UsageError("the database's URL cannot be parsed", next_step=f"write it as {_FORM}") from error
+        if parts.query:
+            raise UsageError(
+                "the database's URL has options after ?", next_step="leave them out; give --tls for how to connect"
+            )
         missing = _missing(kind, parts)
         if kind is None or missing:
             raise UsageError(f"the database's URL has no {missing}", next_step=f"write it as {_FORM}")
         password = None if parts.password is None else unquote(parts.password)
         database = unquote(parts.path.strip("/"))
-        return cls(kind, parts.hostname or "", port or _PORTS[kind], unquote(parts.username or ""), database, password)
+        port, user = port or DEFAULT_PORTS[kind], unquote(parts.username or "")
+        return cls(kind, parts.hostname or "", port, user, database, password)
 
 
 def _missing(kind: str | None, parts: SplitResult) -> str:
@@ -79,7 +83,7 @@ def example_of(kind: str) -> PurePosixPath:
 
 def draft_config(
     example: str, url: DatabaseUrl, *, name: str, password: str, tables: Sequence[str] = (), tls: str | None = None,
-    warehouse: str = "warehouse", progress: str = "file:progress",
+    warehouse: str = "warehouse",
 ) -> str:
     """Return the text of the configuration file.
 
@@ -95,13 +99,13 @@ def draft_config(
         source["database"] = url.database
     if tls:
         source["tls"] = tls
-    return _replace(example, {"": {"warehouse": warehouse, "progress": progress}, "source": source})
+    return _replace(example, {"": {"warehouse": warehouse, "progress": "file:progress"}, "source": source})
 
 
 def _all_tables(url: DatabaseUrl) -> list[str]:
     if url.kind == "postgres":
         return ["public.*"]
-    return [f"{url.database}.*"] if url.database else ["*.*", *(f"!{schema}.*" for schema in _SYSTEM)]
+    return [f"{url.database}.*"] if url.database else ["*.*"]
 
 
 def _replace(example: str, values: Mapping[str, Mapping[str, object]]) -> str:

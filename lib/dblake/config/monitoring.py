@@ -13,11 +13,11 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dblake.base.core.errors import ConfigError
 from dblake.config.file import ConfigFile
+from dblake.config.outputs import WEB_ADDRESS
 from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section
 
 AGE = r"^[1-9][0-9]*[smhd]$"
-_WEB_ADDRESS = r"https?://[^\s/]"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -87,7 +87,7 @@ class AlertsConfig(Section):
     def read_webhook(self) -> str | None:
         """Return the webhook's address. Raises ConfigError if its reference cannot be read, or it is no address."""
         url = self.webhook.resolve() if isinstance(self.webhook, PasswordReference) else self.webhook
-        if url is not None and not re.match(_WEB_ADDRESS, url):
+        if url is not None and not re.match(WEB_ADDRESS + r"[^\s/]", url):
             raise ConfigError("alerts.webhook: must be https:// or http://", next_step="correct the address")
         return url
 
@@ -95,7 +95,7 @@ class AlertsConfig(Section):
     @classmethod
     def _parse_webhook(cls, webhook: Any, info: ValidationInfo) -> Any:
         if isinstance(webhook, str) and not webhook.startswith("${"):
-            if not re.match(_WEB_ADDRESS, webhook):
+            if not re.match(WEB_ADDRESS + r"[^\s/]", webhook):
                 raise ValueError("must be https:// or http://, or a reference to such an address")
             return webhook
         return None if webhook is None else parse_reference(PasswordReference, webhook, "alerts.webhook", info)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from dblake.base.core.names import TableFilter
+from dblake.base.core.secret import SECRET_KEY
 from dblake.base.core.tls import Tls, require_stated_protocol
 from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.config.file import ConfigFile
@@ -23,8 +24,6 @@ OUTPUT_NAME = r"^[a-z][a-z0-9_-]{0,63}$"
 WEB_ADDRESS = r"^https?://"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _BUILT_IN_FORMATS = ("native", "debezium", "avro")
-_SECRET_KEY = re.compile(r"password|secret|token|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
-"""Keys of maps whose values must be references."""
 
 
 class PartitionConfig(Section):
@@ -140,7 +139,7 @@ class OutputConfig(Section):
             return settings
         return {
             key: parse_reference(PasswordReference, value, f"outputs: {key}", info)
-            if _SECRET_KEY.search(str(key)) or (isinstance(value, str) and value.startswith("${")) else value
+            if SECRET_KEY.search(str(key)) or (isinstance(value, str) and value.startswith("${")) else value
             for key, value in settings.items()
         }
 

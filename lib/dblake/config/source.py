@@ -19,7 +19,7 @@ from dblake.config.section import Section, shown_default
 SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 
-_DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
+DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _NAMED_BY_SOURCE = ("slot", "publication")
 """Keys whose null means the name derived from the source's name."""
 _POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "log_ddl": False}
@@ -85,8 +85,8 @@ class SourceConfig(Section):
             return settings
         filled = {key: value for key, value in settings.items() if value is not None or key not in _NAMED_BY_SOURCE}
         kind, name = settings.get("type"), settings.get("name")
-        if isinstance(kind, str) and kind in _DEFAULT_PORTS:
-            filled.setdefault("port", _DEFAULT_PORTS[kind])
+        if isinstance(kind, str) and kind in DEFAULT_PORTS:
+            filled.setdefault("port", DEFAULT_PORTS[kind])
         # A wrong name is one fault, not that of each object named after it.
         if kind == "postgres" and isinstance(name, str) and re.fullmatch(SOURCE_NAME, name):
             filled.setdefault("slot", default_server_object(name))

@@ -114,15 +114,27 @@ def test_tagged_and_domain_gtids_continue(followed: Followed) -> None:
     assert followed.rows_behind(followed.find()) == 1
 
 
-def test_server_without_landed_transaction_is_diverged(followed: Followed) -> None:
+def test_server_without_landed_transaction_is_rejected(followed: Followed) -> None:
     followed.cluster.pause(followed.replica)
     followed.land()
-    with pytest.raises(DivergedServer, match=r"server .* lacks 1 transaction that landed: \S+; it has ") as rejected:
+    with pytest.raises(WrongServer, match=r"server .* lacks 1 transaction that landed: \S+; it has ") as rejected:
         followed.find()
     assert rejected.value.exit_code == ExitCode.CONFIGURATION
     followed.insert(followed.replica)
-    with pytest.raises(DivergedServer, match="lacks 1 transaction that landed"):
+    with pytest.raises(WrongServer, match="lacks 1 transaction that landed"):
         followed.find()
+
+
+def test_late_replica_continues_once_it_has_all(followed: Followed) -> None:
+    """It accepts writes, as replicas do by default: what it lacks now is no verdict for good."""
+    followed.cluster.pause(followed.replica)
+    followed.land()
+    with pytest.raises(WrongServer, match="lacks 1 transaction that landed") as rejected:
+        followed.find()
+    assert not isinstance(rejected.value, DivergedServer), "it is not recorded"
+    followed.cluster.follow(followed.replica)
+    followed.cluster.wait()
+    assert followed.rows_behind(followed.find()) == 0
 
 
 def test_read_only_replica_may_still_receive(followed: Followed) -> None:

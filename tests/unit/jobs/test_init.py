@@ -16,7 +16,8 @@ from jobs.init import init
     [
         ([], "Database URL is missing. Next: give a URL"),
         (["postgresql://ann@db/shop"], "Password of ann is missing. Next: give --password-env VAR"),
-        (["postgresql://ann:p@db/shop", "--name", "Sh op"], "source.name"),
+        (["postgresql://ann:p@db/shop", "--name", "a/b"], "'a/b' is no name of a source"),
+        (["postgresql://ann:p@db/shop", "--tables", "!x"], "source.tables"),
         (["postgresql://ann:p@db/shop", "--conf", "none/shop.yaml"], "cannot be written: No such file or directory"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@
     │   ├── TableUnreadable          75  the rows of one table cannot be read, those of others can
     │   │   └── TableLocked          75  another session holds a lock on it
     │   ├── WrongServer              78  the server is not the one that landing was captured from
-    │   │   └── DivergedServer       78  it lacks transactions that landed, or has others among them
+    │   │   └── DivergedServer       78  it has transactions among those that landed which did not land
     │   └── Unsupported              78  a table, column or log event that dblake rejects
     ├── LandingError                 78  the landing table cannot be read or written
     │   ├── LandingUnavailable       75  a commit failed for a reason that may pass
@@ -145,7 +145,7 @@ class WrongServer(SourceError):
 
 
 class DivergedServer(WrongServer):
-    """A server lacks transactions that landed, or has others among them."""
+    """A server has transactions among those that landed which did not land: it never becomes the right one."""
 
 
 class Unsupported(SourceError):

@@ -14,6 +14,8 @@ from typing import Literal, Self
 
 from dblake.base.core.errors import ConfigError
 
+SECRET_KEY = re.compile(r"password|secret|token|credential|authorization|api-?key|jaas|\.key\.pem", re.IGNORECASE)
+"""Names of settings whose values are secrets."""
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}\Z")
 
 

@@ -1,7 +1,8 @@
 """What an alert calls: a webhook or a command, each within a time-out.
 
-Place: below ``announce``, which decides what to call them with. Guarantee: a call ends within its time-out, with all
-processes that a command has started in its group. A failure is an error with the hook's key, and shows no secret.
+Place: below ``announce``, which decides what to call them with. Guarantee: a command ends within its time-out, with all
+processes that it has started in its group; of a webhook, connecting and each part of the answer do. A failure is an
+error with the hook's key, and shows no secret.
 """
 
 from __future__ import annotations

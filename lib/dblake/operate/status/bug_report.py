@@ -17,15 +17,18 @@ from importlib import metadata
 from typing import Any
 
 from dblake import __version__
-from dblake.base.core.secret import Reference
+from dblake.base.core.secret import SECRET_KEY, Reference
 from dblake.base.core.source import Check
 
 _PACKAGES = (
     "delta-spark", "deltalake", "duckdb", "great-expectations", "kafka-python", "kazoo", "mysql-replication", "numpy",
     "pandas", "psycopg2-binary", "pyarrow", "pydantic", "pymysql", "pyspark",
 )
-_SECRET_KEY = re.compile(r"password|secret|token|credential|(?:^|[_.-])key$", re.IGNORECASE)
+_KEY = re.compile(r"(?:^|[_.-])key$", re.IGNORECASE)
+_HOOKS = ("webhook", "command")
+"""Settings that load with a secret in the middle of their value."""
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_QUERY = re.compile(r"(?<=\?)\S+")
 _REMOVED = "(removed)"
 _JAVA_SECONDS = 20
 
@@ -64,14 +67,20 @@ def _find_java() -> str:
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Return a configuration without literal secrets: values of keys that name one, and logins in URLs."""
+    """Return a configuration without literal secrets, whatever their type: references stay.
+
+    Values below a key that names a secret are removed, and hooks, logins and queries of URLs.
+    """
+    is_secret = bool(SECRET_KEY.search(key) or _KEY.search(key)) or key in _HOOKS
     if isinstance(value, Mapping):
-        return {name: redact(inner, str(name)) for name, inner in value.items()}
+        return {name: redact(inner, key if is_secret else str(name)) for name, inner in value.items()}
     if isinstance(value, list):
         return [redact(inner, key) for inner in value]
-    if not isinstance(value, str) or Reference.parse(value, key):
+    if value is None or (isinstance(value, str) and Reference.parse(value, key)):
         return value
-    return _REMOVED if _SECRET_KEY.search(key) else _LOGIN.sub(_REMOVED, value)
+    if is_secret:
+        return _REMOVED
+    return _QUERY.sub(_REMOVED, _LOGIN.sub(_REMOVED, value)) if isinstance(value, str) else value
 
 
 def build_bug_report(versions: Mapping[str, str], findings: Findings) -> str:

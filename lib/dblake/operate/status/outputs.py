@@ -154,8 +154,7 @@ def output_problems(
         names.add(one["name"])
         problems += [*_stopped(one, limits, now), *_late(one, limits, now)]
     for letters in dead_letters:
-        is_recent = _age(letters["newest_at"], now) <= limits.dead_letter_seconds
-        if letters["output"] in names and is_recent and letters["recent"] > limits.dead_letters:
+        if letters["output"] in names and letters["recent"] > limits.dead_letters:
             problems.append(_problem(
                 "dead_letters", letters["output"],
                 f"{letters['recent']:,} events were rejected in the last {format_duration(limits.dead_letter_seconds)}",
@@ -170,6 +169,8 @@ def _stopped(one: Mapping[str, Any], limits: OutputLimits, now: datetime) -> lis
     state, name = one["state"], one["name"]
     error = f": {one['last_error']}" if one["last_error"] and one["failing_since"] else ""
     start = f"run up, or subscribe --output {name}"
+    if state == OutputState.UNKNOWN:
+        return [_problem("output_stopped", name, f"its state cannot be read: {one['last_error']}", "remove the cause")]
     if state == OutputState.FAILED:
         return [_problem("output_stopped", name, f"it failed for good{error}", f"remove the cause; then {start}")]
     if state == OutputState.NEVER_RUN:

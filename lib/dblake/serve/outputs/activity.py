@@ -88,6 +88,8 @@ def parse_activity(text: str, output: str) -> OutputActivity:
         fields: dict[str, Any] = json.loads(text)
         activity = OutputActivity(**fields)
         OutputState(activity.state)
+        for text_of_time in (activity.seen_at, activity.failing_since):
+            _ = text_of_time is None or datetime.fromisoformat(text_of_time)
     except (ValueError, TypeError):
         raise ConfigError(
             f"output {output}: the document of its state was written by an incompatible version, or edited",

@@ -78,6 +78,7 @@ class _Facts:
     last_error: str | None = None
     last_error_at: str | None = None
     failing_since: str | None = None
+    has_succeeded: bool = False
     end: OutputState | None = None
     is_taken: bool = False
     """Another process has the output, and writes its document."""
@@ -131,9 +132,9 @@ class OutputReporter:
 
     def note_success(self) -> None:
         """Note that a batch was delivered, or that there is nothing to deliver."""
-        if self._facts.failing_since is not None:
+        if self._facts.failing_since is not None or not self._facts.has_succeeded:
             with self._lock:
-                self._facts.failing_since = None
+                self._facts.failing_since, self._facts.has_succeeded = None, True
             self._wake.set()
 
     def note_failure(self, error: Exception) -> None:
@@ -180,7 +181,8 @@ class OutputReporter:
             facts = self._facts
             facts.last_error = facts.last_error or earlier.last_error
             facts.last_error_at = facts.last_error_at or earlier.last_error_at
-            facts.failing_since = earlier.failing_since
+            if not facts.has_succeeded:
+                facts.failing_since = earlier.failing_since or facts.failing_since
 
     def _describe(self) -> tuple[OutputActivity, DeliveryCounts]:
         with self._lock:
@@ -218,6 +220,8 @@ class _PlaceWriter:
         self._name, self._places = name, places
         self._pending = PendingEvents(places.paths)
         self._held: Sequence[int] = () if places.partitions else [_WHOLE]
+        self._has_member_error = bool(places.partitions)
+        """True if the member's own document may have an error, also of an earlier run."""
 
     def read(self) -> OutputActivity | None:
         """Return the output's own document, as an earlier run wrote it last."""
@@ -239,6 +243,10 @@ class _PlaceWriter:
         # A member without partitions has no other place for an error.
         if not self._held and activity.last_error:
             self._put(STATUS, activity)
+            self._has_member_error = True
+        elif places.partitions and self._held and self._has_member_error:
+            self._put(STATUS, replace(activity, failing_since=None))
+            self._has_member_error = False
         if places.metrics is not None:
             oldest = min((one.oldest_at for one in lacking if one.oldest_at), default=None)
             lag = Pending(oldest, max(one.bytes for one in lacking)) if lacking else None
@@ -253,8 +261,13 @@ class _PlaceWriter:
         if number != _WHOLE:
             selection = selection.of_partition(self._places.partitions, number)
             status, checkpoint = partition_document(number, STATUS), partition_document(number, CHECKPOINT)
-        cursor = self._read_cursor(checkpoint)
-        pending = self._pending.find(cursor, selection) if cursor else None
+        try:
+            cursor = self._read_cursor(checkpoint)
+            pending = self._pending.find(cursor, selection) if cursor else None
+        except Exception:
+            # Without figures: it still runs.
+            self._put(status, self._complete(activity, None, None))
+            raise
         self._put(status, self._complete(activity, cursor, pending))
         return pending
 

@@ -27,7 +27,10 @@ class WebService:
             require_stated_protocol(url, tls)
         except ValueError as error:
             raise ConfigError(f"{url_key}: {error}", next_step=f"correct {url_key} or {self._section}.tls") from None
-        parts = urllib3.util.parse_url(url)
+        try:
+            parts = urllib3.util.parse_url(url)
+        except urllib3.exceptions.LocationValueError:
+            raise ConfigError(f"{url_key}: it is no address", next_step=f"correct {url_key}") from None
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._where = f"{name} at {parts.host}:{port}"
         try:

@@ -73,9 +73,9 @@ def test_diverged_server_stays_rejected_until_accepted(backend: MemoryBackend, t
     lake.capture(source)
     before = lake.reached
     backend.database.server = "twin"
-    source.refusal = DivergedServer("source shop: the server that answers lacks 1 transaction that landed: 0-1-7")
+    source.refusal = DivergedServer("source shop: the server that answers has 1 transaction among those: 0-1-7")
     for _ in range(2):
-        with pytest.raises(DivergedServer, match=r"server that answers lacks 1 transaction that landed: 0-1-7"):
+        with pytest.raises(DivergedServer, match=r"server that answers has 1 transaction among those: 0-1-7"):
             lake.capture(source)
         source.refusal = None  # whatever the server shows later
     assert lake.reached == before

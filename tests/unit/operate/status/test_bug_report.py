@@ -17,6 +17,13 @@ from jobs.doctor import doctor
     [
         ({"source": {"password": "${env:P}"}}, {"source": {"password": "${env:P}"}}),
         ({"source": {"password": "hunter2"}}, {"source": {"password": "(removed)"}}),
+        ({"source": {"password": 12345678}}, {"source": {"password": "(removed)"}}),
+        ({"password": {"value": "hunter2", "of": ["x", None]}},
+         {"password": {"value": "(removed)", "of": ["(removed)", None]}}),
+        ({"headers": {"Authorization": "Bearer abc"}}, {"headers": {"Authorization": "(removed)"}}),
+        ({"alerts": {"webhook": "https://hooks/T/B/SECRET", "command": "curl -H x", "timeout_seconds": 10}},
+         {"alerts": {"webhook": "(removed)", "command": "(removed)", "timeout_seconds": 10}}),
+        ({"url": "https://host/x?token=t"}, {"url": "https://host/x?(removed)"}),
         ({"mask": {"key": "0123"}}, {"mask": {"key": "(removed)"}}),
         ({"outputs": {"a": {"headers": {"api_token": "t", "accept": "json"}}}},
          {"outputs": {"a": {"headers": {"api_token": "(removed)", "accept": "json"}}}}),

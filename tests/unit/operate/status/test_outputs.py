@@ -139,7 +139,8 @@ def ago(seconds: float) -> str:
     (entry(OutputState.DIED), ["output_stopped output bus: its process died 5 min ago"]),
     (entry(OutputState.DIED, seen_at=ago(60)), []),
     (entry(OutputState.FAILED, failing_since=ago(5)), ["output_stopped output bus: it failed for good: away"]),
-    (entry(OutputState.UNKNOWN, lag_seconds=None, seen_at=None), []),
+    (entry(OutputState.UNKNOWN, lag_seconds=None, seen_at=None),
+     ["output_stopped output bus: its state cannot be read: away"]),
 ])
 def test_problem_begins_at_its_limit(found: dict[str, Any], expected: list[str]) -> None:
     limits = OutputLimits(late_seconds=60, stopped_seconds=120)

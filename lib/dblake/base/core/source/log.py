@@ -95,7 +95,7 @@ class LogSource(Protocol):
 
         That is ``resume`` itself if the log has it at an equal position, else a point of the next incarnation, with the
         same transactions before it. Raises PositionLost if the server was a replica of ``known`` and its log lacks a
-        part behind ``resume``, DivergedServer if its history is another one.
+        part behind ``resume``. Raises WrongServer if it lacks what landed, DivergedServer if it has more before it.
         """
 
     def terminate_stale_reader(self) -> None:

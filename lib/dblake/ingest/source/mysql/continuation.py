@@ -33,9 +33,8 @@ _MAX_SHOWN = 400
 def find_continuation(settings: MysqlSettings, resume: ResumePoint) -> ResumePoint | None:
     """Return where this server's log continues ``resume``, in the next incarnation; None if GTIDs cannot show it.
 
-    Raises DivergedServer if the server lacks transactions that landed or has others among them. Raises WrongServer if
-    it is still a replica that lacks some. Raises PositionLost if it has removed log that did not land, and if landing
-    ends inside a transaction.
+    Raises WrongServer if the server lacks transactions that landed, DivergedServer if it has others among them. Raises
+    PositionLost if it has removed log that did not land, and if landing ends inside a transaction.
     """
     landed = LogPosition.parse(resume.token)
     with open_cursor(settings, purpose="log start") as cur:
@@ -73,12 +72,13 @@ class _Search:
             return
         what = self._describe(lacking, "lacks", "that landed")
         self._cur.execute("SELECT @@GLOBAL.read_only")
-        if self._cur.fetchone()[0]:
+        if self._cur.fetchone()[0] not in (0, "OFF"):
             raise WrongServer(
                 f"{what}; it is read-only, and may still receive them",
                 next_step="wait until it is promoted, or set source.host to the primary; then start capture again",
             )
-        raise DivergedServer(what, next_step=f"set source.host to a server that has them; or {ACCEPT_GAP}")
+        # Not for good: a replica that accepts writes may still receive them.
+        raise WrongServer(what, next_step=f"set source.host to a server that has them; or {ACCEPT_GAP}")
 
     def _find_last_file(self, files: Sequence[str]) -> int | None:
         """Return which file has the last landed transaction; None if all are in older files than the server has."""

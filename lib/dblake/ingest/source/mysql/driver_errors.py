@@ -27,7 +27,9 @@ from dblake.base.core.errors import (
 from dblake.ingest.source.mysql.packets import DumpEnded
 from dblake.ingest.source.mysql.settings import MysqlSettings
 
-LACKS_PRIVILEGE = (ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR)
+LACKS_PRIVILEGE = (
+    ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.PROCACCESS_DENIED_ERROR,
+)
 _MAY_NOT_CREATE_USER = 1410
 _LOGIN = (ER.ACCESS_DENIED_ERROR, 1698, 1862, 3118, 4151)
 _RUN_PREFLIGHT = "run preflight, which prints the GRANT"
@@ -39,6 +41,7 @@ _PERMANENT = {
     ER.DBACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.TABLEACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.COLUMNACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
+    ER.PROCACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.SPECIFIC_ACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.HOST_NOT_PRIVILEGED: ("the server rejects all connections from this host", "create the user for this host"),
     ER.HOST_IS_BLOCKED: ("the server has blocked this host after failed connections", "run FLUSH HOSTS there"),

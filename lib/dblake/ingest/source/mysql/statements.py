@@ -86,7 +86,7 @@ def set_variable(settings: MysqlSettings, variable: str, value: str, provider: P
     MariaDB needs it in its configuration file, too.
     """
     if provider:
-        return provider.set_parameter(variable, value.strip("'"))
+        return provider.set_parameter(variable, value.strip("'") or "an empty value")
     if settings.flavour == "mysql":
         return f"SET PERSIST {variable} = {value}"
     return f"SET GLOBAL {variable} = {value}; -- and in the server's configuration, for after a restart"
