@@ -233,37 +233,50 @@ class _PlaceWriter:
 
     def write(self, activity: OutputActivity, counts: DeliveryCounts) -> None:
         """Write one document for each place that this process holds, and the metrics."""
-        places = self._places
-        if places.partitions and OutputState(activity.state).is_live:
-            self._held = list(places.owned())
+        places, is_live = self._places, OutputState(activity.state).is_live
+        if places.partitions and is_live:
+            before, self._held = self._held, list(places.owned())
+            self._release([number for number in before if number not in self._held], activity)
         elif places.partitions:
             # At the end it owns none: another member may have taken them over.
             self._held = [number for number in self._held if self._is_own(number, activity)]
+        if not is_live:
+            # The process ends in seconds, and figures may take longer.
+            for number in self._held:
+                self._write_one(number, activity, has_figures=False)
         lacking = [one for number in self._held if (one := self._write_one(number, activity)) is not None]
         # A member without partitions has no other place for an error.
         if not self._held and activity.last_error:
             self._put(STATUS, activity)
             self._has_member_error = True
         elif places.partitions and self._held and self._has_member_error:
-            self._put(STATUS, replace(activity, failing_since=None))
+            if self._read_activity(STATUS) is not None:
+                self._put(STATUS, replace(activity, state=OutputState.STOPPED, failing_since=None))
             self._has_member_error = False
         if places.metrics is not None:
             oldest = min((one.oldest_at for one in lacking if one.oldest_at), default=None)
             lag = Pending(oldest, max(one.bytes for one in lacking)) if lacking else None
             places.metrics.write(counts, lag, activity.rate)
 
+    def _release(self, numbers: Sequence[int], activity: OutputActivity) -> None:
+        """Write that this member has stopped in partitions that it has lost, where no other one has written yet."""
+        ended = replace(activity, state=OutputState.STOPPED, rate=0.0, failing_since=None)
+        for number in numbers:
+            if self._is_own(number, activity):
+                self._write_one(number, ended, has_figures=False)
+
     def _is_own(self, number: int, activity: OutputActivity) -> bool:
         written = self._read_activity(partition_document(number, STATUS))
         return written is not None and (written.host, written.process) == (activity.host, activity.process)
 
-    def _write_one(self, number: int, activity: OutputActivity) -> Pending | None:
+    def _write_one(self, number: int, activity: OutputActivity, *, has_figures: bool = True) -> Pending | None:
         selection, status, checkpoint = self._places.selection, STATUS, CHECKPOINT
         if number != _WHOLE:
             selection = selection.of_partition(self._places.partitions, number)
             status, checkpoint = partition_document(number, STATUS), partition_document(number, CHECKPOINT)
         try:
             cursor = self._read_cursor(checkpoint)
-            pending = self._pending.find(cursor, selection) if cursor else None
+            pending = self._pending.find(cursor, selection) if cursor and has_figures else None
         except Exception:
             # Without figures: it still runs.
             self._put(status, self._complete(activity, None, None))
