@@ -79,7 +79,7 @@ PRODUCED = {
     "landing ends at batch": (
         "rows of dumps have landed up to batch",
         "unit/ingest/capture/test_landed_chunks.py::test_accepted_gap_forgets_landed_chunks"),
-    "lacks N transactions": ("that landed", f"{_MOVES}::test_server_without_landed_transaction_is_diverged"),
+    "lacks N transactions": ("that landed", f"{_MOVES}::test_server_without_landed_transaction_is_rejected"),
     "it is read-only": (
         "it is read-only, and may still receive them", f"{_MOVES}::test_read_only_replica_may_still_receive"),
     "has N transactions among": (
