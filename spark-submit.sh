@@ -213,7 +213,7 @@ run_lint() {
 # core each, and much of the other's time is waiting.
 test_parts=(
     "tests/unit tests/e2e tests/integration/zookeeper tests/integration/s3"
-    "tests/spark tests/property"
+    "tests/spark tests/property tests/faults"
 )
 # shellcheck disable=SC2068,SC2206  # a list of folders
 folders=(${test_parts[@]})
