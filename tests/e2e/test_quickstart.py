@@ -34,10 +34,11 @@ dump: {{chunk_size: 3000}}
 """
 
 
-def submit(*arguments: str, seconds: int = 600) -> subprocess.CompletedProcess[str]:
-    """Run a job as a user does, with text output."""
+def submit(*arguments: str, seconds: int = 600, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a job as a user does, with text output; in the folder ``cwd``, if given."""
     return subprocess.run(
-        [str(HOME / "spark-submit.sh"), *arguments], capture_output=True, text=True, timeout=seconds, check=False
+        [str(HOME / "spark-submit.sh"), *arguments], capture_output=True, text=True, timeout=seconds, check=False,
+        cwd=cwd,
     )
 
 

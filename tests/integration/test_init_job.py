@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,9 @@ from dblake.ingest.source.mysql import init as mysql_init
 from dblake.ingest.source.mysql.settings import MysqlSettings
 from dblake.ingest.source.postgres import init as postgres_init
 from dblake.ingest.source.postgres.settings import PostgresSettings
+from tests.e2e.test_quickstart import submit
 from tests.support.mysql import MysqlServer
 from tests.support.postgres import Database
-
-HOME = Path(__file__).parents[2]
-
-
-def run_job(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a job in a folder as a script does: without a terminal."""
-    return subprocess.run(
-        [str(HOME / "spark-submit.sh"), *arguments], cwd=folder, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
-    )
 
 
 def capture_role(database: Database) -> str:
@@ -38,17 +28,17 @@ def test_init_of_prepared_postgres_ends_with_0(database: Database, tmp_path: Pat
     database.run("CREATE TABLE orders (id int PRIMARY KEY)")
     user, port = capture_role(database), database.server.port
     url = f"postgresql://{user}:right@127.0.0.1:{port}/{database.name}"
-    done = run_job(tmp_path, "init", url, "--name", "shop", "--tls", "disable")
+    done = submit("init", url, "--name", "shop", "--tls", "disable", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "written: shop.yaml, and the password to shop.password" in done.stdout
     assert "1 followed and dumped\n    public.orders" in done.stdout
     assert "dblake up --conf shop.yaml" in done.stdout and "--init" not in done.stdout
     assert (tmp_path / "shop.password").stat().st_mode & 0o777 == 0o600
     assert "right" not in (tmp_path / "shop.yaml").read_text()
-    again = run_job(tmp_path, "init", url, "--name", "shop")
+    again = submit("init", url, "--name", "shop", cwd=tmp_path)
     assert again.returncode == 64
     assert again.stderr.startswith("dblake init: shop.yaml exists. Next: give another file with --conf")
-    assert run_job(tmp_path, "doctor", "--conf", "shop.yaml").returncode == 0
+    assert submit("doctor", "--conf", "shop.yaml", cwd=tmp_path).returncode == 0
     report = (tmp_path / "dblake-doctor.md").read_text()
     assert "## Unmet checks of preflight\n\nNone.\n" in report and '"source": "shop"' in report
     assert '"password": "${file:shop.password}"' in report and "right" not in report
@@ -62,7 +52,7 @@ def test_init_of_unprepared_mariadb_names_preflight(
                 "CREATE TABLE IF NOT EXISTS first_shop.t (id int PRIMARY KEY)",
                 "CREATE USER IF NOT EXISTS 'plain'@'%' IDENTIFIED BY 'right'")
     url = f"mariadb://plain@127.0.0.1:{mariadb.port}/first_shop"
-    done = run_job(tmp_path, "init", url, "--password-env", "SHOP_PASSWORD", "--tls", "disable")
+    done = submit("init", url, "--password-env", "SHOP_PASSWORD", "--tls", "disable", cwd=tmp_path)
     assert done.returncode == 78, done.stderr
     assert "dblake preflight --conf first_shop.yaml --init --admin-user USER" in done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["first_shop.yaml"]
@@ -70,4 +60,4 @@ def test_init_of_unprepared_mariadb_names_preflight(
                              tls="disable")
     mysql_init.run_init(settings, "root", "")
     (tmp_path / "first_shop.yaml").unlink()
-    assert run_job(tmp_path, "init", url, "--password-env", "SHOP_PASSWORD", "--tls", "disable").returncode == 0
+    assert submit("init", url, "--password-env", "SHOP_PASSWORD", "--tls", "disable", cwd=tmp_path).returncode == 0

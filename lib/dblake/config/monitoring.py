@@ -25,6 +25,10 @@ def _seconds_of(age: str) -> float:
     return float(age[:-1]) * _SECONDS[age[-1]]
 
 
+def _is_address(url: str) -> bool:
+    return re.match(WEB_ADDRESS + r"[^\s/]", url) is not None
+
+
 class StatusConfig(Section):
     """What `status` reports as a problem."""
 
@@ -87,7 +91,7 @@ class AlertsConfig(Section):
     def read_webhook(self) -> str | None:
         """Return the webhook's address. Raises ConfigError if its reference cannot be read, or it is no address."""
         url = self.webhook.resolve() if isinstance(self.webhook, PasswordReference) else self.webhook
-        if url is not None and not re.match(WEB_ADDRESS + r"[^\s/]", url):
+        if url is not None and not _is_address(url):
             raise ConfigError("alerts.webhook: must be https:// or http://", next_step="correct the address")
         return url
 
@@ -95,7 +99,7 @@ class AlertsConfig(Section):
     @classmethod
     def _parse_webhook(cls, webhook: Any, info: ValidationInfo) -> Any:
         if isinstance(webhook, str) and not webhook.startswith("${"):
-            if not re.match(WEB_ADDRESS + r"[^\s/]", webhook):
+            if not _is_address(webhook):
                 raise ValueError("must be https:// or http://, or a reference to such an address")
             return webhook
         return None if webhook is None else parse_reference(PasswordReference, webhook, "alerts.webhook", info)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -51,6 +53,16 @@ def process_exists(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_alive(host: str, process: int, seen_at: str, silent_seconds: float) -> bool:
+    """Return True unless a process is gone from this machine, or has reported nothing for ``silent_seconds``.
+
+    ``seen_at`` is when it last reported, in ISO 8601 with a zone. Only silence shows that one of another host has died.
+    """
+    if host == socket.gethostname() and not process_exists(process):
+        return False
+    return (datetime.now(UTC) - datetime.fromisoformat(seen_at)).total_seconds() < silent_seconds
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> list[str]:

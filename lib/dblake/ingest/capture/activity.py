@@ -12,10 +12,9 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 
 from dblake.base.core.errors import DblakeError
-from dblake.base.core.processes import process_exists
+from dblake.base.core.processes import is_alive
 from dblake.ingest.capture.documents import document_errors
 from dblake.ingest.capture.dump_task import now_text
 from dblake.ingest.capture.progress import ProgressStore
@@ -46,12 +45,7 @@ class Activity:
 
     def is_running(self) -> bool:
         """Return True unless the run has ended, its process is gone, or it has written nothing for minutes."""
-        if self.ended_at is not None:
-            return False
-        if self.host == socket.gethostname() and not process_exists(self.process):
-            return False
-        silent = datetime.now(UTC) - datetime.fromisoformat(self.seen_at)
-        return silent.total_seconds() < _SILENT_SECONDS
+        return self.ended_at is None and is_alive(self.host, self.process, self.seen_at, _SILENT_SECONDS)
 
 
 def read_activity(store: ProgressStore) -> Activity | None:

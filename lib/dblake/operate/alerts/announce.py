@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from dblake.base.core.errors import DblakeError
 from dblake.ingest.capture.progress import ProgressStore
 from dblake.operate.alerts.hooks import Hook
+from dblake.serve.outputs.activity import now_text
 
 _DOCUMENT = "alerts"
 _SHOWN_IN_TEXT = 10
@@ -29,7 +29,7 @@ def announce(
 
     ``problems`` come from the document of ``status``. Raises ProgressUnavailable if ``store`` cannot be read.
     """
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = now_text()
     recorded = store.read(_DOCUMENT) or {}
     open_now = {_identity(one): dict(one) for one in problems}
     errors = list[DblakeError]()

@@ -21,7 +21,7 @@ from dblake.serve.consume.cursor import Cursor, read_cursor
 from dblake.serve.consume.documents import CHECKPOINT, STATUS, Documents, open_documents, partition_document
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.pending import PendingEvents
-from dblake.serve.outputs.activity import OutputActivity, OutputState, parse_activity
+from dblake.serve.outputs.activity import OutputActivity, OutputState, read_output_activity
 from dblake.serve.outputs.target import ConfiguredOutput
 
 _WORST_FIRST = (
@@ -107,22 +107,17 @@ def _entry(name: str, state: str, **figures: Any) -> dict[str, Any]:
 def _read_parts(paths: Paths, name: str, output: ConfiguredOutput, documents: Documents) -> Iterable[_Part]:
     selection = output.selection
     if not output.group:
-        activity = _read_activity(documents, STATUS, name)
+        activity = read_output_activity(documents, STATUS, name)
         yield _Part(activity, _read_cursor(paths, documents, CHECKPOINT, activity), selection)
         return
     for number in range(output.group.partitions):
-        activity = _read_activity(documents, partition_document(number, STATUS), name)
+        activity = read_output_activity(documents, partition_document(number, STATUS), name)
         cursor = _read_cursor(paths, documents, partition_document(number, CHECKPOINT), activity)
         yield _Part(activity, cursor, selection.of_partition(output.group.partitions, number))
     # A member that failed before it had a partition.
-    activity = _read_activity(documents, STATUS, name)
+    activity = read_output_activity(documents, STATUS, name)
     if activity is not None:
         yield _Part(activity, None, selection)
-
-
-def _read_activity(documents: Documents, name: str, output: str) -> OutputActivity | None:
-    text = documents.read(name)
-    return parse_activity(text, output) if text else None
 
 
 def _read_cursor(

@@ -7,14 +7,14 @@ only the process that delivers writes it, so it is of the newest run. It has no 
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from dblake.base.core.errors import ConfigError
-from dblake.base.core.processes import process_exists
+from dblake.base.core.processes import is_alive
+from dblake.serve.consume.documents import Documents
 
 WRITE_SECONDS = 5.0
 """Seconds between two documents of a running output."""
@@ -71,10 +71,7 @@ class OutputActivity:
         state = OutputState(self.state)
         if not state.is_live:
             return state
-        if self.host == socket.gethostname() and not process_exists(self.process):
-            return OutputState.DIED
-        silent = datetime.now(UTC) - datetime.fromisoformat(self.seen_at)
-        return OutputState.DIED if silent.total_seconds() > _SILENT_SECONDS else state
+        return state if is_alive(self.host, self.process, self.seen_at, _SILENT_SECONDS) else OutputState.DIED
 
 
 def write_activity(activity: OutputActivity) -> str:
@@ -96,6 +93,12 @@ def parse_activity(text: str, output: str) -> OutputActivity:
             next_step="start the output, which writes it again",
         ) from None
     return activity
+
+
+def read_output_activity(documents: Documents, name: str, output: str) -> OutputActivity | None:
+    """Return the activity in a document; None without one. Raises as ``parse_activity`` and ``Documents`` do."""
+    text = documents.read(name)
+    return parse_activity(text, output) if text else None
 
 
 def now_text() -> str:

@@ -30,7 +30,7 @@ from dblake.serve.outputs.activity import (
     OutputActivity,
     OutputState,
     now_text,
-    parse_activity,
+    read_output_activity,
     write_activity,
 )
 from dblake.serve.outputs.metrics import DeliveryCounts, MetricsFile
@@ -228,8 +228,7 @@ class _PlaceWriter:
         return self._read_activity(STATUS)
 
     def _read_activity(self, name: str) -> OutputActivity | None:
-        text = self._places.status.read(name) if self._places.status else None
-        return parse_activity(text, self._name) if text else None
+        return read_output_activity(self._places.status, name, self._name) if self._places.status else None
 
     def write(self, activity: OutputActivity, counts: DeliveryCounts) -> None:
         """Write one document for each place that this process holds, and the metrics."""

@@ -1,4 +1,4 @@
-"""The end of a dump deletes no key of which its first chunk may have missed an event."""
+"""The end of a dump deletes no key if its first chunk may have missed an event of that key."""
 
 from __future__ import annotations
 

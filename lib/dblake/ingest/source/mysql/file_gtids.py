@@ -115,10 +115,7 @@ class FileTransactions:
         conn = connect(settings, purpose="log")
         try:
             with translate_errors(settings):
-                start_dump(
-                    conn, flavour=settings.flavour, server_id=settings.server_id, label=f"dblake {settings.name}",
-                    file=self._file, offset=FIRST_OFFSET, waits=False,
-                )
+                start_dump(conn, settings, file=self._file, offset=FIRST_OFFSET, waits=False)
                 packets, received_at = Packets(conn), time.monotonic()
                 while time.monotonic() - received_at < _SILENCE_SECONDS:
                     received = packets.receive(1.0)

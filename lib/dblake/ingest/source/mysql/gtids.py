@@ -212,7 +212,7 @@ class MariadbGtids:
 
         A domain's transactions are in one order, so a log that has the last one has all before it.
         """
-        return absent_gtids(
+        return _absent_gtids(
             (domain, server, other._domains.get(domain, {}).get(server, 0) + 1, sequence)
             for domain, (server, sequence) in self.last.items()
         )
@@ -223,7 +223,7 @@ class MariadbGtids:
         ``own_server`` is the server whose log has this set: it has written what ``landed`` does not name.
         """
         last = landed.last
-        return absent_gtids(
+        return _absent_gtids(
             (domain, server, landed._domains.get(domain, {}).get(server, 0) + 1, sequence)
             for domain, server, sequence in self._listed()
             if server in landed._domains.get(domain, {}) or server == own_server
@@ -234,7 +234,7 @@ class MariadbGtids:
         return ",".join("-".join(map(str, gtid)) for gtid in self._listed())
 
 
-def absent_gtids(spans: Iterable[tuple[int, int, int, int]]) -> Absent:
+def _absent_gtids(spans: Iterable[tuple[int, int, int, int]]) -> Absent:
     """Return MariaDB's transactions in spans of domain, server, first and last sequence; a span may be empty."""
     count, texts = 0, []
     for domain, server, first, last in spans:

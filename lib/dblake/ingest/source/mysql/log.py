@@ -72,10 +72,7 @@ class MysqlLogStream:
         conn = connect(settings, purpose="log")
         try:
             with translate_errors(settings):
-                start_dump(
-                    conn, flavour=settings.flavour, server_id=settings.server_id, label=f"dblake {settings.name}",
-                    file=file, offset=offset,
-                )
+                start_dump(conn, settings, file=file, offset=offset)
         except BaseException:
             conn.close()
             raise

@@ -21,6 +21,8 @@ import numpy.typing as npt
 import pymysql
 from pymysql.constants import COMMAND
 
+from dblake.ingest.source.mysql.settings import MysqlSettings
+
 HEARTBEAT_SECONDS = 2.0
 """Interval of the server's heartbeats while it has no events to send; they distinguish an idle log from a dead
 connection."""
@@ -46,7 +48,7 @@ class DumpEnded(Exception):
 
 
 def start_dump(
-    conn: pymysql.Connection, *, flavour: str, server_id: int, label: str, file: str, offset: int, waits: bool = True
+    conn: pymysql.Connection, settings: MysqlSettings, *, file: str, offset: int, waits: bool = True
 ) -> None:
     """Turn a connection into a replica's, which receives the binlog's events from ``offset`` of ``file`` on.
 
@@ -55,21 +57,21 @@ def start_dump(
     in the file, and a damaged event can be detected.
     """
     period = int(HEARTBEAT_SECONDS * 1e9)
-    settings = [
+    statements = [
         "SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'",
         f"SET @source_heartbeat_period = {period}, @master_heartbeat_period = {period}",
     ]
-    if flavour == "mariadb":
+    if settings.flavour == "mariadb":
         # The highest level: the server then sends its own event types unchanged.
-        settings.append("SET @mariadb_slave_capability = 4")
+        statements.append("SET @mariadb_slave_capability = 4")
     with conn.cursor() as cur:
-        for statement in settings:
+        for statement in statements:
             cur.execute(statement)
-    name = label.encode()[:60]
-    replica = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+    name = f"dblake {settings.name}".encode()[:60]
+    replica = struct.pack("<IB", settings.server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     conn._execute_command(COMMAND.COM_REGISTER_SLAVE, replica)
     conn._read_packet()
-    request = struct.pack("<IHI", offset, 0 if waits else _NON_BLOCK, server_id) + file.encode()
+    request = struct.pack("<IHI", offset, 0 if waits else _NON_BLOCK, settings.server_id) + file.encode()
     conn._execute_command(COMMAND.COM_BINLOG_DUMP, request)
 
 

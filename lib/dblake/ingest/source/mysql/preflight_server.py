@@ -19,7 +19,7 @@ _OLDEST = {"mysql": (8, 0, 1), "mariadb": (10, 5, 0)}
 
 def check_server(server: Server, settings: MysqlSettings) -> Iterator[Check]:
     """Yield the checks of the server itself."""
-    oldest = _OLDEST[settings.flavour]
+    oldest, provider = _OLDEST[settings.flavour], server.retention.provider
     since = ".".join(map(str, oldest[:2]))
     is_old = server.version.number < oldest
     yield finding(
@@ -37,9 +37,8 @@ def check_server(server: Server, settings: MysqlSettings) -> Iterator[Check]:
         "the server's server_id is 0: it rejects replicas, so its log cannot be read" if number == "0"
         else f"source.server_id is the server's own, {number}" if is_same else "",
         "set source.server_id to a number that neither the server nor a replica of it has" if is_same
-        else statements.set_variable(settings, "server_id", "1", server.retention.provider),
+        else statements.set_variable(settings, "server_id", "1", provider),
     )
-    provider = server.retention.provider
     yield finding("provider", f"{provider.title}; see docs/managed.md" if provider else "", is_note=True)
 
 
