@@ -62,7 +62,8 @@ _ending_signals = {signal.SIGTERM, signal.SIGINT}
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--conf`` and ``--verbose`` to a command, which receives ``config`` instead of them.
 
-    A group's function is called without it: each subcommand loads the file.
+    A group's function is called without it: each subcommand loads the file. A group that works without a subcommand
+    receives it, and is not called before one.
     """
 
     @verbose_option
@@ -74,7 +75,11 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         context = click.get_current_context()
         if isinstance(context.command, click.Group):
             context.obj = conf
-            return function(**options)
+            if not context.command.invoke_without_command:
+                return function(**options)
+            if context.invoked_subcommand:
+                _reject_options_before(context)
+                return None
         file = conf or context.obj or os.environ.get("DBLAKE_CONF")
         if not file:
             raise UsageError(
@@ -84,6 +89,15 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(config=load_config(Path(file)), **options)
 
     return wrapper
+
+
+def _reject_options_before(context: click.Context) -> None:
+    """Raise UsageError if options of the group's own work precede a subcommand, which would ignore them."""
+    given = [name for name in context.params if name != "conf"
+             and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        option = "--" + given[0].removeprefix("as_").replace("_", "-")
+        raise UsageError(f"{option} does not go with {context.invoked_subcommand}", next_step="omit it")
 
 
 def configuration_file() -> Path:

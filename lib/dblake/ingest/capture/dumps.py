@@ -32,6 +32,8 @@ class DumpRunner:
         self._batches = batches
         self._schedule = Schedule(capture.store)
         self.error: BaseException | None = None
+        self.is_paused = False
+        """While it is set no chunk is started: the log, which closes their windows, is not read."""
         context = ReaderContext(
             capture, self._schedule, batches, windows, suspended, self._stop, self._closed
         )
@@ -88,7 +90,7 @@ class DumpRunner:
         try:
             while not self._closed.is_set():
                 stopping = self._stop.is_set()
-                part = self._schedule.next_range(stopping=stopping)
+                part = self._schedule.next_range(stopping=stopping or self.is_paused)
                 if part is not None:
                     reader.advance(part)
                 elif stopping and self._schedule.is_finished():

@@ -65,11 +65,12 @@ class LogConnection:
         """The value of the heartbeat row at ``resume``, empty if that is not known."""
         return self._history.heartbeat
 
-    def read(self, seconds: float) -> LogPiece | None:
+    def read(self, seconds: float, *, max_bytes: int) -> LogPiece | None:
         """Return the next piece, or None if there is none within ``seconds`` or the log had to be reopened."""
-        settings = self._capture.settings
         try:
-            piece = self._stream.read(max_bytes=settings.max_bytes, max_rows=settings.max_rows, seconds=seconds)
+            piece = self._stream.read(
+                max_bytes=max_bytes, max_rows=self._capture.settings.max_rows, seconds=seconds
+            )
         except SourceError as error:
             if error.retryable:
                 self._reopen(error)

@@ -11,8 +11,9 @@ import logging
 import time
 from dataclasses import dataclass
 
-from dblake.base.core.errors import UncapturableEvent
+from dblake.base.core.errors import SourceError, UncapturableEvent
 from dblake.base.core.failpoints import failpoint
+from dblake.base.core.source import LogPiece
 from dblake.ingest.capture.activity import ActivityLog
 from dblake.ingest.capture.batch import BatchBuilder
 from dblake.ingest.capture.catalog_scan import CatalogScan, scan_at_start
@@ -25,6 +26,7 @@ from dblake.ingest.capture.landed_chunks import save_landed_chunks
 from dblake.ingest.capture.lifecycle import Lifecycle
 from dblake.ingest.capture.log_connection import POLL_SECONDS, START_SECONDS, LogConnection, StartPoint
 from dblake.ingest.capture.log_ingest import LogIngest
+from dblake.ingest.capture.log_limits import LogThrottle
 from dblake.ingest.capture.stale_detector import StaleTableDetector
 from dblake.ingest.capture.windows import Windows
 from dblake.landing.control import MoveMark
@@ -94,6 +96,7 @@ class Loop:
         self._apply_scan(scan)
         self._scanner = CatalogScanner(source)
         self._heartbeat = Heartbeat(source, settings.heartbeat_seconds)
+        self._throttle = LogThrottle(capture.store)
         place = f"{start.incarnation}/{start.resume.token}" if start.resume else "where it begins"
         self._tables = len(scan.tables)
         self._activity = ActivityLog(capture.store, source.name, self._tables, place, epoch)
@@ -127,7 +130,12 @@ class Loop:
         in_transaction = False
         while True:
             self._capture.require_lease()
-            piece = self._log.read(self._poll_seconds(until))
+            piece = self._read(self._poll_seconds(until), is_ending=grace_end < float("inf"))
+            if until.caught_up and self._throttle.paused_until:
+                raise SourceError(
+                    f"source {self._capture.source.name}: capture is paused until {self._throttle.paused_until}",
+                    next_step="run capture resume, or wait",
+                )
             if piece:
                 in_transaction = piece.reached.landed is not None
                 self._ingest.add(piece, self._log.heartbeat)
@@ -152,6 +160,22 @@ class Loop:
                 self._scanner.request()
             if scan := self._scanner.take():
                 self._apply_scan(scan)
+
+    def _read(self, seconds: float, *, is_ending: bool) -> LogPiece | None:
+        """Return the next piece of log, or None if there is none within ``seconds`` or it must not be read now.
+
+        An ending capture reads the rest of its transaction whatever the limits.
+        """
+        wait = self._throttle.seconds_to_wait()
+        self._dumps.is_paused = self._throttle.paused_until is not None
+        if wait and not is_ending:
+            self._log.keep_alive()
+            time.sleep(min(wait, seconds))
+            return None
+        piece = self._log.read(seconds, max_bytes=self._throttle.max_bytes(self._capture.settings.max_bytes))
+        if piece:
+            self._throttle.count(piece.bytes)
+        return piece
 
     def _poll_seconds(self, until: Until) -> float:
         """Return how long the log may be read before the loop has other work."""

@@ -19,10 +19,11 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import read_schemas
 from dblake.ingest.capture.activity import read_activity
 from dblake.ingest.capture.dump_queue import dump_status
+from dblake.ingest.capture.log_limits import LogLimits, read_log_limits
 from dblake.ingest.capture.progress import ProgressStore
 from dblake.ingest.capture.stale_tables import read_stale_tables
 from dblake.ingest.capture.table_life import read_lives
-from dblake.ingest.capture.throttle import read_throttle
+from dblake.ingest.capture.throttle import Throttle, read_throttle
 from dblake.operate.quality.latest import read_newest_check
 from dblake.operate.status.captured import describe_tables
 from dblake.operate.status.dead_letters import count_dead_letters
@@ -35,6 +36,7 @@ from dblake.operate.status.stage_problems import (
     empty_stage_problems,
     lag_problems,
     log_problems,
+    pause_problems,
     redecode_problems,
     state_problems,
 )
@@ -85,6 +87,7 @@ def build_status(
     dumps, lives, verifications = dump_status(store), read_lives(store), read_verifications(paths)
     frontier = read_frontier(paths)
     stages = read_stages(paths, frontier.batch, source.log.behind if source.log else None)
+    log_limits = read_log_limits(store)
     check, activity = read_newest_check(paths), read_activity(store)
     letters = count_dead_letters(paths, limits.dead_letter_seconds)
     found_outputs = read_outputs(paths, outputs.configured, outputs.progress, letters)
@@ -97,7 +100,8 @@ def build_status(
         "tables": frontier.versions,
         "capture": asdict(activity) | {"running": activity.is_running()} if activity else None,
         "captured": describe_tables(paths, lives, dumps, measured),
-        "throttle": {name: value for name, value in asdict(read_throttle(store)).items() if value is not None},
+        "log_limits": _set_values(log_limits),
+        "throttle": _set_values(read_throttle(store)),
         "dumps": [dump | estimate_dump(dump, source.rows.get(dump["table"])) for dump in dumps],
         "check": check,
         "verifications": verifications,
@@ -105,6 +109,7 @@ def build_status(
         "outputs": found_outputs,
         "problems": [
             *_source_problems(source.error), *log_problems(source.log, stages["landing"]),
+            *pause_problems(log_limits.paused_until, source.log),
             *empty_stage_problems(stages, paths), *lag_problems(stages, late_seconds, activity),
             *dump_problems(dumps, lives), *stale_table_problems(read_stale_tables(store), dumps, lives),
             *life_problems(lives),
@@ -115,6 +120,10 @@ def build_status(
             *output_problems(found_outputs, letters, limits, datetime.now(UTC)),
         ],
     }
+
+
+def _set_values(limits: Throttle | LogLimits) -> dict[str, Any]:
+    return {name: value for name, value in asdict(limits).items() if value is not None}
 
 
 def _source_problems(error: DblakeError | None) -> list[dict[str, Any]]:

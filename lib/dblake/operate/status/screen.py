@@ -55,6 +55,8 @@ def _stages(document: Mapping[str, Any], now: datetime) -> Iterator[str]:
         failed, total = len(check["failed"]), check["expectations"]
         result = f"{failed} of {total:,} expectations failed" if failed else f"all {total:,} expectations passed"
         yield from _labeled("check", f"{result}, {_ago(check['checked_at'], now)}")
+    if rate := document["log_limits"].get("mb_per_second"):
+        yield from _labeled("throttle", f"the log is read at {rate} MB/s at most; `capture throttle --off` ends that")
     if document["throttle"]:
         limits = ", ".join(f"{name} {value}" for name, value in document["throttle"].items())
         yield from _labeled("throttle", f"dumps are limited to {limits}; `dump throttle --off` ends that")

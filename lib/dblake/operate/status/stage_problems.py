@@ -14,6 +14,7 @@ from dblake.base.lake.tables import has_table, open_table
 from dblake.ingest.capture.activity import Activity
 from dblake.operate.status.lag import StageLag
 from dblake.operate.status.problem import problem
+from dblake.operate.status.quantities import format_size
 from dblake.transform.redecode.ledger import newest_compared_run, newest_finished_run, read_run
 
 _JOBS = {"landing": "capture", "events": "reconcile", "state": "state"}
@@ -36,6 +37,14 @@ def log_problems(log: LogRetention | None, landing: StageLag) -> list[dict[str, 
         return [problem("log_room", None, f"the server removes log after {log.seconds:,.0f} s, and capture lags "
                                           f"by {lag:,.0f} s", "run capture, or raise the server's log retention")]
     return []
+
+
+def pause_problems(until: str | None, log: LogRetention | None) -> list[dict[str, Any]]:
+    """Return a problem while capture is paused, with the log that the database retains."""
+    if until is None:
+        return []
+    kept = f"; the database retains {format_size(log.kept)} of log" if log and log.kept is not None else ""
+    return [problem("capture_paused", None, f"capture is paused until {until}{kept}", "capture resume")]
 
 
 def empty_stage_problems(stages: dict[str, StageLag], paths: Paths) -> list[dict[str, Any]]:

@@ -36,13 +36,17 @@ class Captured:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run capture inside the block."""
-        source, stop = MemorySource(self._database, name="shop", patterns=["public.*"]), threading.Event()
+        stop = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            self.capture = pool.submit(self.lake.capture, source, until=Until(), stop=stop, lease=self.lease)
+            self.capture = pool.submit(self.lake.capture, self.source(), until=Until(), stop=stop, lease=self.lease)
             try:
                 yield
             finally:
                 stop.set()
+
+    def source(self) -> MemorySource:
+        """Return a new connection to the database."""
+        return MemorySource(self._database, name="shop", patterns=["public.*"])
 
     def insert(self, key: int) -> None:
         with self._database.begin() as transaction:
@@ -54,8 +58,8 @@ class Captured:
         return self.lake.landing()["kind"].to_pylist().count("row") if landed else 0
 
 
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+def becomes_true(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
     return condition()

@@ -27,7 +27,7 @@ from dblake.landing.columns import LANDING
 from dblake.landing.table import Landing, Reached
 from dblake.operate.status.dump_estimate import estimate_dump
 from dblake.operate.status.lag import StageLag
-from dblake.operate.status.stage_problems import log_problems
+from dblake.operate.status.stage_problems import log_problems, pause_problems
 from dblake.operate.status.verifications import verification_problems
 from dblake.operate.verification.ledger import ChunkDifferences, ChunkResult, Round, append_results
 from jobs.status import status
@@ -161,6 +161,15 @@ def test_late_seconds_sets_the_lag_reported_as_problem(conf: Path) -> None:
 def test_log_retention_below_a_fifth_is_a_problem(log: LogRetention | None, code: str | None) -> None:
     codes = [problem["code"] for problem in log_problems(log, StageLag("1/1", 60.0))]
     assert codes == ([code] if code else [])
+
+
+def test_paused_capture_is_a_problem_with_retained_log() -> None:
+    (paused,) = pause_problems("2026-03-01T10:00:00+00:00", LogRetention(kept=3 << 20))
+    assert (paused["code"], paused["next"]) == ("capture_paused", "capture resume")
+    assert paused["detail"] == (
+        "capture is paused until 2026-03-01T10:00:00+00:00; the database retains 3.0 MiB of log"
+    )
+    assert pause_problems(None, LogRetention(kept=3 << 20)) == []
 
 
 @pytest.mark.parametrize(

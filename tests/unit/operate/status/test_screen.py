@@ -37,8 +37,8 @@ def document(**changes: Any) -> dict[str, Any]:
         "stages": {"landing": stage("1/25690112", 0.8, None, 1843), "events": stage("1/25690112", 0.8, 0),
                    "state": stage("1/25680016", 41, 12)},
         "log": {"kept": 16 << 20, "room": 4 << 30, "seconds": None},
-        "captured": {}, "dumps": [], "throttle": {}, "check": None, "verifications": [], "dead_letters": [],
-        "outputs": [], "problems": [],
+        "captured": {}, "dumps": [], "throttle": {}, "log_limits": {}, "check": None, "verifications": [],
+        "dead_letters": [], "outputs": [], "problems": [],
     } | changes
 
 
@@ -116,9 +116,13 @@ def test_screen_without_anything_is_short() -> None:
     ]
 
 
-def test_screen_names_throttle_in_force() -> None:
-    (line,) = [line for line in build_screen(document(throttle={"share": 0.25}), NOW) if "throttle" in line]
-    assert "dumps are limited to share 0.25" in line
+@pytest.mark.parametrize(("limits", "text"), [
+    ({"throttle": {"share": 0.25}}, "dumps are limited to share 0.25"),
+    ({"log_limits": {"mb_per_second": 5.0}}, "the log is read at 5.0 MB/s at most; `capture throttle --off` ends"),
+])
+def test_screen_names_throttle_in_force(limits: dict[str, Any], text: str) -> None:
+    (line,) = [line for line in build_screen(document(**limits), NOW) if "throttle" in line]
+    assert text in line
 
 
 def test_screen_shows_outputs_with_lag_and_error() -> None:
