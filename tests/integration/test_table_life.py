@@ -438,6 +438,21 @@ def test_writes_while_unlogged_redump(postgres_world: Reshaped, lake: CaptureLak
     assert len(lake.dumps()) in (dumps, dumps + 1)
 
 
+def test_table_set_unlogged_is_suspended_until_logged(postgres_world: Reshaped, lake: CaptureLake) -> None:
+    """State must not keep its rows as if nothing changed. One that was never logged is only left out."""
+    world = postgres_world
+    source = world.backend.source("public.*")
+    world.run("DROP PUBLICATION p", "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)")
+    capture(lake, source)
+    world.run(f"CREATE UNLOGGED TABLE {NEW} (id int PRIMARY KEY)", f"ALTER TABLE {A} SET UNLOGGED", f"TRUNCATE {A}")
+    capture(lake, source)
+    assert lives(lake) == {A: "suspended", B: "followed"}
+    world.run(f"ALTER TABLE {A} SET LOGGED")
+    capture(lake, source)
+    assert lives(lake) == {A: "followed", B: "followed"}
+    assert rows(lake, A) == world.sorted_rows(A) == []
+
+
 def test_generated_key_column_suspends_its_table(postgres_world: Reshaped, lake: CaptureLake) -> None:
     world = postgres_world
     world.run(f"CREATE TABLE {NEW} (a int, g int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (a, g))")

@@ -379,7 +379,7 @@ def test_modules_reach_lake_through_its_storage() -> None:
     [
         ({"dblake.a": 330, "pipelines.a": 600, "pipelines.b": 400, "trials.a": 900}, []),
         ({"dblake.a": 331, "pipelines.a": 400}, ["dblake.a: 331 lines"]),
-        ({"dblake.a": 10, "pipelines.a": 600, "pipelines.b": 401}, ["pipelines: 1001 lines"]),
+        ({"dblake.a": 10, "pipelines.a": 600, "pipelines.b": 601}, ["pipelines: 1201 lines"]),
     ],
     ids=["limits", "file", "pipelines"],
 )

@@ -77,7 +77,8 @@ class Lifecycle:
         returning: dict[str, str] = {}
         for table in sorted(scan.tables | schemas.keys() | scan.unfit.keys()):
             if unfit := scan.unfit.get(table):
-                self._suspend(table, unfit)
+                if not (unfit.is_ignored_if_new and self._is_new(table)):
+                    self._suspend(table, unfit)
             elif table in schemas and (why := self._follow(schemas[table])):
                 returning[table] = why
         if returning:

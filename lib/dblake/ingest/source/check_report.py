@@ -54,7 +54,7 @@ def _find_suspended(checks: Sequence[Check]) -> dict[str, str]:
     """Return the check that suspends each table; as in capture, also a check that is met names some."""
     suspended: dict[str, str] = {}
     for check in checks:
-        for table in check.tables:
+        for table in check.tables if check.affects != "followed" else ():
             suspended.setdefault(table, check.check)
     return suspended
 

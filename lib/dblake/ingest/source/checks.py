@@ -52,7 +52,9 @@ def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     unfit: dict[str, UnfitTable] = {}
     for check in sorted(checks, key=lambda c: c.affects == "dump"):
         for table, reason in check.tables.items():
-            unfit.setdefault(table, UnfitTable(reason, has_log=check.affects == "dump"))
+            unfit.setdefault(table, UnfitTable(
+                reason, has_log=check.affects == "dump", is_ignored_if_new=check.affects == "followed"
+            ))
     return unfit
 
 

@@ -10,7 +10,7 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor
 
 from dblake.base.core.names import abbreviated
-from dblake.base.core.source import Check
+from dblake.base.core.source.prerequisites import Affects, Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Finding:
     detail: str = ""
     fix: sql.Composable | str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
-    affects: Literal["source", "log", "dump", "nothing"] = "source"
+    affects: Affects = "source"
 
     @classmethod
     def of_names(

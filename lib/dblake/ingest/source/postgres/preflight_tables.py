@@ -70,10 +70,12 @@ def _check_generated_columns(tables: Sequence[Table]) -> Finding:
 
 
 def _check_unlogged_tables(tables: Sequence[tuple[str, str]]) -> Finding:
+    names = [qualified(*t) for t in tables]
     return Finding(
-        "unlogged_tables",
-        detail=f"unlogged tables are not captured: {abbreviated([qualified(*t) for t in tables])}" if tables else "",
+        "unlogged_tables", detail=f"unlogged tables are not captured: {abbreviated(names)}" if tables else "",
         fix=statements.script(sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(*t)) for t in tables),
+        tables=dict.fromkeys(names, "unlogged_tables: it is unlogged, so the log lacks its changes"),
+        affects="followed",
     )
 
 
