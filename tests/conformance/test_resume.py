@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import HEARTBEAT_ROW
 from dblake.base.core.source.heartbeats import chain_heartbeat, heartbeat_name, new_heartbeat_name
 from dblake.ingest.capture.local_lease import LocalLease
+from dblake.ingest.capture.log_limits import pause_log, resume_log
 from dblake.ingest.capture.loop import Until
 from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource
@@ -259,3 +262,32 @@ def test_stopped_capture_lands_what_it_has_read(
     lake.capture(source, until=Until(), stop=stop, steps={("read", T): write_and_stop})
     assert event_lines(lake.reconciled()[0], T) == ["c 2 b", "r 1 a"]
     assert [dump["rows"] for dump in lake.dumps()] == [1]
+
+
+@pytest.mark.parity
+def test_pause_loses_nothing_when_connections_break(backend: Backend, lake: CaptureLake, script: Script) -> None:
+    """A server ends a reader that does not read; a dump that is under way holds its windows open."""
+    source, stop = backend.source("public.*"), threading.Event()
+    lake.dump(T)
+
+    def break_while_paused() -> None:
+        pause_log(lake.store, 60)
+        time.sleep(1.2)  # longer than capture applies the limits that it read last
+        script.run(["insert 2 b"])
+        backend.cut_connections()
+        script.run(["update 1 c"])
+        resume_log(lake.store)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            lake.capture, source, until=Until(), stop=stop, steps={("read", T): break_while_paused},
+            reconnect_seconds=20,
+        )
+        deadline = time.monotonic() + 30
+        while [dump["state"] for dump in lake.dumps()] != ["done"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stop.set()
+        running.result(30)
+    lines = event_lines(lake.reconciled()[0], T)
+    assert [line for line in lines if line[0] in "cu"] == ["c 2 b", "u 1 c"]
+    assert lake.state(T) == {(row["id"],): row for row in backend.rows(T)}
