@@ -13,6 +13,7 @@
 #   ./spark-submit.sh lint                 check code style, types, language and the workflows' schema
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
+#   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; takes an hour
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
 #   ./spark-submit.sh trial NAME [options] try an application under capture: migrations, tpcc; see --help
@@ -279,6 +280,10 @@ run_tests() {
     "$python" -m tests.support.debian || code=$?
     "$python" -m tests.support.kafka || code=$?
     [[ $* != --pythons ]] || { run_pythons && exit 0 || exit 1; }
+    if [[ ${1:-} == --matrix ]]; then
+        "$python" -m tests.matrix.run "${@:2}" || code=$?
+        exit "$code"
+    fi
     if [[ $# -gt 0 && $* != --all && $* != --slow ]]; then
         "$python" -m pytest "$@" || code=$?
         exit "$code"

@@ -24,7 +24,7 @@ from dblake.ingest.source.postgres.init import run_init
 from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.ingest.source.postgres.source import PostgresSource
-from tests.support.postgres import Database
+from tests.support.postgres import Database, end_sessions
 
 Row = dict[str, str | None]
 WATERMARKS = "dblake.watermark"
@@ -282,9 +282,7 @@ class PostgresBackend:
 
     def cut_connections(self) -> None:
         assert self.settings is not None
-        self.value(
-            "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE usename = %s", self.settings.user
-        )
+        end_sessions(self.database, "usename = %s", self.settings.user)
 
     def close(self) -> None:
         """Drop the capture role, which belongs to the server and outlives the database."""

@@ -55,6 +55,8 @@ TREES = {
     "chromium": Tree("Chromium", "bookworm", ("chromium-headless-shell", "chromium-common", "fonts-dejavu-core"),
                      ("usr/lib/chromium/chromium-headless-shell",), loader_beside=True),
     "mariadb": Tree("MariaDB", "bookworm", ("mariadb-server-core",), ("usr/sbin/mariadbd",)),
+    "mariadb-10.5": Tree("MariaDB", "bullseye", ("mariadb-server-core-10.5",), ("usr/sbin/mariadbd",)),
+    "mariadb-11.8": Tree("MariaDB", "trixie", ("mariadb-server-core",), ("usr/sbin/mariadbd",)),
     "mariadb-suite": Tree("MariaDB's test suite", "bookworm", ("mariadb-test", "mariadb-test-data"),
                           ("usr/bin/mariadb-test",)),
     # Stable releases of Debian have no MySQL.
@@ -70,7 +72,7 @@ TREES = {
 }
 
 #: Trees that are fetched when a test uses them.
-_ON_DEMAND = {"chromium", "mariadb-suite"}
+_ON_DEMAND = {"chromium", "mariadb-10.5", "mariadb-11.8", "mariadb-suite"}
 #: Dependencies to fetch: libraries only, since a test server needs no other programs …
 _NEEDED = re.compile(r"^(lib|zlib)")
 #: … except these. LLVM is large and only compiles long queries.
@@ -104,7 +106,7 @@ Acquire::Retries "3";
 _WRAPPER = """\
 #!/bin/sh
 tree=${{0%/{program}}}
-exec "$tree/{loader}" --library-path "{libraries}" --argv0 "$0" "$tree/{program}.elf" "$@"
+exec "$tree/{loader}" --library-path "{libraries}" {name} "$tree/{program}.elf" "$@"
 """
 #: Folders of libraries that others find by an absolute path.
 _INNER_FOLDERS = ("pulseaudio",)
@@ -290,6 +292,7 @@ def _wrap(root: Path, server: Tree) -> None:
         path.rename(path.with_name(f"{path.name}.elf"))
         path.write_text(_WRAPPER.format(
             program=path.relative_to(root), loader=loader.relative_to(root),
+            name='--argv0 "$0"' if b"--argv0" in loader.read_bytes() else "",  # glibc has it from 2.33 on
             libraries=":".join(f"$tree/{folder}" for folder in folders if (root / folder).is_dir()),
         ))
         path.chmod(0o755)

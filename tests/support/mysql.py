@@ -16,6 +16,7 @@ options (``MysqlServer("mysql", folder / "data", "--binlog-order-commits=OFF")``
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -32,6 +33,8 @@ from dblake.ingest.source.postgres.ports import free_port
 from tests.support import debian
 from tests.support.report import note_version
 
+MARIADB_TREE = "DBLAKE_TEST_MARIADB_TREE"
+"""The environment variable that names the folder of another version of MariaDB, laid out as Debian's package."""
 Flavour = Literal["mysql", "mariadb"]
 
 _SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
@@ -107,8 +110,8 @@ class MysqlServer:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                self.connect().close()
-                note_version(debian.TREES[self.flavour].title, debian.version(self.flavour))
+                version = re.sub("[-+].*", "", str(self.rows("SELECT version()")[0][0]))
+                note_version(debian.TREES[self.flavour].title, version)
                 return
             except pymysql.Error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
@@ -181,8 +184,8 @@ class MysqlServer:
                 self.run("SET FOREIGN_KEY_CHECKS=0", f"DROP DATABASE `{schema.replace('`', '``')}`")
 
     def _base(self) -> list[str]:
-        tree = debian.tree(self.flavour)
-        share = tree / "usr/share/mysql"
+        tree = _tree(self.flavour)
+        share = _share(tree)
         # A starting server deletes what looks like its own temporary files there.
         temporary = self.data.with_name(f"{self.data.name}.tmp")
         temporary.mkdir(parents=True, exist_ok=True)
@@ -213,9 +216,21 @@ class MysqlServer:
 
 def _mariadb_tables() -> str:
     """Return the SQL that mariadb-install-db runs. The script itself contains the paths of an installed system."""
-    share = debian.tree("mariadb") / "usr/share/mysql"
+    share = _share(_tree("mariadb"))
     statements = ["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;"]
-    return "\n".join([*statements, *((share / file).read_text(encoding="utf-8") for file in _MARIADB_TABLES)])
+    # From version 11 on the files have the prefix mariadb; version 10.5 has no schema sys.
+    named = [[share / file.replace("mysql_", "mariadb_"), share / file] for file in _MARIADB_TABLES]
+    files = [next((path for path in paths if path.exists()), None) for paths in named]
+    return "\n".join([*statements, *(path.read_text(encoding="utf-8") for path in files if path)])
+
+
+def _tree(flavour: Flavour) -> Path:
+    other = os.environ.get(MARIADB_TREE) if flavour == "mariadb" else None
+    return Path(other) if other else debian.tree(flavour)
+
+
+def _share(tree: Path) -> Path:
+    return next(path for path in (tree / "usr/share/mariadb", tree / "usr/share/mysql") if path.is_dir())
 
 
 @pytest.fixture(scope="session")

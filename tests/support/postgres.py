@@ -7,7 +7,9 @@ test together with its slots. A test that stops servers or changes their setting
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support import debian
 from tests.support.report import note_version
 
+POSTGRES_BINARIES = "DBLAKE_TEST_POSTGRES_BINARIES"
+"""The environment variable that names the folder of another version's programs for ``postgres``."""
 _numbers = itertools.count(1)
 
 
@@ -64,7 +68,9 @@ class Database:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """Return the session's server. It does not sync to disk, since no test survives a crash of the machine."""
     folder = tmp_path_factory.mktemp("postgres")
-    with EmbeddedPostgres(folder / "data", settings={"fsync": "off", "max_connections": "200"}) as server:
+    server = EmbeddedPostgres(folder / "data", settings={"fsync": "off", "max_connections": "200"})
+    server.binaries = Path(os.environ.get(POSTGRES_BINARIES, server.binaries))
+    with server:
         note_postgres(server)
         yield server
 
@@ -99,13 +105,24 @@ def note_postgres(server: EmbeddedPostgres) -> None:
     note_version("PostgreSQL", f"{number // 10000}.{number % 10000}")
 
 
+def end_sessions(admin: Database, condition: str, value: str) -> int:
+    """End the sessions that a condition on pg_stat_activity selects; return how many, once all are gone."""
+    pids = [pid for (pid,) in admin.rows(f"SELECT pid FROM pg_stat_activity WHERE {condition}", (value,))]
+    admin.rows("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) pid", (pids,))
+    # The function's own time-out exists from version 14 on.
+    deadline, left = time.monotonic() + 5, "SELECT FROM pg_stat_activity WHERE pid = ANY(%s::int[])"
+    while admin.rows(left, (pids,)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(pids)
+
+
 @contextmanager
 def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     """Create an empty database; drop it and its slots after the block."""
     name, admin = f"test_{next(_numbers)}", Database(server, "postgres")
     admin.run(f"CREATE DATABASE {name}")
     yield Database(server, name)
-    admin.rows("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", (name,))
+    end_sessions(admin, "datname = %s", name)
     admin.rows("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,))
     admin.run(f"DROP DATABASE {name} WITH (FORCE)")
 

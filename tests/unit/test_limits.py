@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.matrix.results import build_table, read_results
+
 HOME = Path(__file__).parents[2]
 LIMITS = (HOME / "docs" / "limits.md").read_text(encoding="utf-8")
 
@@ -31,6 +33,10 @@ def test_readme_claims_the_versions_of_limits() -> None:
     # Versions with results in README are among those that ran.
     for database, version in re.findall(r"^\| (PostgreSQL|MySQL|MariaDB) ([\d.]+):", readme, re.MULTILINE):
         assert version in re.findall(r"[\d.]*\d", rows()[database][1]), (database, version)
+
+
+def test_limits_has_the_newest_result_of_the_matrix() -> None:
+    assert build_table(read_results()) in LIMITS
 
 
 def test_limits_names_the_versions_that_tests_install() -> None:
