@@ -453,6 +453,33 @@ def test_table_set_unlogged_is_suspended_until_logged(postgres_world: Reshaped, 
     assert rows(lake, A) == world.sorted_rows(A) == []
 
 
+@pytest.mark.parametrize("gone", [
+    "DROP TABLE {leaf}", "TRUNCATE {leaf}", "ALTER TABLE {root} DETACH PARTITION {leaf}",
+])
+def test_partition_filled_and_emptied_between_scans_redumps(
+    postgres_world: Reshaped, lake: CaptureLake, gone: str
+) -> None:
+    """The log has its rows, but not how they went, and the catalog of before and after is the same."""
+    world, root, leaf = postgres_world, "public.parts", "public.parts_1"
+    world.run(
+        f"CREATE TABLE {root} (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        f"CREATE TABLE public.parts_0 PARTITION OF {root} FOR VALUES FROM (0) TO (10)",
+    )
+    source = world.backend.source("public.*", "!public.parts_*")
+    capture(lake, source)
+    world.run(f"INSERT INTO {root} VALUES (1, 'x')")
+    capture(lake, source)
+    dumps = len(lake.dumps())
+    world.run(
+        f"CREATE TABLE {leaf} PARTITION OF {root} FOR VALUES FROM (10) TO (20)",
+        f"INSERT INTO {root} VALUES (2, 'x'), (11, 'y')", gone.format(root=root, leaf=leaf),
+    )
+    capture(lake, source)
+    capture(lake, source)
+    assert len(lake.dumps()) == dumps + 1
+    assert rows(lake, root) == world.sorted_rows(root) == [{"id": "1", "v": "x"}, {"id": "2", "v": "x"}]
+
+
 def test_generated_key_column_suspends_its_table(postgres_world: Reshaped, lake: CaptureLake) -> None:
     world = postgres_world
     world.run(f"CREATE TABLE {NEW} (a int, g int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (a, g))")

@@ -15,7 +15,7 @@ from _pytest.mark import ParameterSet
 from psycopg2.extensions import cursor
 
 from dblake.base.core.schema import TableSchema
-from dblake.ingest.capture.stale_detector import SavedFingerprint, stale_reason
+from dblake.ingest.capture.saved_fingerprint import SavedFingerprint, stale_reason
 from dblake.ingest.capture.stale_tables import StaleTable, read_stale_tables, set_dump
 from dblake.ingest.source.postgres import fingerprints
 from tests.support.backends import PostgresBackend

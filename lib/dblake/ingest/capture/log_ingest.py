@@ -42,15 +42,17 @@ class LogIngest:
         ``heartbeat`` is the value of the heartbeat row behind it.
         """
         rows, closes, heartbeats = [], [], set[str]()
+        retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
         if piece.rejected:
             self._lifecycle.reject(piece.rejected)
+        # Before the piece lands, here and below: the log is never read before what has landed.
+        if self._detector.note_partitions(piece.partitions) and retry(self._detector.scan_catalog):
+            self._dumps.on_dump_queued()
         if piece.rows.num_rows:
             captured = expand_dropped_schemas(piece.rows, self._detector.known_tables)
             self._lifecycle.on_log_rows(piece.rows)
             if (kept := self._lifecycle.without_suspended(captured)).num_rows:
                 rows.append(kept)
-            # Before the piece lands: the log is never read before what has landed.
-            retry = self._capture.retrying(self._capture.settings.reconnect_seconds)
             if retry(self._detector.on_log_rows, captured):
                 self._dumps.on_dump_queued()
         schemas = deque(_schemas_of(piece) if rows else ())

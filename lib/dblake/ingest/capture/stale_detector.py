@@ -16,18 +16,18 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.base.core.names import folder
-from dblake.base.core.source import ColumnFingerprint, Source, TableFingerprint
-from dblake.ingest.capture.documents import Document, document_errors
+from dblake.base.core.source import Source, TableFingerprint
 from dblake.ingest.capture.dump_queue import pending_tasks, queue_dump
 from dblake.ingest.capture.dump_task import DumpState
 from dblake.ingest.capture.progress import ProgressStore
+from dblake.ingest.capture.saved_fingerprint import RENAMED, SavedFingerprint, changes_keys, rows_reason, stale_reason
 from dblake.ingest.capture.stale_tables import (
     StaleTable,
     clear_completed,
@@ -38,43 +38,8 @@ from dblake.ingest.capture.stale_tables import (
 from dblake.landing.columns import DDL, SCHEMA, TRUNCATE
 
 _FINGERPRINTS = "tables"
-_RENAMED = "it had another name for a time, or was recreated"
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedFingerprint:
-    """A table's fingerprint as saved: ``TableFingerprint`` as a document."""
-
-    table: str
-    schema_id: str
-    columns: Mapping[str, ColumnFingerprint]
-    bodies: tuple[str, ...]
-    file: str
-    published: str = ""
-    former: tuple[str, ...] = ()
-    """Names of columns that it once had: state keeps their last values."""
-    key: tuple[str, ...] = ()
-    """The primary key; empty in a document of a version that did not save it."""
-
-    @classmethod
-    def from_catalog(cls, current: TableFingerprint, saved: SavedFingerprint | None = None) -> SavedFingerprint:
-        """Return a fingerprint from the catalog as it is saved, after an earlier one."""
-        schema = current.schema
-        former = {*saved.former, *saved.columns} - current.columns.keys() if saved else ()
-        return cls(
-            schema.table, schema.schema_id, dict(current.columns), tuple(sorted(current.bodies)), current.file,
-            current.published, tuple(sorted(former)), tuple(schema.primary_key),
-        )
-
-    @classmethod
-    def from_document(cls, path: str, document: Document) -> SavedFingerprint:
-        """Return the fingerprint of a document. Raises ConfigError if another version wrote it."""
-        with document_errors(path, "delete the document and dump its table again"):
-            columns = {name: ColumnFingerprint(**column) for name, column in document["columns"].items()}
-            names = {name: tuple(document.get(name, ())) for name in ("former", "key")}
-            return cls(**document | names | {"columns": columns, "bodies": tuple(document["bodies"])})
 
 
 class StaleTableDetector:
@@ -88,6 +53,8 @@ class StaleTableDetector:
         self._saved = {fingerprint.table: fingerprint for fingerprint in saved}
         self._moved: set[str] = set()
         """Bodies that the log has shown under another name than the saved one."""
+        self._logged_at: dict[str, float] = {}
+        """When bodies in ``logged`` were noted, by the monotonic clock; those of an earlier run are older."""
         self._scanned_at = float("-inf")
 
     @property
@@ -114,10 +81,10 @@ class StaleTableDetector:
         if read_at < self._scanned_at:
             return False
         if not self._source.schema_changes_in_log:
-            return self._compare(current)
-        queued = self._compare([table for table in current if table.schema.table not in self._saved])
+            return self._compare(current, read_at)
+        queued = self._compare([table for table in current if table.schema.table not in self._saved], read_at)
         uncovered = self._without_dump()
-        return self._compare([table for table in current if table.schema.table in uncovered]) or queued
+        return self._compare([table for table in current if table.schema.table in uncovered], read_at) or queued
 
     def queue_dumps(self, reasons: Mapping[str, str], *, new: Set[str] = frozenset()) -> None:
         """Queue one dump of the tables whose rows are missing; each is reported, with its reason, until it is done.
@@ -151,27 +118,41 @@ class StaleTableDetector:
             elif statement.get("rewrites"):
                 self._report(row["table"], "a statement rewrote it, or may have changed its rows", None)
             elif statement.get("renamed") and row["table"] in self._saved:
-                self._report(row["table"], _RENAMED, None)
+                self._report(row["table"], RENAMED, None)
         has_news = any(
             row["kind"] == DDL or (row["kind"] == SCHEMA and not self._has_schema(row)) for row in changes
         )
         return has_news and self.scan_catalog()
 
+    def note_partitions(self, partitions: Mapping[str, Set[str]]) -> bool:
+        """Note partitions of which the log has rows; return True if one is new, so that a scan is due.
+
+        One that is created, filled and dropped between two scans leaves no other trace.
+        """
+        is_new = False
+        for table, bodies in partitions.items():
+            saved = self._saved.get(table)
+            if saved and (new := bodies - {*saved.bodies, *saved.logged}):
+                self._logged_at |= dict.fromkeys(new, time.monotonic())
+                self._keep(replace(saved, logged=tuple(sorted({*saved.logged, *new}))))
+                is_new = True
+        return is_new
+
     def scan_catalog(self) -> bool:
         """Compare the catalog with the saved fingerprints; return True if a dump is queued."""
         self._scanned_at = time.monotonic()
-        return self._compare(self._source.table_fingerprints())
+        return self._compare(self._source.table_fingerprints(), self._scanned_at)
 
-    def _compare(self, fingerprints: Sequence[TableFingerprint]) -> bool:
+    def _compare(self, fingerprints: Sequence[TableFingerprint], read_at: float) -> bool:
         is_queued, uncovered = False, self._without_dump()
         for current in fingerprints:
             table = current.schema.table
-            saved = self._saved.get(table)
+            saved = self._take_logged(current, read_at)
             why = self._renamed_reason(current) if saved is None else stale_reason(saved, current)
             if self._auto and (table in uncovered or why) and self._can_be_dumped(current):
                 removes_none = (
                     table not in uncovered and saved is not None
-                    and rows_reason(saved, current) is None and not _changes_keys(saved, current)
+                    and rows_reason(saved, current) is None and not changes_keys(saved, current)
                 )
                 dump_id = self._queue_dump(table, is_limited=removes_none)
                 self._report(table, uncovered.get(table) or why or "", dump_id)
@@ -181,6 +162,16 @@ class StaleTableDetector:
             self._save(current)
         clear_completed(self._store)
         return is_queued
+
+    def _take_logged(self, current: TableFingerprint, read_at: float) -> SavedFingerprint | None:
+        """Return the saved fingerprint with the bodies that the log showed before the catalog, which lacks them."""
+        saved = self._saved.get(current.schema.table)
+        if saved is None or not saved.logged:
+            return saved
+        older = {body for body in saved.logged if self._logged_at.get(body, float("-inf")) < read_at}
+        later = tuple(body for body in saved.logged if body not in older)
+        self._keep(replace(saved, logged=later))
+        return replace(saved, bodies=tuple({*saved.bodies, *(older - current.bodies.keys())}), logged=later)
 
     def _without_dump(self) -> dict[str, str]:
         """Return why each stale table without a queued dump is stale, by table."""
@@ -249,62 +240,3 @@ class StaleTableDetector:
             if task.table == table and is_unstarted and (is_limited or task.request.max_removed is None):
                 return task.id
         return queue_dump(self._store, [table], max_removed=self._max_removed if is_limited else None)
-
-
-def stale_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
-    """Return why a table's rows may differ from what its row events show; None if they cannot."""
-    return rows_reason(saved, current) or _columns_reason(saved, current)
-
-
-def rows_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
-    """Return why a table may have other rows, or have lost some, without row events."""
-    if missing := set(saved.bodies) - set(current.bodies):
-        if all(body.startswith("key") for body in missing):
-            return "its key was created again, and may have been deferrable before"
-        is_recreated = any(body.startswith("table") for body in missing)
-        if not is_recreated and all(body.startswith(("file", "key")) and "partition" not in body for body in missing):
-            return "its rows were rewritten, perhaps with writes that were not logged"
-        return "it was recreated" if is_recreated else "a partition of it was removed or rewritten"
-    attached = [body for body, has_rows in current.bodies.items() if has_rows and body not in saved.bodies]
-    if any(body.startswith("table") for body in attached):
-        return _RENAMED
-    if attached:
-        return "a table was attached to it as a partition"
-    if saved.published and current.published and saved.published != current.published:
-        return "its publication changed, so that changes may be missing in the log"
-    return None
-
-
-def _changes_keys(saved: SavedFingerprint, current: TableFingerprint) -> bool:
-    """Return True if rows may have other keys than before, so that a dump deletes all those of before."""
-    key = tuple(current.schema.primary_key)
-    if saved.key and saved.key != key:
-        return True
-    return any(_is_replaced(saved.columns[name], current.columns[name]) for name in key if name in saved.columns)
-
-
-def _is_replaced(former: ColumnFingerprint, column: ColumnFingerprint) -> bool:
-    return (former.number, former.type) != (column.number, column.type)
-
-
-def _columns_reason(saved: SavedFingerprint, current: TableFingerprint) -> str | None:
-    """Return why the rows of a table, which are the same, may have other values without row events."""
-    numbers = {column.number for column in saved.columns.values()}
-    for name, column in current.columns.items():
-        former = saved.columns.get(name)
-        if former is None and name in saved.former:
-            return f"column {name} was dropped and added again"
-        if former is None:
-            is_null = column.blank and column.number not in numbers and current.file and current.file == saved.file
-            if not is_null:
-                return f"column {name} was added"
-        elif _is_replaced(former, column):
-            return f"column {name} was replaced or has another type"
-        elif any(column.labels.get(number, label) != label for number, label in former.labels.items()):
-            return f"a label of column {name} was renamed"
-    if current.file != saved.file and any(
-        column.version != saved.columns[name].version
-        for name, column in current.columns.items() if name in saved.columns
-    ):
-        return "its columns were rewritten"
-    return None

@@ -15,7 +15,8 @@ from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import ColumnFingerprint, TableFingerprint
 from dblake.ingest.capture.dump_queue import pending_tasks, queue_dump, save_progress
 from dblake.ingest.capture.file_progress import FileProgress
-from dblake.ingest.capture.stale_detector import SavedFingerprint, StaleTableDetector, stale_reason
+from dblake.ingest.capture.saved_fingerprint import SavedFingerprint, stale_reason
+from dblake.ingest.capture.stale_detector import StaleTableDetector
 from dblake.ingest.capture.stale_tables import read_stale_tables
 from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,8 @@ class LogPiece:
     """Size of the payloads."""
     rejected: Mapping[str, str] = field(default_factory=dict)
     """Tables whose changes in this part of the log cannot be captured and are not in ``rows``, with the reason."""
+    partitions: Mapping[str, Set[str]] = field(default_factory=dict)
+    """Bodies, as in ``TableFingerprint``, of the partitions that the log describes for rows of these tables."""
 
 
 class LogStream(Protocol):

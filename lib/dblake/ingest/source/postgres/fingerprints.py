@@ -51,9 +51,11 @@ SELECT m.attrelid, m.attname, e.oid::text, e.enumlabel FROM made_of m JOIN pg_en
 _RANGES = "SELECT rngsubtype FROM pg_range WHERE rngtypid = m.type"
 _MULTIRANGES = "SELECT rngsubtype FROM pg_range WHERE m.type IN (rngtypid, rngmultitypid)"
 # CREATE TABLE … PARTITION OF creates an empty partition in one transaction with its columns (the entry of a system
-# column is never rewritten); an attached partition was a table before and brings rows.
+# column is never rewritten); an attached partition was a table before and brings rows. A file of another number than
+# its partition replaced the first one: rows may have come and gone with that.
 _PARTITIONS = f"""
-SELECT c.oid, part.oid, part.relfilenode, i.xmin <> own.xmin
+SELECT c.oid, part.oid, part.relfilenode,
+       i.xmin <> own.xmin OR part.relkind = 'r' AND part.relfilenode <> part.oid
 FROM pg_class c
 CROSS JOIN LATERAL ({catalog.partition_tree("c.oid")}) p(relid)
 JOIN pg_class part ON part.oid = p.relid
@@ -64,6 +66,11 @@ WHERE c.oid = ANY (%(oids)s) AND c.relkind = 'p' AND p.relid <> c.oid
 # A key can only change whether it is deferrable by being created again; REINDEX keeps the constraint.
 _KEYS = "SELECT conrelid, oid FROM pg_constraint WHERE conrelid = ANY (%(oids)s) AND contype = 'p'"
 _FILES = "SELECT oid, relfilenode FROM pg_class WHERE oid = ANY (%(oids)s) AND relkind = 'r'"
+
+
+def partition_body(oid: int) -> str:
+    """Return the body of a partition: it holds rows of its root."""
+    return f"partition {oid}"
 
 
 def table_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFingerprint]:
@@ -95,7 +102,7 @@ def _read_fingerprints(cur: cursor, settings: PostgresSettings) -> list[TableFin
     bodies: dict[int, dict[str, bool]] = defaultdict(dict)
     cur.execute(_PARTITIONS, parameters)
     for oid, partition, file, is_attached in cur.fetchall():
-        bodies[oid][f"partition {partition}"] = is_attached
+        bodies[oid][partition_body(partition)] = is_attached
         bodies[oid][f"file {file} of partition {partition}"] = False
     cur.execute(_KEYS, parameters)
     for oid, key in cur.fetchall():

@@ -134,7 +134,8 @@ class PieceBuilder:
         remaining_bytes = sum(table["payload"].nbytes for table in remaining)
         reached = ResumePoint(self._incarnation, self._token, landed)
         rejected, self._tables.rejected = self._tables.rejected, {}
-        piece = LogPiece(rows, reached, tuple(watermarks), self._bytes - remaining_bytes, rejected)
+        partitions, self._tables.partitions = self._tables.partitions, {}
+        piece = LogPiece(rows, reached, tuple(watermarks), self._bytes - remaining_bytes, rejected, partitions)
         self._framed, self._watermarks, self._open_start = remaining, later, 0
         self._undecided = None if self._undecided is None or self._undecided < end else self._undecided - end
         self._rows, self._bytes = sum(table.num_rows for table in remaining), remaining_bytes

@@ -17,6 +17,7 @@ from dblake.base.core.errors import Unsupported
 from dblake.base.core.names import TableFilter, qualified
 from dblake.base.core.schema import Column, TableSchema
 from dblake.ingest.source.postgres import catalog
+from dblake.ingest.source.postgres.fingerprints import partition_body
 from dblake.ingest.source.postgres.relation_messages import Relation, parse_relation, relation_numbers
 
 Numbers = npt.NDArray[np.int64]
@@ -48,6 +49,9 @@ class Relations:
         self._names: dict[int, str] = {}
         self.rejected: dict[str, str] = {}
         """The rejected tables that framed rows belong to, with the reason, until ``PieceBuilder`` takes them."""
+        self.partitions: dict[str, set[str]] = {}
+        """The partitions that were described since ``PieceBuilder`` took them, by the name of their root."""
+        self._described: Relation | None = None
 
     def __getitem__(self, number: int) -> ResolvedTable:
         return self._resolved[number]
@@ -69,12 +73,27 @@ class Relations:
         """Add a message that describes a table for the rows that follow it."""
         # After a change of nullability the log repeats the same description, so the catalog is queried each time.
         relation = parse_relation(message)
+        self._note_partition(relation)
         resolved = self._resolved.get(relation.oid)
         is_repeated = resolved is not None and self._messages[relation.oid] == message
         if resolved and is_repeated and self._look_up(relation) == replace(resolved, is_renamed=False):
             return
         self._messages[relation.oid] = message
         self._resolved.pop(relation.oid, None)
+
+    def _note_partition(self, relation: Relation) -> None:
+        """Note the relation if it is a partition: the log describes it for its first row, directly after its root.
+
+        A TRUNCATE of a root and another table describes both in this order, too: the catalog then lacks a partition
+        that never was, and the root is dumped without need.
+        """
+        root, self._described = self._described, relation
+        if root is None or not self._table_filter(root.schema_name, root.table_name):
+            return
+        self._cursor.execute("SELECT FROM pg_class WHERE oid = %s AND relkind = 'p'", (root.oid,))
+        if self._cursor.rowcount:
+            root_name = qualified(root.schema_name, root.table_name)
+            self.partitions.setdefault(root_name, set()).add(partition_body(relation.oid))
 
     def resolve(self, number: int) -> TableSchema | None:
         """Resolve a number for the messages from here on; return the schema to land, if its table is captured.
