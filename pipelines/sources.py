@@ -20,7 +20,7 @@ def postgres_settings(config: Config) -> PostgresSettings:
         name=source.name, host=source.host, port=source.port, database=source.database, user=source.user,
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
         tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, slot=source.slot,
-        publication=source.publication, log_ddl=source.log_ddl,
+        publication=source.publication, log_ddl=source.log_ddl, replica=source.replica_address(),
     )
 
 
@@ -31,7 +31,7 @@ def mysql_settings(config: Config) -> MysqlSettings:
         name=source.name, flavour="mariadb" if source.type == "mariadb" else "mysql", host=source.host,
         port=source.port, user=source.user, password=source.password.read().get_secret_value(),
         patterns=source.tables, tls=source.tls, tls_ca=source.tls_ca, watermark_schema=source.watermark_schema,
-        server_id=source.server_id,
+        server_id=source.server_id, replica=source.replica_address(),
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from tests.support.backends import PostgresBackend
 from tests.support.postgres import Database, note_postgres
 from tests.support.proxy import Proxy
 from tests.support.rig import Rig, T
+from tests.support.standby import standby_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,24 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 def primary(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path / "primary", version=18) as server:
         note_postgres(server)
-        yield server
-
-
-@contextmanager
-def standby_of(primary: EmbeddedPostgres, folder: Path) -> Iterator[EmbeddedPostgres]:
-    """Run a streaming standby that keeps synchronized copies of the primary's logical slots."""
-    conninfo = f"host=127.0.0.1 port={primary.port} user=postgres password={primary.password} dbname=postgres"
-    subprocess.run(
-        [*primary._as_user(), str(primary.binaries / "pg_basebackup"), "-d", conninfo, "-D", str(folder),
-         "-X", "stream", "-c", "fast", "-C", "-S", "standby"],
-        check=True, capture_output=True, env=os.environ | {"PGPASSWORD": primary.password}, cwd="/",
-    )
-    (folder / "standby.signal").touch()
-    settings = {
-        "primary_conninfo": conninfo, "primary_slot_name": "standby", "hot_standby_feedback": "on",
-        "sync_replication_slots": "on",
-    }
-    with EmbeddedPostgres(folder, version=18, settings=settings) as server:
         yield server
 
 
@@ -75,7 +55,7 @@ def gaps(rig: Rig) -> list[str]:
 
 
 def test_capture_resumes_on_promoted_standby_without_gap(primary: EmbeddedPostgres, tmp_path: Path) -> None:
-    with standby_of(primary, tmp_path / "standby") as standby:
+    with standby_of(primary, tmp_path / "standby", sync_replication_slots="on") as standby:
         rig = Rig(PostgresBackend(Database(primary, "postgres")), tmp_path)
         assert rig.backend.settings is not None
         with Proxy(primary.port) as proxy:
@@ -106,7 +86,7 @@ def test_capture_resumes_on_promoted_standby_without_gap(primary: EmbeddedPostgr
 
 @pytest.mark.slow
 def test_log_missing_on_promoted_standby_is_a_gap(primary: EmbeddedPostgres, tmp_path: Path) -> None:
-    with standby_of(primary, tmp_path / "standby") as standby:
+    with standby_of(primary, tmp_path / "standby", sync_replication_slots="on") as standby:
         rig = Rig(PostgresBackend(Database(primary, "postgres")), tmp_path)
         rig.catch_up()
         wait_until_synced(standby, primary, rig)

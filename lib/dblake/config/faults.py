@@ -12,11 +12,12 @@ from typing import Any
 from dblake.config.airflow import SCHEDULE
 from dblake.config.monitoring import AGE
 from dblake.config.outputs import WEB_ADDRESS
-from dblake.config.source import SLOT_NAME, SOURCE_NAME
+from dblake.config.source import SERVER_ADDRESS, SLOT_NAME, SOURCE_NAME
 from dblake.config.stages import SIZE
 
 PATTERNS: Mapping[str, str] = {
     SOURCE_NAME: "a name of at most 40 of a-z, 0-9, _ and -, which begins with a letter or digit, such as shop",
+    SERVER_ADDRESS: "HOST or HOST:PORT, such as replica.internal:5432",
     SLOT_NAME: "1 to 63 of a-z, 0-9 and _, such as dblake_shop",
     SIZE: "a number and k, m or g, such as 256m",
     AGE: "a number and s, m, h or d, such as 24h",

@@ -17,6 +17,7 @@ from dblake.config.references import PasswordReference, parse_reference
 from dblake.config.section import Section, shown_default
 
 SOURCE_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+SERVER_ADDRESS = r"^[^\s:]+(:\d{1,5})?$"
 SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 
 DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
@@ -57,6 +58,10 @@ class SourceConfig(Section):
     tables: tuple[str, ...] = Field(
         strict=False, min_length=1,
         description='Globs on schema.table, case-sensitive; "!" excludes tables; parts in double quotes are literal.',
+    )
+    replica: str | None = Field(
+        None, pattern=SERVER_ADDRESS,
+        description="HOST or HOST:PORT of a replica of `host`, from which chunks are read; null: from `host`.",
     )
     watermark_schema: str = Field(
         defaults.WATERMARK_SCHEMA, min_length=1,
@@ -125,6 +130,13 @@ class SourceConfig(Section):
         if self.server_id:
             raise ValueError("server_id requires type mysql or mariadb")
         return self
+
+    def replica_address(self) -> tuple[str, int] | None:
+        """Return host and port of the replica that chunks are read from; None without one."""
+        if self.replica is None:
+            return None
+        host, _, port = self.replica.partition(":")
+        return host, int(port or self.port)
 
     def wants(self) -> TableFilter:
         """Return the filter of captured tables."""

@@ -18,7 +18,6 @@ from dblake.ingest.source.mysql import catalog, chunks
 from dblake.ingest.source.mysql.chunks import MysqlChunkReader
 from dblake.ingest.source.mysql.connection import connect
 from dblake.ingest.source.mysql.result_rows import ResultRows, split_values
-from dblake.ingest.source.mysql.source import MysqlSource
 from tests.support.effort import EFFORT
 from tests.support.lake import CaptureLake
 from tests.support.mysql import MysqlServer
@@ -42,7 +41,7 @@ def reader_of(backend: MysqlBackend) -> MysqlChunkReader:
     """Return a chunk reader of the capture role, which may read all existing tables."""
     backend.source("public.*")
     assert backend.settings is not None
-    reader = MysqlSource(backend.settings).open_reader()
+    reader = MysqlChunkReader(backend.settings, connect(backend.settings, purpose="chunks"))
     reader.mark(1, "low")
     return reader
 

@@ -61,7 +61,7 @@ class History:
     def is_current(self) -> bool:
         """Return True if the heartbeat row has the captured value, or there is none to compare with."""
         with closing(self._capture.source.open_reader()) as reader:
-            self._at_opening = reader.last_heartbeat()
+            self._at_opening = reader.read_mark(HEARTBEAT_ROW)
         return not self.heartbeat or self._at_opening == self.heartbeat
 
     def require_continued(self, stream: LogStream) -> None:

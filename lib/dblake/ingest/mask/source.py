@@ -189,8 +189,8 @@ class _MaskedReader:
     def beat(self, name: str) -> None:
         self._reader.beat(name)
 
-    def last_heartbeat(self) -> str:
-        return self._reader.last_heartbeat()
+    def read_mark(self, reader: int) -> str:
+        return self._reader.read_mark(reader)
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         keys = self._reader.split_points(table, parts, rows)

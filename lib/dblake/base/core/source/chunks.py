@@ -72,8 +72,11 @@ class ChunkReader(Protocol):
     def beat(self, name: str) -> None:
         """Update the heartbeat row to ``chain_heartbeat`` of ``name`` and its value, in one statement, and commit."""
 
-    def last_heartbeat(self) -> str:
-        """Return the heartbeat row's value, empty if it was never set. Raises SourceError if there is no such row."""
+    def read_mark(self, reader: int) -> str:
+        """Return the value of a row of the watermark table, empty if it was never set.
+
+        Raises SourceError if there is no such row.
+        """
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         """Return keys in key order that split a table into at most ``parts`` parts of ``rows`` or more rows each.

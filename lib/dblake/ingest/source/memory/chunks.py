@@ -41,12 +41,12 @@ class MemoryChunkReader:
 
     def beat(self, name: str) -> None:
         with self._database.changed:
-            self.mark(HEARTBEAT_ROW, chain_heartbeat(name, self.last_heartbeat()))
+            self.mark(HEARTBEAT_ROW, chain_heartbeat(name, self.read_mark(HEARTBEAT_ROW)))
 
-    def last_heartbeat(self) -> str:
+    def read_mark(self, reader: int) -> str:
         self._require_connection()
         rows = self._database.rows(self._database.watermark_table)
-        return next((row["value"] or "" for row in rows if row["id"] == str(HEARTBEAT_ROW)), "")
+        return next((row["value"] or "" for row in rows if row["id"] == str(reader)), "")
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         self._require_connection()

@@ -17,6 +17,7 @@ from dblake.ingest.source.mysql.connection import ServerVersion, version_of
 from dblake.ingest.source.mysql.driver_errors import lacks_privilege
 from dblake.ingest.source.mysql.foreign_keys import read_cascades
 from dblake.ingest.source.mysql.grants import Grants
+from dblake.ingest.source.mysql.replica import read_replication
 from dblake.ingest.source.mysql.settings import MysqlSettings
 from dblake.ingest.source.mysql.statements import quote_account, watermark_table
 from dblake.ingest.source.mysql.watermarks import WATERMARK_TABLE
@@ -28,7 +29,6 @@ _VARIABLES = (
     "slave_preserve_commit_order", "replica_parallel_workers", "slave_parallel_workers", "innodb_native_foreign_keys",
     *log_retention.VARIABLES,
 )
-_SHOW_REPLICA = ServerVersion("mysql", (8, 0, 22))
 _SHOW_BINARY_LOG = ServerVersion("mysql", (8, 2, 0))
 
 
@@ -81,8 +81,7 @@ def _is_replica(cur: Cursor, version: ServerVersion) -> bool:
         status = cur.fetchone()
         return status is not None and status[1] != "0"
     try:
-        cur.execute("SHOW REPLICA STATUS" if version >= _SHOW_REPLICA else "SHOW SLAVE STATUS")
-        return bool(cur.fetchall())
+        return bool(read_replication(cur))
     except pymysql.Error as error:
         if not lacks_privilege(error):
             raise

@@ -52,11 +52,11 @@ class MysqlChunkReader:
     def beat(self, name: str) -> None:
         self._update_watermark(HEARTBEAT_ROW, f"CONCAT(%s, LEFT(COALESCE(value, ''), {NAME_CHARS}))", name)
 
-    def last_heartbeat(self) -> str:
+    def read_mark(self, reader: int) -> str:
         with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (HEARTBEAT_ROW,))
+            cur.execute(f"SELECT value FROM {self._watermark_table} WHERE id = %s", (reader,))
             if cur.rowcount != 1:
-                raise self._missing_row(HEARTBEAT_ROW)
+                raise self._missing_row(reader)
             return cur.fetchone()[0] or ""
 
     def _update_watermark(self, reader: int, value_sql: str, value: str) -> None:

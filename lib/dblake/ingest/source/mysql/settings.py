@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -33,10 +33,16 @@ class MysqlSettings:
     tls_ca: str | None = None
     watermark_schema: str = WATERMARK_SCHEMA
     server_id: int = 0
+    replica: tuple[str, int] | None = None
+    """Host and port of a replica that chunks are read from."""
 
     def __post_init__(self) -> None:
         default = 1 << 31 | zlib.crc32(self.name.encode())
         object.__setattr__(self, "server_id", self.server_id or default)
+
+    def at_replica(self) -> MysqlSettings | None:
+        """Return the settings of the replica's connections; None without a replica."""
+        return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
 
     @cached_property
     def table_filter(self) -> TableFilter:

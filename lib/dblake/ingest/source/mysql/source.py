@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.schema import TableSchema
-from dblake.base.core.source import Check, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
+from dblake.base.core.source import Check, ChunkReader, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
 from dblake.ingest.source.checks import unfit_tables
 from dblake.ingest.source.mysql import catalog
 from dblake.ingest.source.mysql.chunks import MysqlChunkReader
@@ -18,7 +18,9 @@ from dblake.ingest.source.mysql.log import MysqlLogStream
 from dblake.ingest.source.mysql.log_position import LogPosition
 from dblake.ingest.source.mysql.log_retention import log_retention
 from dblake.ingest.source.mysql.preflight import preflight
+from dblake.ingest.source.mysql.replica import require_replica
 from dblake.ingest.source.mysql.settings import MysqlSettings
+from dblake.ingest.source.replica import ReplicaChunkReader, check_replica_fits
 
 # MariaDB has no number that identifies a server: two may have one server_id, but not log files of equal name and age,
 # which ``open_log`` compares. Its host name changes whenever a container is replaced.
@@ -38,10 +40,11 @@ class MysqlSource:
         self.name = settings.name
 
     def preflight(self) -> list[Check]:
-        return preflight(self._settings)
+        checks, replica = preflight(self._settings), self._settings.at_replica()
+        return [*checks, check_replica_fits(lambda: require_replica(replica))] if replica else checks
 
     def require(self) -> Mapping[str, UnfitTable]:
-        return unfit_tables(self.name, self.preflight())
+        return unfit_tables(self.name, preflight(self._settings))
 
     def identity(self) -> ServerIdentity:
         with open_cursor(self._settings, purpose="identity") as cur:
@@ -78,5 +81,17 @@ class MysqlSource:
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> MysqlLogStream:
         return MysqlLogStream(self._settings, resume, incarnation)
 
-    def open_reader(self) -> MysqlChunkReader:
-        return MysqlChunkReader(self._settings, connect(self._settings, purpose="chunks"))
+    def open_reader(self) -> ChunkReader:
+        reader, replica = self._open_reader(self._settings), self._settings.at_replica()
+        if replica is None:
+            return reader
+
+        def open_replica() -> MysqlChunkReader:
+            require_replica(replica)
+            return self._open_reader(replica)
+
+        return ReplicaChunkReader(reader, open_replica, f"{replica.host}:{replica.port}")
+
+    @staticmethod
+    def _open_reader(settings: MysqlSettings) -> MysqlChunkReader:
+        return MysqlChunkReader(settings, connect(settings, purpose="chunks"))

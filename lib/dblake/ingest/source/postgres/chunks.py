@@ -64,11 +64,11 @@ class PgChunkReader:
     def beat(self, name: str) -> None:
         self._update_watermark(HEARTBEAT_ROW, sql.SQL(f"%s || left(coalesce(value, ''), {NAME_CHARS})"), name)
 
-    def last_heartbeat(self) -> str:
+    def read_mark(self, reader: int) -> str:
         with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(sql.SQL("SELECT value FROM {} WHERE id = %s").format(self._watermark_table), (HEARTBEAT_ROW,))
+            cur.execute(sql.SQL("SELECT value FROM {} WHERE id = %s").format(self._watermark_table), (reader,))
             if cur.rowcount != 1:
-                raise self._missing_row(HEARTBEAT_ROW)
+                raise self._missing_row(reader)
             return cur.fetchone()[0] or ""
 
     def _update_watermark(self, reader: int, value_sql: sql.SQL, value: str) -> None:

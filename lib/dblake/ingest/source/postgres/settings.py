@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -36,11 +36,17 @@ class PostgresSettings:
     slot: str = ""
     publication: str = ""
     log_ddl: bool = False
+    replica: tuple[str, int] | None = None
+    """Host and port of a replica that chunks are read from."""
 
     def __post_init__(self) -> None:
         default = default_server_object(self.name)
         object.__setattr__(self, "slot", self.slot or default)
         object.__setattr__(self, "publication", self.publication or default)
+
+    def at_replica(self) -> PostgresSettings | None:
+        """Return the settings of the replica's connections; None without a replica."""
+        return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
 
     @cached_property
     def table_filter(self) -> TableFilter:

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.schema import TableSchema
-from dblake.base.core.source import Check, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
+from dblake.base.core.source import Check, ChunkReader, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
 from dblake.ingest.source.checks import unfit_tables
-from dblake.ingest.source.postgres import catalog, fingerprints, log_retention, slot, timeline
+from dblake.ingest.source.postgres import catalog, fingerprints, log_retention, slot, standby, timeline
 from dblake.ingest.source.postgres.chunks import PgChunkReader
 from dblake.ingest.source.postgres.connection import connect, open_cursor
 from dblake.ingest.source.postgres.log import PgLogStream
 from dblake.ingest.source.postgres.own_publication import has_unpublished, publish_owned_tables
 from dblake.ingest.source.postgres.preflight import preflight
 from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.replica import ReplicaChunkReader, check_replica_fits
 
 _CHECKED_BY_OPEN_LOG = ("slot", "replication_slots", "wal_senders")
 
@@ -29,15 +30,18 @@ class PostgresSource:
         self.name = settings.name
 
     def preflight(self) -> list[Check]:
-        return preflight(self._settings)
+        checks, replica = preflight(self._settings), self._settings.at_replica()
+        if replica is None:
+            return checks
+        return [*checks, check_replica_fits(lambda: standby.require_standby(replica, self.identity()))]
 
     def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
-        checks = self.preflight()
+        checks = preflight(self._settings)
         if has_unpublished(checks):
             with open_cursor(self._settings, purpose="publication") as cur:
                 is_published = publish_owned_tables(cur, self._settings) > 0
-            checks = self.preflight() if is_published else checks
+            checks = preflight(self._settings) if is_published else checks
         checks = [c for c in checks if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
         return unfit_tables(self.name, checks)
 
@@ -75,5 +79,17 @@ class PostgresSource:
     def open_log(self, resume: ResumePoint | None, incarnation: int) -> PgLogStream:
         return PgLogStream(self._settings, connect(self._settings, purpose="catalog"), resume, incarnation)
 
-    def open_reader(self) -> PgChunkReader:
-        return PgChunkReader(self._settings, connect(self._settings, purpose="chunks"))
+    def open_reader(self) -> ChunkReader:
+        reader, replica = self._open_reader(self._settings), self._settings.at_replica()
+        if replica is None:
+            return reader
+
+        def open_replica() -> PgChunkReader:
+            standby.require_standby(replica, self.identity())
+            return self._open_reader(replica)
+
+        return ReplicaChunkReader(reader, open_replica, f"{replica.host}:{replica.port}")
+
+    @staticmethod
+    def _open_reader(settings: PostgresSettings) -> PgChunkReader:
+        return PgChunkReader(settings, connect(settings, purpose="chunks"))

@@ -1,0 +1,32 @@
+"""Whether a standby can supply chunks while its primary's log is captured.
+
+Place: behind ``source.replica``. That a chunk has its low watermark is left to ``ingest.source.replica``.
+"""
+
+from __future__ import annotations
+
+from dblake.base.core.errors import Unsupported
+from dblake.base.core.source import ServerIdentity
+from dblake.ingest.source.postgres import timeline
+from dblake.ingest.source.postgres.connection import open_cursor
+from dblake.ingest.source.postgres.settings import PostgresSettings
+
+_NEXT_STEP = "set source.replica to a standby of source.host, or remove it"
+
+
+def require_standby(replica: PostgresSettings, primary: ServerIdentity) -> None:
+    """Raise Unsupported unless a server is a physical standby of the primary; SourceError if it is unreachable."""
+    with open_cursor(replica, purpose="replica") as cur:
+        cur.execute("SELECT pg_is_in_recovery()")
+        (is_standby,) = cur.fetchone()
+    address = f"{replica.host}:{replica.port}"
+    if not is_standby:
+        raise Unsupported(
+            f"source {replica.name}: the server at {address} is not a standby, so chunks cannot be read there",
+            next_step=_NEXT_STEP,
+        )
+    if timeline.identity(replica).server != primary.server:
+        raise Unsupported(
+            f"source {replica.name}: the standby at {address} is another primary's, so chunks cannot be read there",
+            next_step=_NEXT_STEP,
+        )

@@ -1,0 +1,83 @@
+"""Chunks from a replica: watermarks are written on the primary, and rows are read elsewhere.
+
+Place: between a source's two chunk readers. Guarantee: a chunk is read only once the replica has its low watermark. A
+replica applies transactions in the primary's order, so the snapshot holds all that the log has before the low
+watermark, and nothing after the high one (DBLog, section 3.2). What makes a replica unfit is left to the sources.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from dblake.base.core.errors import DblakeError, TableUnreadable
+from dblake.base.core.schema import TableSchema
+from dblake.base.core.source import Check, ChunkRead, ChunkReader, ChunkRequest
+
+_WAIT_SECONDS = 60.0
+"""How far the replica may lag behind: then the table's dump is put off."""
+_POLL_SECONDS = 0.01
+
+
+class ReplicaChunkReader:
+    """See ChunkReader for the methods. ``address`` is the replica's, for messages.
+
+    ``open_replica`` is called for the first chunk: watermarks and heartbeats must not depend on the replica.
+    """
+
+    def __init__(self, primary: ChunkReader, open_replica: Callable[[], ChunkReader], address: str) -> None:
+        self._primary, self._open_replica, self._address = primary, open_replica, address
+        self.format = primary.format
+
+    @cached_property
+    def _replica(self) -> ChunkReader:
+        return self._open_replica()
+
+    def mark(self, reader: int, value: str) -> None:
+        self._primary.mark(reader, value)
+
+    def beat(self, name: str) -> None:
+        self._primary.beat(name)
+
+    def read_mark(self, reader: int) -> str:
+        return self._primary.read_mark(reader)
+
+    def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
+        return self._replica.split_points(table, parts, rows)
+
+    def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
+        if request.rows is not None:
+            return self._primary.read(request, deliver)
+        self._wait_for_low(request)
+        # A standby's snapshot has no list of the transactions that it does not show, and needs none: its order of
+        # commits is that of the log.
+        return replace(self._replica.read(request, deliver), snapshot=None)
+
+    def _wait_for_low(self, request: ChunkRequest) -> None:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while self._replica.read_mark(request.reader) != request.low:
+            if time.monotonic() > deadline:
+                raise TableUnreadable(
+                    f"table {request.table}: the replica at {self._address} has not received a watermark for"
+                    f" {_WAIT_SECONDS:.0f} s",
+                    next_step="check that it replicates source.host and how far it lags, or remove source.replica",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def close(self) -> None:
+        self._primary.close()
+        if "_replica" in self.__dict__:
+            self._replica.close()
+
+
+def check_replica_fits(require_fit: Callable[[], None]) -> Check:
+    """Return the check ``replica``: met unless ``require_fit`` raises. Capture needs the replica for dumps alone."""
+    try:
+        require_fit()
+    except DblakeError as error:
+        return Check("replica", False, error.what, error.next_step, affects="nothing")
+    return Check("replica", True)
