@@ -80,6 +80,9 @@ PRODUCED = {
         "rows of dumps have landed up to batch",
         "unit/ingest/capture/test_landed_chunks.py::test_accepted_gap_forgets_landed_chunks"),
     "lacks N transactions": ("that landed", f"{_MOVES}::test_server_without_landed_transaction_is_rejected"),
+    "the server is read-only": (
+        "the server is read-only: watermarks cannot be written there",
+        "integration/mysql/test_mysql_preflight.py::test_preflight_read_only_server_rejected"),
     "it is read-only": (
         "it is read-only, and may still receive them", f"{_MOVES}::test_read_only_replica_may_still_receive"),
     "has N transactions among": (

@@ -159,8 +159,12 @@ def test_preflight_read_only_server_rejected(settings: MysqlSettings, mysql_serv
     mysql_server.run("SET GLOBAL read_only = ON")
     detail = "the server is read-only: watermarks cannot be written there"
     assert found(settings, "read_only") == Check("read_only", False, detail, "set source.host to the primary")
-    with pytest.raises(PrerequisitesNotMet, match="read-only"):
+    with pytest.raises(SourceError, match=r"read-only: .* Next: wait if a failover is under way") as rejected:
         MysqlSource(settings).open_reader().mark(1, "x")
+    assert rejected.value.retryable
+    with pytest.raises(SourceError, match=r"read-only: .* Next: wait if a failover is under way") as rejected:
+        MysqlSource(settings).require()
+    assert rejected.value.retryable
 
 
 def test_preflight_reports_all_problems_in_fix_order(settings: MysqlSettings, mysql_server: MysqlServer) -> None:

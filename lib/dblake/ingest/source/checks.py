@@ -19,6 +19,8 @@ _RESERVED = frozenset({
 """Columns of state tables, and of what is merged into them."""
 _TABLES = "tables"
 """The check that the patterns match a table."""
+_OF_REPLICAS = frozenset({"read_only", "standby"})
+"""Checks that a primary does not meet either, for the seconds in which it hands over to another server."""
 _NEXT_STEP = "run preflight, which prints the statement that corrects each"
 CLASH = "a state table already has a column of this name, ignoring case: "
 """The detail of the check ``column_names``, before the columns."""
@@ -37,8 +39,8 @@ def require_met(source: str, checks: Iterable[Check]) -> None:
 def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     """Return the tables that checks name, with the first reason; what concerns the log goes first.
 
-    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source, NoTables if that is only
-    that no table exists, SourceError if the server cannot be reached.
+    Raises PrerequisitesNotMet with all unmet checks if one of them concerns the whole source. If that is only that no
+    table exists it raises NoTables, and SourceError if the server cannot be reached or accepts no writes.
     """
     checks = list(checks)
     unreachable = next((check for check in checks if check.check == "connect" and not check.ok), None)
@@ -47,6 +49,11 @@ def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     unmet = [check for check in checks if not check.ok and check.affects == "source"]
     if [check.check for check in unmet] == [_TABLES]:
         raise NoTables(f"source {source}: {_TABLES}: {unmet[0].detail}", next_step=_NEXT_STEP)
+    if unmet and {check.check for check in unmet} <= _OF_REPLICAS:
+        raise SourceError(
+            f"source {source}: {unmet[0].detail}",
+            next_step="wait if a failover is under way; else set source.host to the primary",
+        )
     if unmet:
         require_met(source, checks)
     unfit: dict[str, UnfitTable] = {}

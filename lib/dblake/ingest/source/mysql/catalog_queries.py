@@ -25,7 +25,7 @@ from dblake.ingest.source.mysql.watermarks import WATERMARK_TABLE
 _VARIABLES = (
     "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_order_commits",
     "binlog_row_value_options", "sync_binlog", "innodb_flush_log_at_trx_commit",
-    "server_id", "read_only", "log_slave_updates", "log_replica_updates", "replica_preserve_commit_order",
+    "server_id", "read_only", "gtid_mode", "log_slave_updates", "log_replica_updates", "replica_preserve_commit_order",
     "slave_preserve_commit_order", "replica_parallel_workers", "slave_parallel_workers", "innodb_native_foreign_keys",
     *log_retention.VARIABLES,
 )

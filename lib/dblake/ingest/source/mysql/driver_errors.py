@@ -45,8 +45,6 @@ _PERMANENT = {
     ER.SPECIFIC_ACCESS_DENIED_ERROR: ("the user lacks a privilege", _RUN_PREFLIGHT),
     ER.HOST_NOT_PRIVILEGED: ("the server rejects all connections from this host", "create the user for this host"),
     ER.HOST_IS_BLOCKED: ("the server has blocked this host after failed connections", "run FLUSH HOSTS there"),
-    ER.OPTION_PREVENTS_STATEMENT: ("the server is read-only: watermarks cannot be written there",
-                                   "set source.host to the primary"),
     ER.NO_SUCH_TABLE: ("a table is missing", "run preflight --init, which creates the watermark table"),
     1698: ("the user may not log in with a password", "create it with a password; preflight --init does"),
     1862: ("the password has expired", "set a new one"),
@@ -96,6 +94,11 @@ def translate_errors(settings: MysqlSettings) -> Iterator[None]:
         if number in _PERMANENT:
             cause, next_step = _PERMANENT[number]
             raise PrerequisitesNotMet(f"source {settings.name}: {cause}", next_step=next_step) from error
+        if number == ER.OPTION_PREVENTS_STATEMENT:
+            raise SourceError(
+                f"source {settings.name}: the server is read-only: watermarks cannot be written there",
+                next_step="wait if a failover is under way; else set source.host to the primary",
+            ) from error
         raise _connection_failed(settings, error, f"error {number}" if number else LOST.cause) from error
     except OSError as error:
         _raise_unreachable(settings, error)

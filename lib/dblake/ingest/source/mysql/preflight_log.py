@@ -65,6 +65,12 @@ def check_log(server: Server, settings: MysqlSettings) -> Iterator[Check]:
             variable, f"{variable} is {value}: {loss}" if value != "1" else "",
             statements.set_variable(settings, variable, "1", provider), is_note=True,
         )
+    if settings.flavour == "mysql":
+        mode = server.variables.get("gtid_mode", "ON")
+        yield finding(
+            "gtid_mode", f"gtid_mode is {mode}: a failover to a replica is a gap, and dumps all tables"
+            if mode != "ON" else "", "enable GTIDs on all servers of the topology", is_note=True,
+        )
     yield _check_retention(server)
 
 
