@@ -26,6 +26,7 @@ from dblake.transform.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.progress import show_progress
 from pipelines.dump import open_store
+from pipelines.iceberg import open_publisher
 
 
 @click.command("maintain")
@@ -34,11 +35,13 @@ from pipelines.dump import open_store
 def maintain(config: Config, as_json: bool) -> None:
     """Compact small files, delete expired rows and vacuum old files. Safe beside all other jobs; run it hourly."""
     paths = Paths(config.warehouse, config.source.name)
+    publisher = open_publisher(config)
     with show_progress():
         results = run_maintenance(
             session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
             config.maintain, parallel=config.state.parallel,
             first_needed=partial(first_needed, config),
+            before_vacuum=publisher.prepare_vacuum if publisher else None,
         )
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))

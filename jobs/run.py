@@ -26,6 +26,7 @@ from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
 from jobs.maintain import first_needed, print_maintained
 from jobs.state import print_tables
+from pipelines.iceberg import open_publisher
 
 
 @click.command("run")
@@ -54,7 +55,7 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
     paths = Paths(config.warehouse, config.source.name)
     session = session_of("dblake run", config.warehouse, is_short=lambda: mode == "once" and holds_little(paths))
-    cycle = Cycle(config, session, partial(first_needed, config))
+    cycle = Cycle(config, session, partial(first_needed, config), open_publisher(config))
     with show_progress():
         if mode == "continuous":
             source = config.source.name

@@ -8,6 +8,7 @@ if __name__ == "__main__":
     handle_signals()  # before the other imports, which take a second
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from dblake.transform.state.pending import folded_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import exclusive_flags
 from jobs.cli.progress import show_progress
+from pipelines.iceberg import open_publisher
 
 if TYPE_CHECKING:
     from dblake.transform.state.run import TableResult
@@ -38,9 +40,11 @@ def state(config: Config, mode: str, interval: float | None) -> None:
     """Fold events into one current row per key, in one state table per source table."""
     if mode == "once" and interval is not None:
         raise UsageError("--interval without --continuous", next_step="add --continuous, or omit --interval")
-    paths = Paths(config.warehouse, config.source.name)
+    paths, publisher = Paths(config.warehouse, config.source.name), open_publisher(config)
     if mode == "once" and (batch := folded_batch(paths)) is not None:
         compare_landed(paths)
+        if publisher:
+            publisher.publish_changed()
         click.echo(f"nothing to do: state has reached batch {batch}")
         return
     from dblake.transform.spark.session import session_of
@@ -53,9 +57,11 @@ def state(config: Config, mode: str, interval: float | None) -> None:
             results = fold()
             print_tables(results)
             compare_landed(paths)
+            if publisher:
+                publisher.publish_changed()
             require_success(results)
         else:
-            with stop_requested() as stop:
+            with stop_requested() as stop, publisher.publishing() if publisher else nullcontext():
                 pause = config.state.interval_seconds if interval is None else interval
                 run_continuously(stop, paths, partial(_fold_and_compare, partial(fold, stop=stop), paths), pause)
 

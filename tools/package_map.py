@@ -17,7 +17,7 @@ WINGS = {
     "landing": (),
     "payloads": ("formats", "decode"),
     "transform": ("reconcile", "redecode", "events", "state", "spark"),
-    "serve": ("read", "changes", "sql", "consume", "outputs"),
+    "serve": ("read", "changes", "sql", "consume", "outputs", "iceberg"),
     "operate": ("cycle", "maintenance", "quality", "verification", "status", "alerts", "report"),
     "config": (),
 }

@@ -31,7 +31,18 @@ _POSITION = f"{_IMPORT}::test_position_without_whole_log_is_rejected"
 _OLDER = f"{_IMPORT}::test_files_older_than_dump_are_rejected"
 _UNLOGGED = f"{_IMPORT}::test_files_older_than_changes_without_events_are_rejected"
 
+_PUBLISH = "unit/serve/iceberg/test_publish.py"
+
 PRODUCED = {
+    "the Iceberg catalog failed": (
+        "the Iceberg catalog failed", f"{_PUBLISH}::test_publisher_names_unreachable_catalog"),
+    "was changed by other jobs each time": (
+        "was changed by other jobs each time", f"{_PUBLISH}::test_table_that_others_change_is_named"),
+    "the Iceberg catalog rejected the request": (
+        "the Iceberg catalog rejected the request", f"{_PUBLISH}::test_publisher_names_rejected_credentials"),
+    "publishes something else": ("publishes something else", f"{_PUBLISH}::test_table_of_another_owner_is_rejected"),
+    "would have the same name in the catalog": (
+        "would have the same name", f"{_PUBLISH}::test_publisher_rejects_two_tables_of_one_name"),
     "another run holds the lease": (
         "holds the lease", "faults/test_standby.py::test_second_run_with_local_progress_ends_with_75"),
     "table T is not repaired": ("is not repaired", f"{_REREAD}::test_repair_that_deletes_too_much_is_refused"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dblake.config.airflow import SCHEDULE
+from dblake.config.iceberg import NAMESPACE
 from dblake.config.monitoring import AGE
 from dblake.config.outputs import WEB_ADDRESS
 from dblake.config.source import SERVER_ADDRESS, SLOT_NAME, SOURCE_NAME
@@ -20,6 +21,7 @@ PATTERNS: Mapping[str, str] = {
     SERVER_ADDRESS: "HOST or HOST:PORT, such as replica.internal:5432",
     SLOT_NAME: "1 to 63 of a-z, 0-9 and _, such as dblake_shop",
     SIZE: "a number and k, m or g, such as 256m",
+    NAMESPACE: "a name of a-z, 0-9 and _, which begins with a letter, such as shop",
     AGE: "a number and s, m, h or d, such as 24h",
     SCHEDULE: 'cron, such as "*/15 * * * *", or @hourly, @daily, @continuous',
     WEB_ADDRESS: "an address that begins with http:// or https://",

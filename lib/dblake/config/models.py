@@ -14,6 +14,7 @@ from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.config.airflow import AirflowConfig
 from dblake.config.capture import CaptureConfig, DumpConfig
 from dblake.config.file import ConfigFile
+from dblake.config.iceberg import IcebergConfig
 from dblake.config.mask import MaskConfig
 from dblake.config.monitoring import AlertsConfig, QualityConfig, StatusConfig, VerifyConfig
 from dblake.config.outputs import OUTPUT_NAME, AnyOutput
@@ -44,6 +45,7 @@ class Config(Section):
     state: StateConfig = StateConfig()
     run: RunConfig = RunConfig()
     maintain: MaintainConfig = MaintainConfig()
+    iceberg: IcebergConfig = IcebergConfig()
     airflow: AirflowConfig = AirflowConfig()
     status: StatusConfig = StatusConfig()
     alerts: AlertsConfig = AlertsConfig()

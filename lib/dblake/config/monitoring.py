@@ -21,7 +21,8 @@ AGE = r"^[1-9][0-9]*[smhd]$"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _seconds_of(age: str) -> float:
+def seconds_of(age: str) -> float:
+    """Return an age, a number and s, m, h or d, in seconds."""
     return float(age[:-1]) * _SECONDS[age[-1]]
 
 
@@ -64,7 +65,7 @@ class StatusConfig(Section):
         """Return the limits of outputs as keyword arguments of ``status.outputs.OutputLimits``."""
         return {
             "late_seconds": self.output_late_seconds, "stopped_seconds": self.output_stopped_seconds,
-            "dead_letters": self.dead_letters, "dead_letter_seconds": _seconds_of(self.dead_letter_age),
+            "dead_letters": self.dead_letters, "dead_letter_seconds": seconds_of(self.dead_letter_age),
         }
 
 
@@ -125,7 +126,7 @@ class VerifyConfig(Section):
     @property
     def max_age_seconds(self) -> float | None:
         """``max_age`` in seconds; None if verification has no age limit."""
-        return None if self.max_age is None else _seconds_of(self.max_age)
+        return None if self.max_age is None else seconds_of(self.max_age)
 
 
 class QualityConfig(Section):

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dblake.base.core.errors import DblakeError, ExitCode, StateError
+from dblake.base.core.errors import DblakeError, ExitCode
 from dblake.base.core.processes import end_with_parent
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.query import query_rows
@@ -269,8 +269,6 @@ class LiveSystem:
         try:
             cycle.reconcile(CycleResult())
             cycle.fold(CycleResult())
-        except StateError:
-            pass
         except DblakeError as error:
             if not error.retryable:
                 raise

@@ -23,6 +23,8 @@
     ├── TableUnavailable             75  a commit to another table failed for a reason that may pass
     ├── StorageUnavailable           75  object storage failed for a reason that may pass
     │   └── StorageDenied            78  storage rejects what dblake needs: bucket, permission, If-None-Match
+    ├── CatalogUnavailable           75  an Iceberg catalog failed for a reason that may pass
+    │   └── CatalogRejected          78  an Iceberg catalog rejects the credentials
     ├── ReconcileError               70  landing violates a guarantee of capture
     │   ├── LandingGap               78  batches are missing between the last one reconciled and the next one
     │   ├── SupersededByRedecode     75  a redecode replaced events during this run of reconcile
@@ -192,6 +194,18 @@ class StorageUnavailable(DblakeError):
 
 class StorageDenied(StorageUnavailable):
     """Storage rejects what dblake needs: the bucket or folder, credentials, permissions, or conditional writes."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class CatalogUnavailable(DblakeError):
+    """An Iceberg catalog failed for a reason that may pass; state is not affected."""
+
+    exit_code = ExitCode.TRY_AGAIN
+
+
+class CatalogRejected(CatalogUnavailable):
+    """An Iceberg catalog rejects the credentials, or they may not change its tables."""
 
     exit_code = ExitCode.CONFIGURATION
 

@@ -21,6 +21,7 @@ EXTRAS = {
     "delta": "spark",
     "pandas": "spark",
     "duckdb": "sql",
+    "pyiceberg": "iceberg",
     "confluent_kafka": "kafka",
     "urllib3": "http",
     "fastavro": "avro",

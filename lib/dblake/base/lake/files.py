@@ -33,6 +33,12 @@ def file_path(table: str, file: str) -> str:
     return on_storage_of(table, file) if "://" in file or file.startswith("/") else join(table, file)
 
 
+def file_url(table: str, file: str) -> str:
+    """Return where a file of a table lies, as a URL also on a local disk."""
+    found = file_path(table, file)
+    return str(found) if "://" in found else f"file://{found}"
+
+
 def group_bounds(facts: pq.RowGroupMetaData, names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the least and the greatest value of some columns in a row group; one without statistics is left out."""
     low: dict[str, Any] = {}

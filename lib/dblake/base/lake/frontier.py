@@ -45,14 +45,19 @@ class Frontier:
     behind: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_frontier(paths: Paths, *, until: Position | datetime | None = None) -> Frontier:
+def read_frontier(
+    paths: Paths, *, until: Position | datetime | None = None, version: int | None = None
+) -> Frontier:
     """Return the newest row; with ``until``, the newest one at or before a position or a time with a zone.
 
-    Without such a row the result has batch 0 and no position.
+    With ``version`` it is the newest row that the table had then. Without such a row the result has batch 0 and no
+    position.
     """
     table = find_table(paths.frontier)
     if table is None:
         return Frontier()
+    if version is not None:
+        table = open_table(paths.frontier, version)
     if until is None:
         where = _newest_batch(table)
     elif isinstance(until, Position):

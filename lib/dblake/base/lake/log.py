@@ -91,6 +91,11 @@ class Application:
         return f"verify/{source}"
 
     @staticmethod
+    def iceberg(source: str, catalog: str) -> str:
+        """Identify, in the frontier, its version of which all state tables were published in an Iceberg catalog."""
+        return f"iceberg/{source}/{catalog}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"

@@ -122,6 +122,18 @@ class Storage:
             return settings | {f"{_S3A}.aws.credentials.provider": _SIMPLE}
         return settings | {f"{_S3A}.session.token": token, f"{_S3A}.aws.credentials.provider": _TEMPORARY}
 
+    def iceberg_properties(self) -> dict[str, str]:
+        """Return the properties of pyiceberg's file system. Reads the secrets."""
+        properties = {
+            "s3.region": self._region(), "s3.force-virtual-addressing": str(not self._uses_path_style()).lower(),
+        }
+        if self.endpoint:
+            properties["s3.endpoint"] = self.endpoint
+        names = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+        return properties | {
+            name: value for name, value in zip(names, self._credentials(), strict=True) if value is not None
+        }
+
     def arrow_filesystem(self) -> fs.FileSystem:
         """Return Arrow's file system. Its paths begin with the bucket's name. Reads the secrets."""
         authority = self.authority()

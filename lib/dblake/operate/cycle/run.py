@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from dblake.transform.state.run import TableResult, require_success, run_state
 
 if TYPE_CHECKING:
     from dblake.operate.quality.report import QualityReport
+    from dblake.serve.iceberg.publisher import Publisher
     from dblake.transform.reconcile.stream import ReconcileRun
 
 JOB = "run"
@@ -64,10 +66,15 @@ class Cycle:
     """The steps of one source, with the configuration's settings; ``session`` is called when a step needs Spark.
 
     ``first_needed`` returns the oldest landing batch that something outside the lake needs; see ``maintain``.
+    ``publisher`` publishes state tables after each step, if there is one.
     """
 
-    def __init__(self, config: Config, session: Session, first_needed: FirstNeeded = lambda: None) -> None:
+    def __init__(
+        self, config: Config, session: Session, first_needed: FirstNeeded = lambda: None,
+        publisher: Publisher | None = None,
+    ) -> None:
         self._config, self.session, self._first_needed = config, session, first_needed
+        self._publisher = publisher
         self._paths = Paths(config.warehouse, config.source.name)
 
     def run_once(self, result: CycleResult) -> None:
@@ -77,6 +84,9 @@ class Cycle:
         """
         self.reconcile(result)
         self.fold(result)
+        if self._publisher:
+            self._publisher.publish_changed()
+        require_success(result.tables)
         self.check(result, retry=True)
         self.maintain(result)
 
@@ -93,7 +103,7 @@ class Cycle:
         result.steps.append("reconcile")
 
     def fold(self, result: CycleResult, stop: threading.Event | None = None) -> None:
-        """Fold new events into state, and compare it with what ``verify`` reads; raise StateError as ``run_state``."""
+        """Fold new events into state, and compare it with what ``verify`` reads."""
         if folded_batch(self._paths) is not None:
             compare_landed(self._paths)
             return
@@ -104,7 +114,6 @@ class Cycle:
         )
         result.steps.append("state")
         compare_landed(self._paths)
-        require_success(result.tables)
 
     def check(self, result: CycleResult, *, retry: bool) -> None:
         """Check what is new, if a check is due. Raises ChecksFailed."""
@@ -133,6 +142,7 @@ class Cycle:
             result.maintained = maintain(
                 self.session, self._paths, self._config.maintain, parallel=self._config.state.parallel,
                 first_needed=self._first_needed,
+                before_vacuum=self._publisher.prepare_vacuum if self._publisher else None,
             )
             result.steps.append("maintain")
 
@@ -146,7 +156,8 @@ class Cycle:
         from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs
 
         upkeep = _Upkeep(self, lease)
-        with cancel_late_jobs(stop, _FINISH_SECONDS), upkeep:
+        publishing = self._publisher.publishing(lease.held) if self._publisher else nullcontext()
+        with cancel_late_jobs(stop, _FINISH_SECONDS), publishing, upkeep:
             run = ReconcileRun(self.session, self._paths, self._config.reconcile.max_bytes_per_trigger)
             self._replicate(run, stop, upkeep, lease)
         return run.reconciler.done()
@@ -178,7 +189,9 @@ class Cycle:
 
     def _fold_again(self, stop: threading.Event) -> None:
         try:
-            self.fold(CycleResult(), stop)
+            result = CycleResult()
+            self.fold(result, stop)
+            require_success(result.tables)
         except DblakeError as error:
             if error.retryable:
                 raise

@@ -51,6 +51,8 @@ _LOG_RETENTION_HOURS = 24.0
 """Minimum age of a log entry that is removed; readers of a table begin at its newest version."""
 
 FirstNeeded = Callable[[], int | None]
+BeforeVacuum = Callable[[str, float], object]
+"""Called before old files of a state table, or of ``events``, are removed, with the hours of their retention."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +75,14 @@ class MaintenanceResult:
 
 def maintain(
     spark: SparkSession | Session, paths: Paths, settings: MaintainConfig, *, parallel: int = 4,
-    first_needed: FirstNeeded = lambda: None,
+    first_needed: FirstNeeded = lambda: None, before_vacuum: BeforeVacuum | None = None,
 ) -> list[MaintenanceResult]:
     """Maintain all existing tables of a source, ``parallel`` at a time; return one result per table.
 
     ``first_needed`` returns the oldest landing batch that something outside the lake needs, None without one.
     Records the time, which ``last_maintained`` returns.
     """
-    run = Maintenance(spark, paths, settings, first_needed)
+    run = Maintenance(spark, paths, settings, first_needed, before_vacuum)
     tasks = run.tasks()
     with stage("maintain", "table", len(tasks)) as progress, ThreadPoolExecutor(
         parallel, thread_name_prefix="maintain"
@@ -111,12 +113,13 @@ class Maintenance:
 
     def __init__(
         self, spark: SparkSession | Session, paths: Paths, settings: MaintainConfig,
-        first_needed: FirstNeeded = lambda: None,
+        first_needed: FirstNeeded = lambda: None, before_vacuum: BeforeVacuum | None = None,
     ) -> None:
         self._session, self._lock = as_session(spark), threading.Lock()
         self._started: SparkSession | None = None
         self._now = datetime.now(UTC)
         self._paths, self._settings, self._first_needed = paths, settings, first_needed
+        self._before_vacuum = before_vacuum
         self._reconciled = min(
             newest_batch(path, Application.reconcile(paths.source))
             for path in (paths.schemas, paths.events, paths.windows)
@@ -143,7 +146,8 @@ class Maintenance:
         states = sorted({*frontier.versions, *frontier.behind})
         tasks = [
             partial(self._maintain_landing, "landing", paths.landing),
-            partial(self._maintain, "events", paths.events, self._expire_events, compact_files=compact_events),
+            partial(self._maintain, "events", paths.events, self._expire_events, compact_files=compact_events,
+                    published="events"),
             *(partial(self._maintain_state, f"state {table}", paths.state(*split_qualified(table)), table)
               for table in states),
             partial(self._maintain, "schemas", paths.schemas),
@@ -162,17 +166,18 @@ class Maintenance:
     def _maintain_state(self, name: str, path: str, table: str) -> MaintenanceResult:
         # State's merges keep files at a size of their own; --at reads versions as long as their files exist.
         return self._maintain(name, path, partial(self._expire_tombstones, table), small_bytes=STATE_SMALL_FILE_BYTES,
-                              log_hours=self._settings.vacuum_hours)
+                              log_hours=self._settings.vacuum_hours, published=table)
 
     def _maintain(
         self, name: str, path: str, expire: Callable[[str], int] = lambda _: 0, unread_hours: float = 0.0,
         log_from: int | None = None, *, small_bytes: int = SMALL_FILE_BYTES, log_hours: float = _LOG_RETENTION_HOURS,
-        compact_files: Callable[[str, int], int] | None = None,
+        compact_files: Callable[[str, int], int] | None = None, published: str | None = None,
     ) -> MaintenanceResult:
         """Expire rows, compact and vacuum one table, and clean its log.
 
         ``unread_hours`` extends the retention of removed files; ``log_from`` is the oldest version that must stay.
-        ``compact_files`` merges the files below a size, in place of Spark.
+        ``compact_files`` merges the files below a size, in place of Spark. ``published`` names what other catalogs may
+        have of the table.
         """
         sizes_before = _file_sizes(path)
         deleted = expire(path)
@@ -184,7 +189,10 @@ class Maintenance:
                 compact_files(path, small_bytes)
             failpoint("maintain.compacted")
         if self.is_vacuum_due:
-            vacuum(lambda: self.spark, path, max(self._settings.vacuum_hours, math.ceil(unread_hours)))
+            hours = max(self._settings.vacuum_hours, math.ceil(unread_hours))
+            if published is not None and self._before_vacuum is not None:
+                self._before_vacuum(published, hours)
+            vacuum(lambda: self.spark, path, hours)
         clean_log(path, keep_hours=max(log_hours, unread_hours), keep_from=log_from)
         result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, self.is_vacuum_due)
         logger.info("%s: %d files before, %d after, %d rows deleted%s", name, result.files_before, result.files_after,

@@ -30,6 +30,8 @@ SMALL_FILE_BYTES = 16 << 20
 """Smaller files are read whole and may be written together."""
 ROW_GROUP_BYTES = 32 << 20
 """Rows of about so many bytes in memory are read, changed and written at once."""
+TOMBSTONES = "tombstones"
+"""How the names of files that hold tombstones only begin."""
 _SLICED_ROWS = 1024
 """Rows that are read at least: a dictionary may make them large however small they are in the file."""
 _SPARK = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT", "timestamp_ntz": "TIMESTAMP_NTZ"}
@@ -47,6 +49,11 @@ class StateFile:
     def is_small(self) -> bool:
         """True if the file is worth merging with others."""
         return self.size < SMALL_FILE_BYTES
+
+    @property
+    def has_tombstones_only(self) -> bool:
+        """True if the file was written for tombstones; False may also be a file of an earlier version, or of Spark."""
+        return self.path.rpartition("/")[2].startswith(f"{TOMBSTONES}-")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Promise: no row returns to an older position, deletes included. A file is rewritten only if a row in it changes:
 statistics rule out most files, the keys of the rest are read first. Rows new to the table go into a new file. Small
-files are merged into it while they are not larger than what is written anyway. A table therefore has few small files
-however often it is written to, and a row is rewritten a logarithmic number of times.
+files are merged into it while they are not larger than what is written anyway; tombstones have files of their own. A
+table has few small files however often it is written to, and a row is rewritten a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 from dblake.base.core.arrays import join_chunks
 from dblake.base.core.position import Position
 from dblake.base.core.positions import is_older, position_parts
+from dblake.base.lake.files import file_path, filesystem
 from dblake.transform.state.file_writer import FileWriter
 from dblake.transform.state.files import (
     SMALL_FILE_BYTES,
@@ -26,6 +27,7 @@ from dblake.transform.state.files import (
     FileReader,
     OrderedValues,
     StateFile,
+    data_file,
     may_hold,
 )
 from dblake.transform.state.fold import MOVED_FROM, UNKNOWN, name_lists, name_masks
@@ -83,17 +85,42 @@ def upsert(
     if fresh.any():
         rows = _inserted(change, fresh)
         gone = {file.path for file in result.removed}
-        absorbed = _absorbed([file for file in files if file.path not in gone], rows.nbytes // _COMPRESSION)
+        kept = [file for file in files if file.path not in gone and not file.has_tombstones_only]
+        absorbed = _absorbed(kept, rows.nbytes // _COMPRESSION)
         writer = FileWriter(root, columns)
-        for file in absorbed:
-            with FileReader(root, columns, file) as reader:
-                for group in range(reader.groups):
-                    for part in reader.slices(group):
-                        writer.write(part)
+        copy_rows(root, columns, absorbed, writer)
         writer.write(rows)
         result.removed += absorbed
         result.adds += writer.close()
+    _merge_tombstones(root, columns, files, result)
     return result
+
+
+def copy_rows(root: str, columns: Columns, files: Iterable[StateFile], writer: FileWriter) -> None:
+    """Write all rows of files again."""
+    for file in files:
+        with FileReader(root, columns, file) as reader:
+            for group in range(reader.groups):
+                for part in reader.slices(group):
+                    writer.write(part)
+
+
+def _merge_tombstones(root: str, columns: Columns, files: Sequence[StateFile], result: Rewritten) -> None:
+    """Write new tombstones together with small files of older ones: steps that only delete leave few files, too."""
+    new = [file for add in result.adds if (file := data_file(add, columns)).has_tombstones_only]
+    gone = {file.path for file in result.removed}
+    kept = [file for file in files if file.has_tombstones_only and file.path not in gone]
+    absorbed = _absorbed(kept, sum(file.size for file in new)) if new else []
+    if len(new) + len(absorbed) < 2:
+        return
+    writer = FileWriter(root, columns)
+    copy_rows(root, columns, [*new, *absorbed], writer)
+    written = {file.path for file in new}
+    result.removed += absorbed
+    result.adds = [add for add in result.adds if add.path not in written] + writer.close()
+    system, base = filesystem(root)
+    for path in written:
+        system.delete_file(file_path(base, path))
 
 
 @dataclass(frozen=True)
