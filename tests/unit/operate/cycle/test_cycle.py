@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from dblake.base.core.errors import Fenced
@@ -21,14 +22,17 @@ from dblake.base.lake.frontier import append_frontier, read_frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application, holds_little, record_batch
 from dblake.config import Config
+from dblake.config.iceberg import IcebergConfig
 from dblake.operate.cycle.due import is_check_due, is_maintenance_due
 from dblake.operate.cycle.run import JOB, Cycle, CycleResult
 from dblake.operate.maintenance.run import last_maintained
 from dblake.operate.quality.pending import has_unchecked_data, read_latest_check, read_passed_bounds
+from dblake.serve.iceberg.publisher import published_name
 from dblake.transform.reconcile.pending import reconciled_batch
 from dblake.transform.reconcile.stream import reconcile_once
 from dblake.transform.state.pending import folded_batch
 from dblake.transform.state.run import run_state
+from pipelines.iceberg import open_publisher
 from tests.support.landed import Change, land
 from tests.support.leases import RevocableLease
 
@@ -190,6 +194,20 @@ def test_cycle_does_only_steps_with_work(paths: Paths) -> None:
     cycle.run_once(busy)
     assert (busy.steps, busy.batch) == (["reconcile", "state"], 3)
     assert [(table.table, table.events) for table in busy.tables] == [(T.table, 1)]
+
+
+def test_cycle_publishes_iceberg_tables(paths: Paths, tmp_path: Path) -> None:
+    """Also what an earlier run folded and did not publish."""
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path / "iceberg")}
+    config = configuration(paths).model_copy(update={"iceberg": IcebergConfig(catalog=catalog)})
+    found = []
+    for batch in (None, 3):
+        if batch:
+            landed(paths, batch)
+        Cycle(config, no_spark, publisher=open_publisher(config)).run_once(CycleResult())
+        table = load_catalog("default", **config.iceberg.read_catalog()).load_table(f"shop.{published_name(T.table)}")
+        found.append(table.scan().to_arrow().num_rows)
+    assert found == [2, 3]
 
 
 def test_continuous_run_works_only_while_it_leads(paths: Paths, tmp_path: Path) -> None:
