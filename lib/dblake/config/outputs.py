@@ -78,6 +78,10 @@ class OutputConfig(Section):
         default_factory=dict,
         description="Table glob → columns delivered; tables that no glob matches have all. Key columns always are.",
     )
+    rows: Literal["sent", "whole"] = Field(
+        "sent",
+        description="sent: events have the columns that the log has; whole: those that it does not repeat, too.",
+    )
     start: str = Field(
         "bootstrap", min_length=1,
         description="Where the first run begins: bootstrap, now, a position or a commit time.",
@@ -208,7 +212,8 @@ class KafkaOutputConfig(NetworkOutputConfig):
         "{source}.control", description="Topic of control entries; {source} is replaced. null: they are not delivered."
     )
     tombstones: bool = Field(
-        True, description="After a delete, also produce a record of its key without a value, for compacted topics."
+        True,
+        description="After a delete, and for keys that a new bootstrap lacks, also produce a record without a value.",
     )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Settings of librdkafka; a secret is ${env:NAME} or ${file:PATH}."

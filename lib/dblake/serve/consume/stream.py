@@ -177,7 +177,8 @@ class SourceStream:
                 found = self._builder.resolve(events)
                 yield Transaction(self.source, bootstrap.position, None, found, bootstrap=bootstrap.id), cursor
         cursor = self._advance(replace(cursor, bootstrap=None))
-        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap=bootstrap.id)
+        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap=bootstrap.id,
+                            tables=sorted(bootstrap.versions))
 
     def _changes(self, cursor: Cursor) -> Iterator[Step]:
         """Yield the whole transactions after the cursor."""

@@ -39,7 +39,8 @@ class OutputContext:
     ``name`` is the output's key under ``outputs``, ``sources`` are the names of the subscribed sources.
     ``secrets`` holds the resolved secrets of its settings by key; they must not appear in messages. ``require_lease``
     raises ProgressUnavailable once another process may deliver the same rows: ``write`` calls it before each request
-    or message, because one write may take longer than a lease.
+    or message, because one write may take longer than a lease. ``partitions`` is the number of hash partitions of the
+    output's group, if it has one.
     """
 
     name: str
@@ -47,6 +48,7 @@ class OutputContext:
     format: Format
     secrets: Mapping[str, str] = field(default_factory=dict)
     require_lease: Callable[[], None] = require_no_lease
+    partitions: int | None = None
 
 
 class Output(Protocol):

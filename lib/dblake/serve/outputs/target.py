@@ -51,6 +51,7 @@ class ConfiguredOutput:
     format_settings: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[str] = ("*.*",)
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: str = "sent"
     start: str = "bootstrap"
     partition: Partition | None = None
     group: Group | None = None
@@ -72,7 +73,10 @@ class ConfiguredOutput:
     ) -> Output:
         """Return the output. ``facts`` describe the source, for formats that name it; see OutputContext."""
         secrets = {key: reference.resolve() for key, reference in self.secrets.items()}
-        context = OutputContext(name, [source], self._make_format(secrets, facts), secrets, require_lease)
+        context = OutputContext(
+            name, [source], self._make_format(secrets, facts), secrets, require_lease,
+            self.group.partitions if self.group else None,
+        )
         return StdoutOutput(context) if self.kind == STDOUT else make_output(self.kind, context, self.settings)
 
     def _make_format(self, secrets: Mapping[str, str], facts: Mapping[str, Any]) -> Format:

@@ -62,7 +62,9 @@ _CODES = {
 _OF_TOPIC = {
     KafkaError._UNKNOWN_TOPIC: ("does not exist", "create it"),
     KafkaError.UNKNOWN_TOPIC_OR_PART: ("does not exist, and the cluster creates none", "create it"),
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("may not be written by this user", "allow it DESCRIBE, WRITE and CREATE"),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+        "may not be used by this user", "allow it DESCRIBE, READ, WRITE and CREATE"
+    ),
     KafkaError.TOPIC_EXCEPTION: ("has a name that the cluster rejects", "correct the output's topic"),
     KafkaError.POLICY_VIOLATION: ("violates a policy of the cluster", "create it as the policy requires"),
 }

@@ -3,7 +3,8 @@
 Place: the output of type ``kafka``. Guarantee: when ``write`` returns, all in-sync replicas have every record; records
 of one key are in commit order, because they share a partition and the producer is idempotent. A truncate goes to every
 partition of its topic, so that it is in order with all keys. After a failure, ``consume`` delivers again from the last
-checkpoint: consumers may see records again, in the same order, with the same ``position``.
+checkpoint: consumers may see records again, in the same order, with the same ``position``. At the end of a bootstrap
+each key that it lacks gets a tombstone (``obsolete``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,8 +23,9 @@ from dblake.base.core.errors import ConfigError, DblakeError
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.op import Op
 from dblake.base.core.tls import Tls
-from dblake.serve.consume.model import Control, Event, Transaction
+from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
 from dblake.serve.outputs.kafka.errors import kafka_failure
+from dblake.serve.outputs.kafka.obsolete import BOOTSTRAP, OWNER, Headers, TopicReader
 from dblake.serve.outputs.protocol import OutputContext
 
 # The client logs each attempt to connect. What matters reaches the error that ``write`` raises.
@@ -66,9 +69,15 @@ class KafkaOutput:
         }
         given = {**(settings or {}), **secret}
         _check_settings(context.name, given)
-        self._settings = {**_OWN, **given, **_tls_settings(given, tls, tls_ca), "bootstrap.servers": brokers}
+        self._connection = {**given, **_tls_settings(given, tls, tls_ca), "bootstrap.servers": brokers}
+        division = "" if context.partitions is None else f"/{context.partitions}"
+        self._owner = f"{context.name}{division}"
         self._producer: Producer | None = None
         self._topics: dict[tuple[str, str], str] = {}
+        self._fresh: set[str] = set()
+        """Topics that were empty when the bootstrap began."""
+        self._compacted: set[str] = set()
+        """Topics that have rejected a record without a key."""
         self._failure: DblakeError | None = None
         self._attempt = 0
         self._broker_error: KafkaError | None = None
@@ -77,7 +86,7 @@ class KafkaOutput:
         """Connect to the cluster. Kafka holds no checkpoint of the output: return None."""
         self._failure, self._broker_error = None, None
         try:
-            self._producer = Producer({**self._settings, "error_cb": self._note_error}, logger=_CLIENT_LOG)
+            self._producer = Producer({**_OWN, **self._connection, "error_cb": self._note_error}, logger=_CLIENT_LOG)
         except KafkaException as error:
             # Its text quotes settings' names, never their values.
             raise ConfigError(
@@ -100,11 +109,16 @@ class KafkaOutput:
         """
         self._failure = None
         self._attempt += 1
+        bootstrap = ""
         for transaction in transactions:
+            # What follows a bootstrap in the same write may be written again behind its end.
+            bootstrap = transaction.bootstrap or bootstrap
+            headers = self._headers(transaction, bootstrap)
             if transaction.control:
-                self._produce_control(transaction.control)
+                self._apply_bootstrap(transaction.control, headers)
+                self._produce_control(transaction.control, headers)
             for event in transaction.events:
-                self._produce_event(event)
+                self._produce_event(event, headers)
                 self._raise_failure()
         failpoint("outputs.kafka.produced")
         self._flush()
@@ -127,35 +141,83 @@ class KafkaOutput:
                 self._failure = self._error_of(self._broker_error or KafkaError(KafkaError._MSG_TIMED_OUT))
         self._raise_failure()
 
-    def _produce_event(self, event: Event) -> None:
+    def _headers(self, transaction: Transaction, bootstrap: str) -> Headers:
+        partition = "" if transaction.partition is None else f"/{transaction.partition}"
+        owner: Headers = [(OWNER, f"{transaction.source}/{self._owner}{partition}".encode())]
+        return [*owner, (BOOTSTRAP, bootstrap.encode())] if bootstrap else owner
+
+    def _apply_bootstrap(self, control: Control, headers: Headers) -> None:
+        """Note which topics are empty when a bootstrap begins; at its end, remove the keys that it lacks."""
+        begins = control.kind is ControlKind.BOOTSTRAP_STARTED
+        known = dict(headers)
+        is_identified = BOOTSTRAP in known and (begins or control.kind is ControlKind.BOOTSTRAP_FINISHED)
+        if not self._has_tombstones or not is_identified:
+            return
+        self._flush()
+        topics = {self._topic_of(control.source, table) for table in control.details.get("tables", ())}
+        with self._reading() as reader:
+            if begins:
+                self._fresh = {topic for topic in topics if reader.is_empty(topic)}
+                return
+            for topic in sorted(topics - self._fresh):
+                self._remove(reader, topic, headers, known[BOOTSTRAP])
+
+    def _produce_event(self, event: Event, headers: Headers) -> None:
         value = self._format.encode(event)
         if value is None:
             return
         topic = self._topic_of(event.source, event.table)
         if event.op == Op.TRUNCATE:
-            for number in range(self._partition_count(topic)):
-                self._produce(topic, None, value, event, number)
+            self._produce_truncate(topic, value, event, headers)
             return
         key = self._format.encode_key(event)
-        self._produce(topic, key, value, event)
+        self._produce(topic, key, value, event, headers)
         if event.op == Op.DELETE and self._has_tombstones and key is not None:
-            self._produce(topic, key, None, event)
+            self._produce(topic, key, None, event, headers)
 
-    def _produce_control(self, control: Control) -> None:
+    def _produce_truncate(self, topic: str, value: bytes, event: Event, headers: Headers) -> None:
+        """Produce a truncate to every partition; a compacted topic, which rejects records without a key, is emptied."""
+        if topic not in self._compacted:
+            for number in range(self._partition_count(topic)):
+                self._produce(topic, None, value, event, headers, number)
+        self._flush()
+        if topic in self._compacted:
+            with self._reading(topic) as reader:
+                self._remove(reader, topic, headers, None)
+
+    def _remove(self, reader: TopicReader, topic: str, headers: Headers, bootstrap: object) -> None:
+        """Produce a tombstone for each key of this output's that a bootstrap did not deliver; None: for each key."""
+        for partition, key in reader.find_obsolete(topic, dict(headers)[OWNER], bootstrap):
+            self._produce(topic, key, None, None, headers, partition)
+
+    @contextmanager
+    def _reading(self, topic: str | None = None) -> Iterator[TopicReader]:
+        """Open a reader of what the cluster has."""
+        reader = TopicReader(self._connection, _CLIENT_LOG, self._require_lease)
+        try:
+            yield reader
+        except KafkaException as error:
+            raise self._error_of(error.args[0], topic) from error
+        finally:
+            reader.close()
+
+    def _produce_control(self, control: Control, headers: Headers) -> None:
         value = self._format.encode_control(control)
         if value is not None and self._control_topic is not None:
             topic = _legal_topic(self._control_topic.replace("{source}", control.source))
-            self._produce(topic, control.source.encode(), value, None)
+            self._produce(topic, control.source.encode(), value, None, headers)
 
     def _produce(
-        self, topic: str, key: bytes | None, value: bytes | None, event: Event | None, partition: int = -1
+        self, topic: str, key: bytes | None, value: bytes | None, event: Event | None, headers: Headers,
+        partition: int = -1,
     ) -> None:
         assert self._producer is not None
         while True:
             self._require_lease()
             try:
                 self._producer.produce(
-                    topic, value, key, partition, on_delivery=partial(self._on_delivery, self._attempt, event)
+                    topic, value, key, partition, on_delivery=partial(self._on_delivery, self._attempt, event),
+                    headers=headers,
                 )
             except BufferError:
                 # The queue is full: wait for acknowledgements, which bounds the memory.
@@ -172,6 +234,9 @@ class KafkaOutput:
     ) -> None:
         # A record of a write that failed before may fail late; the same record is in this write too.
         if error is not None and self._failure is None and attempt == self._attempt:
+            if error.code() == KafkaError.INVALID_RECORD and self._has_tombstones and event and event.op == Op.TRUNCATE:
+                self._compacted.add(str(message.topic()))
+                return
             if error.code() == KafkaError._MSG_TIMED_OUT:
                 error = self._broker_error or error
             self._failure = self._error_of(error, message.topic(), event)
