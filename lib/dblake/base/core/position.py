@@ -48,6 +48,13 @@ class Position:
             return Position(max(self.incarnation - 1, 1), self.MAX if self.incarnation > 1 else 0, self.MAX)
         return Position(self.incarnation, self.lsn - 1, self.MAX)
 
+    @property
+    def predecessor(self) -> Position:
+        """A position after all events before this one."""
+        if self.seq == 0:
+            return self.end_of_previous_transaction
+        return Position(self.incarnation, self.lsn, self.seq - 1)
+
     def after_sql(self) -> str:
         """Return a condition for rows after this position, whose parts have the names of COLUMNS."""
         i, lsn, seq = self.incarnation, self.lsn, self.seq

@@ -120,7 +120,7 @@ class _Tail:
         return found
 
 
-class _StoredEvents(Sequence[Event], ABC):
+class StoredEvents(Sequence[Event], ABC):
     """Events that are read on access."""
 
     @abstractmethod
@@ -139,7 +139,7 @@ class _StoredEvents(Sequence[Event], ABC):
         return self._find(range(len(self))[place])
 
 
-class SpooledEvents(_StoredEvents):
+class SpooledEvents(StoredEvents):
     """The events of a large transaction, in a temporary file without a name: a killed process leaves none behind."""
 
     def __init__(self, builder: EventBuilder) -> None:
@@ -196,7 +196,7 @@ class SpooledEvents(_StoredEvents):
         return self._builder.build(pa.Table.from_batches([batch]), number + 1 == len(self._rows))
 
 
-class WithoutEvents(_StoredEvents):
+class WithoutEvents(StoredEvents):
     """The events of a transaction without some, given by table and position; they stay where they are kept."""
 
     def __init__(self, events: Sequence[Event], without: Collection[tuple[str, Position]]) -> None:

@@ -46,6 +46,8 @@ class DeliverySettings:
     """Write a control entry ``checkpoint`` after each saved checkpoint; for a stream that holds none itself."""
     marks_errors: bool = False
     """Write a control entry ``error`` where the run ends with one; for a stream whose reader sees no exit code."""
+    prepare: Callable[[Sequence[Transaction]], Sequence[Transaction]] | None = None
+    """Returns a batch as it is written; None: as the feed has it."""
 
 
 class Delivery:
@@ -114,7 +116,7 @@ class Delivery:
             self._report()
             return
         try:
-            self._write(feed, batch)
+            self._write(feed, self._settings.prepare(batch) if self._settings.prepare else batch)
             failpoint("delivery.written")
             checkpoint = feed.checkpoint(batch[-1])
             failpoint("delivery.saved")

@@ -31,6 +31,7 @@ from dblake.serve.outputs.protocol import Output, require_no_lease
 from dblake.serve.outputs.reporter import OutputReporter, ReportPlaces
 from dblake.serve.outputs.stdout import stop_without_reader
 from dblake.serve.outputs.target import STDOUT, ConfiguredOutput, Group
+from dblake.serve.outputs.whole import WholeRows
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class _DeliveryRun:
     def tables(self) -> Sequence[str]:
         return list(self.options.tables) or list(self.target.tables)
 
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.tables, self.target.columns, self.target.partition)
+
     def deliver(
         self, facts: Mapping[str, Any], members: GroupSubscription | None, store: HeldStore | None
     ) -> DeliveryCounts:
@@ -94,6 +99,7 @@ class _DeliveryRun:
                 self.name, target.max_events, target.retry_seconds, target.max_dead_letters,
                 marks_checkpoints=self.name == STDOUT and bool(self.options.checkpoint),
                 marks_errors=self.name == STDOUT,
+                prepare=WholeRows(self.paths, self.selection).complete if target.rows == "whole" else None,
             )
             return Delivery(output, open_feed, self.paths, how, self.stop, reporter).run()
 
@@ -111,8 +117,7 @@ class _DeliveryRun:
 
     def make_places(self, members: GroupSubscription | None) -> ReportPlaces | None:
         """Return where the run reports; None for stdout without metrics, which nothing asks about."""
-        selection = Selection(self.tables, self.target.columns, self.target.partition)
-        options, metrics = self.options, None
+        selection, options, metrics = self.selection, self.options, None
         if options.metrics is not None:
             # Several members of an output have a file each.
             labels = {"source": self.paths.source, "output": self.name}
@@ -129,7 +134,7 @@ class _DeliveryRun:
         """Return how to open a subscription at the checkpoint that the output holds; None: at the stored one."""
         paths, options = self.paths, self.options
         wanted = SubscriptionSettings(
-            Selection(self.tables, self.target.columns, self.target.partition), options.start or self.target.start,
+            self.selection, options.start or self.target.start,
             ignores_checkpoint=options.start is not None, until_caught_up=options.until_caught_up,
         )
 

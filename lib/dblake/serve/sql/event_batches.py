@@ -169,9 +169,8 @@ class EventBatches:
         return [table for table in tables if table.num_rows]
 
     def _rows_before(self, truncate: Event) -> Iterator[pa.Table]:
-        at = truncate.position
-        before = Position(at.incarnation, at.lsn, at.seq - 1) if at.seq else at.end_of_previous_transaction
-        return read_state_rows(_Reading(self._request.paths, self._table, str(before)).table)
+        before = str(truncate.position.predecessor)
+        return read_state_rows(_Reading(self._request.paths, self._table, before).table)
 
 
 class _Reading:
