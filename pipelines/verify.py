@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dblake.base.core.errors import Unsupported
+from dblake.base.core.errors import Unsupported, UsageError
 from dblake.base.core.mask_rules import rules_of
 from dblake.base.lake.layout import Paths
 from dblake.config import Config
 from dblake.ingest.capture.dump_queue import queue_verification
 from dblake.ingest.capture.selection import resolve_tables
 from dblake.ingest.capture.table_life import LifeState, read_lives
+from dblake.operate.verification.outputs import OutputVerification
 from dblake.operate.verification.requests import Verification
+from dblake.serve.outputs.target import make_outputs
 from pipelines.dump import open_store, read_captured
+
+
+def output_verification(config: Config, name: str, tables: Sequence[str]) -> OutputVerification:
+    """Return the verification of an output's target. Raises UsageError if there is no such output."""
+    targets = make_outputs(config.outputs)
+    if name not in targets:
+        raise UsageError(f"there is no output {name}", next_step=f"use one of {', '.join(targets) or 'none'}")
+    return OutputVerification(Paths(config.warehouse, config.source.name), name, targets[name], tables)
 
 
 def queue_tables(

@@ -96,6 +96,11 @@ class Application:
         return f"iceberg/{source}/{catalog}"
 
     @staticmethod
+    def output_verification(source: str, output: str) -> str:
+        """Identify, in the verification ledger, an output's newest reading; the version is its time in milliseconds."""
+        return f"verify/{source}/{output}"
+
+    @staticmethod
     def redecode(source: str) -> str:
         """Identify the redecode run that a table's rows come from; the version is the run's number."""
         return f"again/{source}"

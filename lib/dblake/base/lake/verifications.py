@@ -14,6 +14,7 @@ _KEYS = pa.list_(pa.string())
 #: since the reading before. ``round`` counts the readings of a table: the second and later ones reread wrong keys
 #: (``keyed``) or, after ``status`` ``repeat``, the whole table; ``skipped_keys`` are wrong keys that they did not
 #: compare. ``lossy`` counts values that are not compared, since their type cannot hold them.
+#: ``output`` names the output whose target was compared with state, instead of state with the source.
 VERIFICATIONS = pa.schema([
     ("verification_id", pa.string()), ("table", pa.string()), ("chunk_id", pa.string()), ("key_from", pa.string()),
     ("key_to", pa.string()), ("incarnation", pa.int64()), ("lsn", pa.int64()), ("rows_compared", pa.int64()),
@@ -22,5 +23,5 @@ VERIFICATIONS = pa.schema([
     ("verified_at", pa.timestamp("us", tz="UTC")), ("missing_keys", _KEYS), ("extra_keys", _KEYS),
     ("different_keys", _KEYS), ("round", pa.int64()), ("keyed", pa.bool_()), ("closing", pa.bool_()),
     ("sampled", pa.bool_()), ("status", pa.string()), ("reason", pa.string()), ("batch", pa.int64()),
-    ("skipped_keys", _KEYS), ("lossy", pa.int64()),
+    ("skipped_keys", _KEYS), ("lossy", pa.int64()), ("output", pa.string()),
 ])

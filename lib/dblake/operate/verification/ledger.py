@@ -1,13 +1,15 @@
 """The verification ledger: one row for each chunk that was compared with state.
 
 Place: beside the path; ``run`` appends, ``requests``, ``status`` and ``check`` read. Guarantee: a chunk has one row,
-since each commit carries the landing batch up to which chunks are compared as its transaction identifier. What is wrong
+since each commit carries the landing batch up to which chunks are compared as its transaction identifier. A reading
+of an output's target has one for each table. What is wrong
 is stored as keys, never as values. Read and written through delta-rs, without a JVM.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -95,6 +97,10 @@ class ChunkResult:
     sampled: bool = False
     repeat: str | None = None
     skipped_keys: Sequence[str] = ()
+    output: str | None = None
+    """The output whose target was compared with state; None: state was compared with the source."""
+    counts: Mapping[str, int] | None = None
+    """The numbers of wrong rows by kind, where not all of them are in ``differences``."""
 
     def as_row(self, at: datetime) -> dict[str, Any]:
         """Return a row of VERIFICATIONS."""
@@ -103,13 +109,14 @@ class ChunkResult:
         wrong = {name: getattr(self.differences, name) for name in KINDS}
         return {
             **{name: getattr(self, name) for name in names},
-            **{name: len(keys) for name, keys in wrong.items()},
+            **(self.counts or {name: len(keys) for name, keys in wrong.items()}),
             **{f"{name}_keys": list(keys[:MAX_LISTED_KEYS]) for name, keys in wrong.items()},
             "verification_id": self.round.verification_id, "round": self.round.number, "keyed": self.round.keyed,
             "incarnation": self.position.incarnation, "lsn": self.position.lsn,
             "columns": list(self.differences.columns.items()), "verified_at": at,
             "status": REPEAT if self.repeat else COMPARED, "reason": self.repeat,
             "skipped_keys": list(self.skipped_keys), "lossy": self.differences.lossy,
+            "output": self.output,
         }
 
 
@@ -156,13 +163,23 @@ def append_results(paths: Paths, results: Iterable[ChunkResult], batch: int) -> 
 
     Raises TableUnavailable if another process commits at the same time.
     """
+    _append(paths, results, Application.verification(paths.source), batch)
+
+
+def append_output_results(paths: Paths, output: str, results: Iterable[ChunkResult]) -> None:
+    """Append the results of one reading of an output's target. Raises TableUnavailable as ``append_results``."""
+    application = Application.output_verification(paths.source, output)
+    _append(paths, results, application, time.time_ns() // 1_000_000)
+
+
+def _append(paths: Paths, results: Iterable[ChunkResult], application: str, version: int) -> None:
     at = datetime.now(UTC)
     rows = pa.Table.from_pylist([result.as_row(at) for result in results], schema=VERIFICATIONS)
     with commit_lock(paths.verifications):
         if not has_table(paths.verifications):
             create_table(paths.verifications, VERIFICATIONS)
         add_missing_columns(paths.verifications, VERIFICATIONS)
-        commit_rows(paths.verifications, Application.verification(paths.source), batch, rows)
+        commit_rows(paths.verifications, application, version, rows)
 
 
 def read_ledger(paths: Paths, verification_id: str, table: str) -> list[dict[str, Any]]:
@@ -174,13 +191,15 @@ def read_ledger(paths: Paths, verification_id: str, table: str) -> list[dict[str
 
 
 def read_rounds(paths: Paths, verification_id: str | None = None) -> dict[tuple[str, str], list[RoundSummary]]:
-    """Return the rounds of one verification, or of all, by verification and table, oldest first."""
+    """Return the rounds of one verification of state, or of all, by verification and table, oldest first."""
     where = "true" if verification_id is None else f"verification_id = '{verification_id}'"
     rows = query_rows(
         paths.verifications, f'SELECT * FROM t WHERE {where} ORDER BY verification_id, "table", round, batch'
     )
     grouped: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
+        if row.get("output") is not None:
+            continue
         grouped.setdefault((row["verification_id"], row["table"]), {}).setdefault(row["round"], []).append(row)
     return {name: [summarize(part) for part in rounds.values()] for name, rounds in grouped.items()}
 

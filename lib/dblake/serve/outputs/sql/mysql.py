@@ -8,8 +8,7 @@ the source differ here. DDL commits at once; the caller runs it outside of trans
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +19,7 @@ from dblake.base.core.connection_faults import LOST, network_fault
 from dblake.base.core.errors import ConfigError, DblakeError
 from dblake.base.core.tls import client_context
 from dblake.serve.outputs.sql.errors import ValueRejected, mysql_fault, target_failure
+from dblake.serve.outputs.sql.mysql_values import converted, converter
 from dblake.serve.outputs.sql.settings import SqlSettings
 from dblake.serve.outputs.sql.target import MOVED_COLUMNS, STAGE_COLUMNS, Target, TargetTable
 from dblake.serve.outputs.sql.types import is_text, mysql_type
@@ -36,8 +36,6 @@ _DATA_ERRORS = frozenset((
     1048, 1062, 1264, 1265, 1292, 1366, 1367, 1406, 1416, 1690, 3140, 3141, 3156, 4025, 1411, 1300, 3854, 1071, 1118,
 ))
 _COLUMN = re.compile(r"column (?:`[^`]*`\.)*[`'](?:[^`']*\.)?([^`'.]+)[`']")
-_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\+00")
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?")
 
 
 class MysqlTarget(Target):
@@ -47,6 +45,7 @@ class MysqlTarget(Target):
     has_transactional_ddl = False
     folds_case = True
     large_text = "longtext"
+    temporary = "TEMPORARY"
 
     def __init__(self, settings: SqlSettings) -> None:
         self._settings = settings
@@ -101,6 +100,38 @@ class MysqlTarget(Target):
         if self._connection is not None:
             with suppress(DblakeError):
                 self.execute("ROLLBACK")
+
+    def begin_snapshot(self) -> None:
+        self.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+    def find_unsafe_tables(self, names: Sequence[str]) -> list[str]:
+        marks = ", ".join(["%s"] * len(names))
+        rows = self.query(
+            f"SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_name IN ({marks}) "
+            "AND engine NOT IN ('InnoDB', 'ROCKSDB') ORDER BY 1", (self._schema, *names),
+        )
+        return [str(name) for (name,) in rows]
+
+    def create_keys(self, name: str, table: TargetTable) -> None:
+        keys = ", ".join(f"{staged} AS k{number}" for number, staged in enumerate(table.staged_key))
+        index = ", ".join(f"k{number}" for number in range(len(table.key)))
+        # An index that is added later would end the transaction.
+        self.execute(
+            f"CREATE TEMPORARY TABLE {name} (INDEX ({index})) ENGINE = InnoDB SELECT {keys} FROM {table.stage} LIMIT 0"
+        )
+
+    def differs(self, left: str, right: str, sql_type: str) -> str:
+        if is_text(sql_type):
+            left, right = f"CAST({left} AS BINARY)", f"CAST({right} AS BINARY)"
+        return f"(NOT ({left} <=> {right}))"
+
+    def text_of(self, value: str, sql_type: str) -> str:
+        if sql_type.endswith(("blob", "binary")) or sql_type.startswith(("binary", "varbinary")):
+            return f"CONCAT('\\\\x', LOWER(HEX({value})))"
+        if sql_type.startswith("bit"):
+            return f"BIN({value})"
+        return f"CAST({value} AS CHAR)"
 
     def quote(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
@@ -177,8 +208,8 @@ class MysqlTarget(Target):
         names = {f"c{index}": name for index, name in enumerate(table.columns)}
         names.update(zip(table.origin_key, table.key, strict=True))
         for number, (name, values) in enumerate(columns.items()):
-            convert = _converter(kinds[names[name]]) if name in names else None
-            lists.append(values if convert is None else _converted(values, convert, number))
+            convert = converter(kinds[names[name]]) if name in names else None
+            lists.append(values if convert is None else converted(values, convert, number))
         self.execute(f"DELETE FROM {table.stage}")
         marks = ", ".join(["%s"] * len(lists))
         with self._translated(), self._connection.cursor() as cursor:
@@ -244,62 +275,6 @@ class MysqlTarget(Target):
                 column = self._loaded.columns[int(match[1][1:])]
             return ValueRejected(f"a value that the target's column cannot hold (error {number})", column)
         return target_failure(self._settings, network_fault(error) or mysql_fault(number))
-
-
-def _converted(values: Sequence[Any], convert: Callable[[str], object], column: int) -> list[object]:
-    out: list[object] = []
-    try:
-        out.extend(None if value is None else convert(value) for value in values)
-    except ValueError as error:
-        raise ValueRejected("a value that the target's column cannot hold", column, len(out)) from error
-    return out
-
-
-def _converter(kind: str) -> Callable[[str], object] | None:
-    """Return what makes of a source's text the driver's value for a column of a type; None: the text itself."""
-    name = kind.partition("(")[0]
-    if name.endswith(("blob", "binary")):
-        return _to_bytes
-    if name == "bit":
-        return lambda text: int(text, 2)
-    if name in ("datetime", "timestamp", "date"):
-        return _to_time
-    if kind == "tinyint(1)":
-        return _to_boolean
-    if name == "float":
-        return _to_float
-    return _to_finite if name in ("double", "decimal") else None
-
-
-def _to_bytes(text: str) -> bytes:
-    if not text.startswith("\\x"):
-        raise ValueError
-    return bytes.fromhex(text[2:])
-
-
-def _to_time(text: str) -> str:
-    match = _INSTANT.fullmatch(text)
-    if match:
-        return match[1]
-    if not _TIMESTAMP.fullmatch(text):
-        raise ValueError
-    return text
-
-
-def _to_boolean(text: str) -> int:
-    values = {"t": 1, "f": 0, "true": 1, "false": 0}
-    return values[text] if text in values else int(text)
-
-
-def _to_float(text: str) -> str:
-    """Return all digits of a float: the largest one, in its shortest form, is beyond what the server accepts."""
-    return repr(struct.unpack("f", struct.pack("f", float(_to_finite(text))))[0])
-
-
-def _to_finite(text: str) -> str:
-    if text.lstrip("-+").lower() in ("nan", "inf", "infinity"):
-        raise ValueError
-    return text
 
 
 def _tls(settings: SqlSettings) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class SqlOutput:
         self, context: OutputContext, *, url: str, schema: str | None = None, table: str = "{table}",
         tls: Tls = "verify", tls_ca: str | None = None,
     ) -> None:
-        self._name = context.name
+        self._name, self._sources = context.name, context.sources
         # A class of the user's that extends this one has its secrets under ``settings``.
         secrets = {key.removeprefix("settings."): value for key, value in context.secrets.items()}
         settings = SqlSettings.parse(
@@ -171,7 +171,7 @@ class SqlOutput:
                     self._target.forget_positions(managed.target)
                     self._tables.set_floor(managed, None)
         elif control.kind is ControlKind.BOOTSTRAP_STARTED:
-            number = _number_of(bootstraps, control.source) + 1
+            number = number_of(bootstraps, control.source) + 1
             bootstraps[control.source] = (number, list(control.details.get("tables", ())))
         elif control.kind is ControlKind.BOOTSTRAP_FINISHED:
             number, tables = bootstraps.get(control.source, (0, []))
@@ -186,10 +186,10 @@ class SqlOutput:
             if managed.floor is None or managed.floor < changes.truncated:
                 managed = self._tables.set_floor(managed, changes.truncated)
         if changes.rows:
-            self._apply_rows(managed, list(changes.rows.values()), _number_of(bootstraps, source))
+            self._apply_rows(managed, list(changes.rows.values()), number_of(bootstraps, source))
 
     def _apply_rows(self, managed: ManagedTable, rows: list[RowChange], seen: int) -> None:
-        columns, shapes, takes = _stage(managed, rows)
+        columns, shapes, takes = stage(managed, rows)
         self._target.load(managed.target, columns)
         self._target.apply(managed.target, shapes, takes, managed.floor, seen)
 
@@ -244,7 +244,8 @@ class _Stretch:
         return row.event
 
 
-def _number_of(bootstraps: _Bootstraps, source: str) -> int:
+def number_of(bootstraps: _Bootstraps, source: str) -> int:
+    """Return the number of a source's newest bootstrap; 0 before the first."""
     return bootstraps[source][0] if source in bootstraps else 0
 
 
@@ -263,7 +264,7 @@ def _stretches(transactions: Sequence[Transaction]) -> Iterator[list[Event] | Co
         yield events
 
 
-def _stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list[Any]], Shapes, Shapes]:
+def stage(managed: ManagedTable, rows: list[RowChange]) -> tuple[dict[str, list[Any]], Shapes, Shapes]:
     """Return rows as columns of the stage, the columns that the rows of each shape supply, and those they take."""
     names = managed.target.columns
     every = frozenset(names)

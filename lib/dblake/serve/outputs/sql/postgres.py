@@ -38,6 +38,8 @@ _NUMBERS = {
 }
 _DATA_CLASSES = ("22", "23", "54")
 """SQLSTATE classes of a row that the target cannot hold: data exceptions, constraints, limits."""
+_HAS_NO_EQUALITY = re.compile(r"json\b|xml|point|line|lseg|box|path|polygon|circle")
+"""Types without an operator that compares all of a value: boxes and circles are equal if their areas are."""
 _COPY_COLUMN = re.compile(r"column c(\d+)")
 
 
@@ -48,6 +50,7 @@ class PostgresTarget(Target):
     has_transactional_ddl = True
     folds_case = False
     large_text = "text"
+    temporary = ""
 
     def __init__(self, settings: SqlSettings) -> None:
         self._settings = settings
@@ -104,6 +107,30 @@ class PostgresTarget(Target):
                     cursor.execute("ROLLBACK")
             except psycopg2.Error:
                 self.close()
+
+    def begin_snapshot(self) -> None:
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        # Staged rows are few: their keys are looked up, whatever the planner knows of the stage.
+        self.execute("SET LOCAL enable_hashjoin = off")
+        self.execute("SET LOCAL enable_mergejoin = off")
+
+    def find_unsafe_tables(self, names: Sequence[str]) -> list[str]:  # noqa: ARG002
+        return []
+
+    def create_keys(self, name: str, table: TargetTable) -> None:
+        keys = ", ".join(f"{staged} AS k{number}" for number, staged in enumerate(table.staged_key))
+        self.execute(f"CREATE TEMPORARY TABLE {name} AS SELECT {keys} FROM {table.stage} WITH NO DATA")
+        self.execute(f"CREATE INDEX ON {name} ({', '.join(f'k{number}' for number in range(len(table.key)))})")
+
+    def differs(self, left: str, right: str, sql_type: str) -> str:
+        if _HAS_NO_EQUALITY.match(sql_type):
+            left, right = f"{left}::text", f"{right}::text"
+        elif sql_type.startswith(("text", "character")) and not sql_type.endswith("[]"):
+            left, right = f'{left} COLLATE "C"', f'{right} COLLATE "C"'
+        return f"({left} IS DISTINCT FROM {right})"
+
+    def text_of(self, value: str, sql_type: str) -> str:  # noqa: ARG002
+        return f"{value}::text"
 
     def quote(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'

@@ -84,7 +84,7 @@ class TargetTables:
                 managed = self._create(source, schema)
             elif schema.schema_id not in managed.schema_ids:
                 managed = self._alter(managed, schema)
-            self._stage(managed.target)
+            self.stage(managed.target)
             known = managed.schema_ids | {schema.schema_id}
             self._tables[source, schema.table] = replace(managed, schema_ids=known)
 
@@ -98,7 +98,7 @@ class TargetTables:
         self._tables[managed.source, managed.source_table] = changed
         return changed
 
-    def _stage(self, target: TargetTable) -> None:
+    def stage(self, target: TargetTable) -> None:
         """Create the stage of a table at its first use on this connection."""
         if target.name not in self._staged:
             self._target.create_stage(target)

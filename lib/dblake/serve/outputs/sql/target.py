@@ -67,6 +67,8 @@ class Target(ABC):
     folds_case: bool
     """Whether names that differ in letter case only may be the same."""
     large_text: str
+    temporary: str
+    """The word before TABLE where a temporary table is dropped."""
 
     @abstractmethod
     def connect(self) -> None:
@@ -95,6 +97,26 @@ class Target(ABC):
     @abstractmethod
     def rollback(self) -> None:
         """Roll the transaction back; ignore a lost connection."""
+
+    @abstractmethod
+    def begin_snapshot(self) -> None:
+        """Begin a transaction that reads all tables as of one moment."""
+
+    @abstractmethod
+    def find_unsafe_tables(self, names: Sequence[str]) -> list[str]:
+        """Return the tables that a snapshot does not cover."""
+
+    @abstractmethod
+    def create_keys(self, name: str, table: TargetTable) -> None:
+        """Create a temporary table, with an index, for keys ``k0``, ``k1``, … of staged rows."""
+
+    @abstractmethod
+    def differs(self, left: str, right: str, sql_type: str) -> str:
+        """Return the condition that two values of a type differ; NULL equals NULL, and text compares byte by byte."""
+
+    @abstractmethod
+    def text_of(self, value: str, sql_type: str) -> str:
+        """Return the expression of a value as the text that ``load`` takes."""
 
     @abstractmethod
     def quote(self, name: str) -> str:
