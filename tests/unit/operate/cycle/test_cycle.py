@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from dblake.base.core.errors import Fenced
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
+from dblake.base.core.secret import Reference
 from dblake.base.lake.frontier import append_frontier, read_frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application, holds_little, record_batch
@@ -198,7 +199,9 @@ def test_cycle_does_only_steps_with_work(paths: Paths) -> None:
 
 def test_cycle_publishes_iceberg_tables(paths: Paths, tmp_path: Path) -> None:
     """Also what an earlier run folded and did not publish."""
-    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path / "iceberg")}
+    catalog: dict[str, str | Reference] = {
+        "type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path / "iceberg"),
+    }
     config = configuration(paths).model_copy(update={"iceberg": IcebergConfig(catalog=catalog)})
     found = []
     for batch in (None, 3):
