@@ -63,6 +63,8 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
                 stop_requested() as stop,
                 open_lease(config.progress, source, standby=True, stop=stop, job=JOB) as lease,
             ):
+                if stop.is_set():  # during standby
+                    return
                 batch = cycle.run_until(stop, lease)
             click.echo(f"events reach batch {batch}")
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dblake.base.core.errors import EventRejected, OutputUnavailable
 from dblake.base.core.schema import Column, TableSchema
 from dblake.serve.consume.model import Control, ControlKind, Event, Image, Transaction
 from dblake.serve.outputs.native import json_image
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from dblake.serve.outputs.sql.output import SqlOutput
 
 __all__ = [
-    "Column", "Control", "ControlKind", "Event", "Format", "Image", "Output", "OutputContext", "SqlOutput",
-    "TableSchema", "Transaction", "json_image",
+    "Column", "Control", "ControlKind", "Event", "EventRejected", "Format", "Image", "Output", "OutputContext",
+    "OutputUnavailable", "SqlOutput", "TableSchema", "Transaction", "json_image",
 ]
 
 

@@ -133,6 +133,9 @@ def test_standby_run_takes_over_from_frozen_leader(tmp_path: Path, zookeeper_url
         # Another standby, which a leader that ends in order leaves the work to.
         third = start()
         third.wait_for_log("run of shop is on standby")
+        fourth = start()
+        fourth.wait_for_log("run of shop is on standby")
+        assert fourth.stop() == 0 and "events reach" not in fourth.log, fourth.log
         assert standby.stop() == 0, standby.log
         third.wait_for_log("run of shop leads")
         change(shop)

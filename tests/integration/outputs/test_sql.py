@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dblake.base.core.errors import (
 )
 from dblake.base.core.schema import Column
 from dblake.serve.consume.model import ControlKind, Transaction
+from dblake.serve.outputs.sql import mysql as mysql_target
 from dblake.serve.outputs.sql.output import SqlOutput
 from tests.support.certificates import create_authority, create_signed
 from tests.support.sql_delivery import SCHEMA, expected_rows, sql_output
@@ -480,3 +482,27 @@ def test_lost_connection_is_retried_after_open(on_postgres: Place) -> None:
     _write(output, stream.transactions)
     assert on_postgres.table() == [(1,)]
     output.close()
+
+
+@pytest.mark.parametrize("target", ["on_mariadb", pytest.param("on_mysql", marks=pytest.mark.slow)])
+def test_locks_of_frozen_process_end_by_themselves(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """A leader that was frozen in a transaction has the checkpoint's lock: the server ends it for the standby."""
+    monkeypatch.setattr(mysql_target, "_LOCKED_SECONDS", 2)
+    place: Place = request.getfixturevalue(target)
+    stream = random_stream(3, 4)
+    frozen, standby = place.output(), place.output()
+    frozen.open()
+    frozen._target.begin()
+    frozen._require_own_checkpoint()
+    standby.open()
+    _write(standby, stream.transactions)
+    assert place.table() == expected_rows(stream)
+    with pytest.raises(OutputUnavailable):
+        frozen._target.commit()
+    time.sleep(2.5)
+    # Between transactions the connection may be silent for longer.
+    _write(standby, stream.transactions)
+    standby.close()
+    frozen.close()

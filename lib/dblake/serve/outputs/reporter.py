@@ -46,12 +46,17 @@ _WHOLE = -1
 logger = logging.getLogger(__name__)
 
 
+def is_alone() -> bool:
+    """Return True: no other process may write the document."""
+    return True
+
+
 @dataclass
 class ReportPlaces:
     """Where to report. ``status`` has the document; ``checkpoint`` the checkpoint, None if they lie together.
 
     With a group of ``partitions`` hash partitions, ``owned`` returns those that this process owns. ``metrics`` may be
-    None.
+    None. While ``is_held`` returns False, or raises an error, another process may write the document.
     """
 
     paths: Paths
@@ -61,6 +66,7 @@ class ReportPlaces:
     partitions: int = 0
     owned: Callable[[], Sequence[int]] = tuple
     metrics: MetricsFile | None = None
+    is_held: Callable[[], bool] = is_alone
 
     def close(self) -> None:
         """Release the connections of both stores."""
@@ -160,10 +166,20 @@ class OutputReporter:
             self._wake.clear()
             is_last = self._ended.is_set()
             if not self._facts.is_taken:
-                self._attempt(lambda: written.write(*self._describe()))
+                self._attempt(lambda: self._write(written))
             if not is_last:
                 self._wake.wait(WRITE_SECONDS)
         self._places.close()
+
+    def _write(self, written: _PlaceWriter) -> None:
+        """Write the documents, unless another process may have the output now."""
+        assert self._places is not None, "it has started"
+        try:
+            is_held = self._places.is_held()
+        except Fenced:
+            is_held = False
+        if is_held:
+            written.write(*self._describe())
 
     def _attempt(self, report: Callable[[], None]) -> None:
         try:

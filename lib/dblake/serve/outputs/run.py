@@ -92,7 +92,7 @@ class _DeliveryRun:
         """Make the output and deliver to it; the caller holds ``store``."""
         holder, target = members or store, self.target
         lease = partial(require_lease, holder.is_held) if holder else require_no_lease
-        with OutputReporter(self.name, self.make_places(members)) as reporter:
+        with OutputReporter(self.name, self.make_places(members, store)) as reporter:
             output = target.make(self.name, self.paths.source, facts, lease)
             open_feed = self.member_opener(output, members) if members else self.subscription_opener(output, store)
             how = DeliverySettings(
@@ -115,7 +115,7 @@ class _DeliveryRun:
         standby = None if self.options.until_caught_up else self.stop
         return HeldStore(open_store(url, standby)) if url else None
 
-    def make_places(self, members: GroupSubscription | None) -> ReportPlaces | None:
+    def make_places(self, members: GroupSubscription | None, store: HeldStore | None) -> ReportPlaces | None:
         """Return where the run reports; None for stdout without metrics, which nothing asks about."""
         selection, options, metrics = self.selection, self.options, None
         if options.metrics is not None:
@@ -128,6 +128,8 @@ class _DeliveryRun:
         places = ReportPlaces(self.paths, selection, open_documents(self.place), elsewhere, metrics=metrics)
         if self.target.group and members:
             places.partitions, places.owned = self.target.group.partitions, lambda: members.owned
+        elif store is not None:
+            places.is_held = store.is_held
         return places
 
     def subscription_opener(self, output: Output, store: HeldStore | None) -> Callable[[str | None], Feed]:

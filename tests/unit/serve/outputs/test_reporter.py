@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from dblake.base.core.errors import OutputUnavailable
+from dblake.base.core.errors import Fenced, OutputUnavailable
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.documents import STATUS, FileDocuments, partition_document
 from dblake.serve.consume.filters import Selection
@@ -65,3 +65,21 @@ def test_member_that_has_a_partition_clears_its_own_error(tmp_path: Path) -> Non
         wait_for(lambda: reported(documents).failing_since is None)
     assert reported(documents).failing_since is None
     assert reported(documents, partition_document(1, STATUS)).failing_since is None
+
+
+def test_process_without_its_lease_leaves_document_alone(tmp_path: Path) -> None:
+    """Another one may have the output: what that has written stays, also at the end."""
+    documents, answers = FileDocuments(tmp_path / "bus"), {"held": False}
+    documents.write(STATUS, write_activity(EARLIER))
+
+    def is_held() -> bool:
+        if not answers["held"]:
+            raise Fenced("the session has ended")
+        return True
+
+    for held in (False, True):
+        answers["held"] = held
+        places = ReportPlaces(Paths(str(tmp_path), "shop"), Selection(), documents, is_held=is_held)
+        with OutputReporter("bus", places) as reporter:
+            reporter.note_success()
+        assert (reported(documents).host == EARLIER.host) is not held

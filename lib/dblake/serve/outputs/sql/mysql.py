@@ -24,9 +24,11 @@ from dblake.serve.outputs.sql.settings import SqlSettings
 from dblake.serve.outputs.sql.target import MOVED_COLUMNS, STAGE_COLUMNS, Target, TargetTable
 from dblake.serve.outputs.sql.types import is_text, mysql_type
 
+_IDLE_SECONDS, _LOCKED_SECONDS = 28_800, 120
+"""How long the connection may be silent: between transactions, and in one."""
 _PINNED = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1, "
-    "innodb_lock_wait_timeout = 60, wait_timeout = 28800, net_write_timeout = 600, foreign_key_checks = 1, "
+    f"innodb_lock_wait_timeout = 60, wait_timeout = {_IDLE_SECONDS}, net_write_timeout = 600, foreign_key_checks = 1, "
     "sql_safe_updates = 0",
     "SET SESSION TRANSACTION READ WRITE",
 )
@@ -91,15 +93,19 @@ class MysqlTarget(Target):
             return list(cursor.fetchall())
 
     def begin(self) -> None:
+        # The server ends the transaction of a process that was frozen in it: its standby waits for the rows.
+        self.execute(f"SET SESSION wait_timeout = {_LOCKED_SECONDS}")
         self.execute("START TRANSACTION")
 
     def commit(self) -> None:
         self.execute("COMMIT")
+        self.execute(f"SET SESSION wait_timeout = {_IDLE_SECONDS}")
 
     def rollback(self) -> None:
         if self._connection is not None:
             with suppress(DblakeError):
                 self.execute("ROLLBACK")
+                self.execute(f"SET SESSION wait_timeout = {_IDLE_SECONDS}")
 
     def begin_snapshot(self) -> None:
         self.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
