@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from dblake.base.core.errors import ConfigError, CopyDiffers, StateNotReady, Unsupported, UsageError
 from dblake.config import load_config
 from dblake.operate.verification.ledger import newest_by_table
 from dblake.operate.verification.outputs import OutputVerification
 from dblake.serve.outputs.sql.comparison import SqlCopy
+from jobs.verify import verify
 from pipelines.subscribe import run_subscribe
 from pipelines.verify import output_verification
 from tests.support.plain_lake import PlainLake
@@ -119,6 +121,8 @@ def test_planted_damage_is_found_and_repaired(
                                        f"AND verification_id = '{verification.id}'")
     assert (row["output"], row["missing_keys"], row["extra_keys"]) == ("copy", ["3", "4"], ["999"])
     assert (sorted(row["different_keys"]), dict(row["columns"])) == (["1", "2"], {"note": 1, "price": 1})
+    done = CliRunner().invoke(verify, ["--conf", str(copy.conf), "--output", "copy", "--table", "public.t", "--json"])
+    assert isinstance(done.exception, CopyDiffers) and _counts(json.loads(done.stdout)[0]) == (2, 1, 2, 0, 5)
     repaired = copy.verify(repair=True)
     assert {table: _counts(one) for table, one in repaired.items()} == {
         T.table: (2, 1, 2, 5, 0), PAIRS.table: (0, 1, 0, 1, 0)

@@ -22,6 +22,7 @@ CONF = str(Path(__file__).parents[3] / "conf" / "quickstart.yaml")
         ("sql", ["--json", "--csv", "SELECT 1"]), ("state", ["--continuous", "--once"]),
         ("status", ["--offline", "--prometheus", "metrics.txt"]),
         ("verify", ["--repair"]), ("dump", ["throttle", "--off", "--delay", "1"]),
+    ("verify", ["--output", "copy", "--wait"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
