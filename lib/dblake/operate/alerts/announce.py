@@ -2,22 +2,28 @@
 
 Place: behind ``status``, whose document has the open problems; ``hooks`` delivers. Guarantee: a call is recorded in
 ``progress`` after its success, so a call that fails is repeated the next time, with what is open then. Hooks are
-independent: each has its own record. A problem is one code of one table or output; its detail may change.
+independent: each has its own record. A problem is one code of one table or output; its detail may change. One that many
+tables have is one problem, so calls and record are bounded, however many tables a database has.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dblake.base.core.errors import DblakeError
+from dblake.base.core.names import abbreviated
 from dblake.ingest.capture.progress import ProgressStore
 from dblake.operate.alerts.hooks import Hook
 from dblake.serve.outputs.activity import now_text
 
 _DOCUMENT = "alerts"
 _SHOWN_IN_TEXT = 10
+_TABLES_APART = 50
+"""With more tables than that, a code is one problem."""
+_RECORDED = ("code", "table", "output", "since")
+"""What the record keeps of a problem: details may be long, and ``progress`` may be in ZooKeeper."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +37,7 @@ def announce(
     """
     now = now_text()
     recorded = store.read(_DOCUMENT) or {}
-    open_now = {_identity(one): dict(one) for one in problems}
+    open_now = {_identity(one): dict(one) for one in _grouped(problems)}
     errors = list[DblakeError]()
     for hook in hooks:
         announced: dict[str, Any] = recorded.get(hook.name, {})
@@ -47,10 +53,24 @@ def announce(
             logger.warning("%s", error)
             errors.append(error)
             continue
-        began = {_identity(one): one for one in begun}
+        began = {_identity(one): {key: one[key] for key in _RECORDED if key in one} for one in begun}
         recorded[hook.name] = {key: one for key, one in announced.items() if key in open_now} | began
         store.write(_DOCUMENT, recorded)
     return errors
+
+
+def _grouped(problems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the problems; a code that many tables have is one problem."""
+    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    for one in problems:
+        by_code.setdefault(str(one["code"]), []).append(one)
+    for alike in by_code.values():
+        tables = [str(one["table"]) for one in alike if one.get("table")]
+        if len(tables) <= _TABLES_APART:
+            yield from alike
+            continue
+        yield {**alike[0], "table": None, "detail": f"{len(tables)} tables: {abbreviated(tables)}"}
+        yield from (one for one in alike if not one.get("table"))
 
 
 def _identity(problem: Mapping[str, Any]) -> str:

@@ -74,6 +74,20 @@ def test_problem_that_ended_before_success_is_not_announced(tmp_path: Path) -> N
     assert hook.calls == []
 
 
+def test_problem_of_many_tables_is_one(tmp_path: Path) -> None:
+    """A lost database concerns all of its tables: one problem, and a record that stays small."""
+    store, hook = open_progress(f"file:{tmp_path}", "shop"), Recorder()
+    many = [FAILED | {"table": f"public.t{n}", "detail": "x" * 10_000} for n in range(2000)]
+    for problems in (many, [LATE, *many[:1000]], [LATE, *many[:2]], [LATE]):
+        announce("shop", problems, [hook], store)
+    assert hook.calls == [
+        (["dump_failed"], []), (["output_late"], []), (["dump_failed"] * 2, ["dump_failed"]),
+        ([], ["dump_failed"] * 2),
+    ]
+    announce("shop", [*many[:50], LATE], [hook], store)
+    assert len(json.dumps(store.read("alerts"))) < 10_000
+
+
 def test_webhook_gets_problems_with_text(tmp_path: Path, service: Service) -> None:
     announce("shop", [LATE], [Webhook(service.url, 5)], open_progress(f"file:{tmp_path}", "shop"))
     ((headers, (document,)),) = service.requests
