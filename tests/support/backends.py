@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from psycopg2 import sql
 
+from dblake.base.core.log_places import lsn_number
 from dblake.base.core.names import split_qualified
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import Source
@@ -21,7 +22,6 @@ from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource
 from dblake.ingest.source.postgres.connection import connect, connect_replication
 from dblake.ingest.source.postgres.init import run_init
-from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.ingest.source.postgres.source import PostgresSource
 from tests.support.postgres import Database, end_sessions

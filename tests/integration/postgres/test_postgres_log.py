@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import pytest
 from pyspark.sql import SparkSession
 
+from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import LogPiece
 from dblake.base.lake.layout import Paths
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.log import PgLogStream
-from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.transform.reconcile.stream import reconcile_once
 from tests.model.dblog import High, Landed, fold, reconcile
 from tests.support.backends import PostgresBackend, Row

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from psycopg2 import sql
 
-from dblake.ingest.source.mysql.log_position import lsn
+from dblake.base.core.log_places import binlog_number
 from dblake.ingest.source.mysql.sql_literals import identifier
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.init import run_init
@@ -284,7 +284,7 @@ class MysqlOperated(_OwnServer):
         ((file, offset, *_),) = self.server.rows(
             "SHOW MASTER STATUS" if self.kind == "mariadb" else "SHOW BINARY LOG STATUS"
         )
-        return lsn(file, offset)
+        return binlog_number(file, offset)
 
     def prepare(self) -> None:
         self._backend.source("public.*")

@@ -6,17 +6,12 @@ reflect, so events at the very position count as later.
 
 from __future__ import annotations
 
-import re
-
 from dblake.base.core.errors import UsageError
+from dblake.base.core.log_places import BINLOG, LSN, binlog_number, lsn_number
 from dblake.base.core.window import Snapshot
-from dblake.ingest.source.mysql.log_position import lsn
-from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.landing.control import DumpStart
 
 _POSTGRES = "postgres"
-_LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
-_BINLOG = re.compile(r"(.+\.\d+):(\d+)")
 
 
 def parse_start(source_type: str, incarnation: int, at: str, snapshot: str | None) -> DumpStart:
@@ -26,7 +21,7 @@ def parse_start(source_type: str, incarnation: int, at: str, snapshot: str | Non
     for a snapshot that is missing (PostgreSQL) or not applicable (the others).
     """
     if source_type == _POSTGRES:
-        if not _LSN.fullmatch(at):
+        if not LSN.fullmatch(at):
             raise UsageError("--at is no LSN", next_step="give what pg_current_wal_lsn() returned, as 0/16B3748")
         number = lsn_number(at)
         if snapshot is None:
@@ -41,10 +36,10 @@ def parse_start(source_type: str, incarnation: int, at: str, snapshot: str | Non
                 "--snapshot is no snapshot", next_step="give it as pg_current_snapshot() prints it"
             ) from error
     else:
-        match = _BINLOG.fullmatch(at)
+        match = BINLOG.fullmatch(at)
         if not match:
             raise UsageError("--at is no binlog position", next_step="give FILE:OFFSET, as mysql-bin.000042:1547")
         if snapshot is not None:
             raise UsageError("--snapshot is for PostgreSQL", next_step="omit it")
-        number = lsn(match[1], int(match[2]))
+        number = binlog_number(match[1], int(match[2]))
     return DumpStart(incarnation, max(number - 1, 0), 0, snapshot)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady
+from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady, UsageError
+from dblake.base.core.log_places import LSN, lsn_number
 from dblake.base.core.names import abbreviated, split_qualified
 from dblake.base.core.position import Position
 from dblake.base.lake.frontier import read_frontier
@@ -36,10 +37,13 @@ def begin_at(paths: Paths, events: EventTable, start: str, selection: Selection)
     point = parse_start(start)
     if point is None:
         return begin_bootstrap(paths, events, selection)
-    if point.position is None and point.time is None:
+    if point.position is None and point.time is None and point.before is None:
         return _begin_now(events)
-    if point.position is not None and not events.consolidated and _is_before_all(paths, point.position):
-        return _cursor(BEGINNING, 0, events)
+    if point.position is not None and not events.consolidated:
+        oldest = _oldest(paths)
+        if oldest is None or point.position < oldest:
+            _require_no_lsn(point.position, oldest, events)
+            return _cursor(BEGINNING, 0, events)
     position = resolve(point, EventLog(paths), paths).cut
     batch = _first_batch_after(paths, position)
     if batch is not None and batch <= events.consolidated:
@@ -98,9 +102,19 @@ def _cursor(position: Position, batch: int, events: EventTable) -> Cursor:
     return Cursor(position, batch, events.run, newest=position)
 
 
-def _is_before_all(paths: Paths, position: Position) -> bool:
+def _require_no_lsn(position: Position, oldest: Position | None, events: EventTable) -> None:
+    """Raise UsageError for a position before all events that, read as an LSN, is among them."""
+    text, newest = f"{position.incarnation}/{position.lsn}", events.newest
+    if oldest and newest and LSN.fullmatch(text) and oldest.lsn <= lsn_number(text) <= newest.lsn:
+        raise UsageError(
+            f"{text} is a position before all events; as an LSN of PostgreSQL it would be among them",
+            next_step=f"write lsn:{text}, or 1/0 for all events",
+        )
+
+
+def _oldest(paths: Paths) -> Position | None:
     rows = query_rows(paths.events, "SELECT incarnation, lsn, seq FROM t ORDER BY incarnation, lsn, seq LIMIT 1")
-    return not rows or position < Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"])
+    return Position(rows[0]["incarnation"], rows[0]["lsn"], rows[0]["seq"]) if rows else None
 
 
 def _first_batch_after(paths: Paths, position: Position) -> int | None:

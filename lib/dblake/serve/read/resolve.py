@@ -67,8 +67,11 @@ def resolve(point: Point, log: EventLog | None, paths: Paths) -> Resolved:
             f"{point.text} cannot be read: there are no events yet", next_step="run capture and reconcile first"
         )
     coverage = read_coverage(log, complete, paths)
-    if point.position is not None:
-        return _resolve_position(point, point.position, log, coverage, paths)
+    position = point.position
+    if point.before is not None:
+        position = Position(complete.position.incarnation, max(point.before - 1, 0), Position.MAX)
+    if position is not None:
+        return _resolve_position(point, position, log, coverage, paths)
     if point.time is None:
         return Resolved(complete.position.end_of_transaction, complete)
     if coverage.latest_at is None or point.time > coverage.latest_at:

@@ -24,6 +24,9 @@ from tests.support.transfers import TABLES, TOTAL, Bank, sum_of, when
         ("now", Point("now")),
         ("1/4711", Point("1/4711", Position(1, 4711, Position.MAX))),
         ("2/4711/6", Point("2/4711/6", Position(2, 4711, 6))),
+        ("lsn:0/16B3748", Point("lsn:0/16B3748", before=0x16B3748)),
+        ("lsn:16/B374D848", Point("lsn:16/B374D848", before=0x16B374D848)),
+        ("mysql-bin.000042:1547", Point("mysql-bin.000042:1547", before=42 << 36 | 1547)),
         ("2024-01-31", Point("2024-01-31", time=datetime(2024, 1, 31, tzinfo=UTC))),
         ("2024-01-31T12:00:00.5", Point("2024-01-31T12:00:00.5", time=datetime(2024, 1, 31, 12, 0, 0, 500_000, UTC))),
         ("2024-01-31T12:00+02:00", Point("2024-01-31T12:00+02:00",
@@ -39,6 +42,33 @@ def test_point_parsed_names_position_or_time(text: str, point: Point) -> None:
 def test_point_with_other_text_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="is no point"):
         parse_point(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("0/16B3748", "write lsn:0/16B3748"),
+        ("16/B374D848", "write lsn:16/B374D848"),
+        ("23934792", "write 1/23934792"),
+        ("lsn:23934792", "write 1/4711"),
+        ("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5", "FILE:OFFSET"),
+        ("0-1-5", "FILE:OFFSET"),
+    ],
+)
+def test_point_that_looks_like_a_log_place_has_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_point(text)
+    assert hint in str(caught.value.next_step)
+
+
+def test_place_in_the_log_means_transactions_before_it(bank: Bank) -> None:
+    places = {f"lsn:0/{50:X}": "1/40/2", f"lsn:0/{51:X}": "1/50/2"}
+    assert {text: str(open_reading(bank.paths, text).position) for text in places} == places
+    bank.restart()
+    bank.transfer()
+    bank.land(2)
+    bank.reconcile()
+    assert str(open_reading(bank.paths, f"lsn:0/{21:X}").position) == "2/20/2"
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ a file, past 4 GiB as well, and that a resume position is always between two tra
 
 from __future__ import annotations
 
-from dblake.ingest.source.mysql.log_position import LogPosition, lsn, unwrap_offset
+from dblake.base.core.log_places import binlog_number
+from dblake.ingest.source.mysql.log_position import LogPosition, unwrap_offset
 
 
 class LogCursor:
@@ -19,7 +20,7 @@ class LogCursor:
         """Offsets of the event read last: where it begins, and where the next one does."""
         self.created = 0
         """When the server began the file, in seconds since 1970; 0 until its format description has been read."""
-        self.file_lsn = lsn(resume.file, 0)
+        self.file_lsn = binlog_number(resume.file, 0)
         self._skip_until = resume.offset
         self._resume = (resume.file, resume.offset, resume.created)
         self._has_exact_gtids = resume.is_exact
@@ -48,7 +49,7 @@ class LogCursor:
         """Move to an offset of a file, of the next one or of the one that the stream is in."""
         if file != self.file:
             self.file, self.end, self._skip_until, self.created = file, offset, 0, 0
-            self.file_lsn = lsn(file, 0)
+            self.file_lsn = binlog_number(file, 0)
         self.start = offset
 
     def describe_file(self, created: int, end: int) -> None:

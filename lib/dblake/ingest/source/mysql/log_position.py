@@ -13,7 +13,6 @@ import re
 from dataclasses import dataclass
 
 _TOKEN = re.compile(r"(.+):(\d+)@(\d+)(?: (=?)(.*))?", re.DOTALL)
-_OFFSET_BITS = 36
 FIRST_OFFSET = 4
 """The offset of a file's first event, behind the magic number."""
 
@@ -47,20 +46,6 @@ class LogPosition:
         """The position as a ResumePoint stores it."""
         mark = "=" if self.is_exact else ""
         return f"{self}@{self.created}" + (f" {mark}{self.gtids}" if mark or self.gtids else "")
-
-
-def lsn(file: str, offset: int) -> int:
-    """Return the number of the transaction whose first event is at an offset; it rises with files and offsets.
-
-    >>> lsn("binlog.999999", 4) < lsn("binlog.1000000", 4)
-    True
-    """
-    return file_number(file) << _OFFSET_BITS | offset
-
-
-def file_number(file: str) -> int:
-    """Return the number in a file's name, which has no fixed width. Raises ValueError if there is none."""
-    return int(file.rpartition(".")[2])
 
 
 def unwrap_offset(low: int, near: int) -> int:

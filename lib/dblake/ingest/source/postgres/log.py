@@ -15,12 +15,12 @@ from psycopg2.extensions import connection, cursor
 from psycopg2.extras import REPLICATION_LOGICAL
 
 from dblake.base.core.errors import SourceError
+from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.source import LogPiece
 from dblake.ingest.source.postgres import ddl_trigger, pgoutput
 from dblake.ingest.source.postgres.connection import connect_replication
 from dblake.ingest.source.postgres.driver_errors import translate_errors
-from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.ingest.source.postgres.pieces import PieceBuilder
 from dblake.ingest.source.postgres.relations import Relations
 from dblake.ingest.source.postgres.settings import PostgresSettings

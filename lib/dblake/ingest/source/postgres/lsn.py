@@ -14,12 +14,6 @@ def widen(xids: npt.NDArray[np.int64], near: int) -> npt.NDArray[np.int64]:
     return near + ((xids - near + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
 
 
-def lsn_number(text: str) -> int:
-    """Return the number of an LSN in PostgreSQL's notation, ``16/B374D848``."""
-    high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
-
-
 def lsn_text(number: int) -> str:
     """Return a number in PostgreSQL's LSN notation."""
     return f"{number >> 32:X}/{number & 0xFFFF_FFFF:X}"

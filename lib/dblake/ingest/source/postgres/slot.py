@@ -11,9 +11,10 @@ import logging
 from psycopg2.extensions import cursor
 
 from dblake.base.core.errors import ACCEPT_GAP, LogWentBack, PositionLost, PrerequisitesNotMet, SourceError
+from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.ingest.source.postgres import statements
-from dblake.ingest.source.postgres.lsn import lsn_number, lsn_text
+from dblake.ingest.source.postgres.lsn import lsn_text
 from dblake.ingest.source.postgres.settings import PLUGIN, PostgresSettings
 
 logger = logging.getLogger(__name__)

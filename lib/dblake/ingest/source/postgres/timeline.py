@@ -10,11 +10,11 @@ Protocol: PostgreSQL documentation, "Streaming Replication Protocol", IDENTIFY_S
 from __future__ import annotations
 
 from dblake.base.core.errors import ACCEPT_GAP, PositionLost
+from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.source import ServerIdentity
 from dblake.ingest.source.postgres.connection import connect_replication
 from dblake.ingest.source.postgres.driver_errors import translate_errors
-from dblake.ingest.source.postgres.lsn import lsn_number
 from dblake.ingest.source.postgres.settings import PostgresSettings
 
 

@@ -8,10 +8,11 @@ import zlib
 
 import pytest
 
+from dblake.base.core.log_places import binlog_number
 from dblake.ingest.source.mysql import control_events, events, gtid_events, packed_events, watermarks
 from dblake.ingest.source.mysql.gtid_events import Begin
 from dblake.ingest.source.mysql.gtids import executed_gtids
-from dblake.ingest.source.mysql.log_position import LogPosition, lsn, unwrap_offset
+from dblake.ingest.source.mysql.log_position import LogPosition, unwrap_offset
 from dblake.ingest.source.mysql.table_map import read_table_map
 from tests.unit.ingest.source.mysql.binlog import event, plain
 
@@ -227,7 +228,8 @@ def test_log_position_invalid_token_raises(token: str) -> None:
 
 
 def test_lsn_orders_files_and_offsets_as_numbers() -> None:
-    places = [lsn("b.999999", 4), lsn("b.999999", 5 << 30), lsn("b.1000000", 4), lsn("b.1000001", 4)]
+    found = [("b.999999", 4), ("b.999999", 5 << 30), ("b.1000000", 4), ("b.1000001", 4)]
+    places = [binlog_number(*one) for one in found]
     assert places == sorted(set(places))
     assert unwrap_offset(10, 0xFFFFFFF0) == 0x1_0000_000A
     assert unwrap_offset(0xFFFFFFF0, 0xFFFFFFF0) == 0xFFFFFFF0

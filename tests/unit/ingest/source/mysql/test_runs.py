@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from dblake.base.core.errors import DblakeError
+from dblake.base.core.log_places import binlog_number
 from dblake.base.core.position import Position
 from dblake.ingest.source.mysql import checksums, runs
 from dblake.ingest.source.mysql.gtids import executed_gtids
-from dblake.ingest.source.mysql.log_position import LogPosition, lsn
+from dblake.ingest.source.mysql.log_position import LogPosition
 from dblake.ingest.source.mysql.packets import PacketEvents
 from dblake.ingest.source.mysql.pieces import PieceBuilder
 from dblake.ingest.source.mysql.relations import Relations
@@ -306,7 +307,7 @@ def test_resume_inside_runs_skips_landed_watermarks() -> None:
             file.xid()
 
     watermarks()
-    landed, before = Position(1, lsn(NAME, file.at), 5 << 20), len(file.events)
+    landed, before = Position(1, binlog_number(NAME, file.at), 5 << 20), len(file.events)
     file.change(number=20)
     behind = len(file.events)
     watermarks()

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from dblake.base.core.errors import DblakeError, PositionLost, SourceError, Unsupported
+from dblake.base.core.log_places import binlog_number
 from dblake.base.core.position import Position
 from dblake.ingest.source.mysql import prepared
 from dblake.ingest.source.mysql.gtids import executed_gtids
-from dblake.ingest.source.mysql.log_position import LogPosition, lsn
+from dblake.ingest.source.mysql.log_position import LogPosition
 from dblake.ingest.source.mysql.packets import PacketEvents
 from dblake.ingest.source.mysql.pieces import Cut, PieceBuilder
 from dblake.ingest.source.mysql.relations import Relations
@@ -54,7 +55,7 @@ def test_rows_have_position_and_commit_time() -> None:
     file = File(NAME).gtid(1).query("BEGIN").table(1, "shop", "t").table(2, "other", "t").rows(1).rows(2).rows(1).xid()
     follower, rows = follow(file)
     assert [(row["lsn"], row["seq"], row["last_in_txn"]) for row in rows] == [
-        (lsn(NAME, 4), 0, False), (lsn(NAME, 4), 2 << 20, True),
+        (binlog_number(NAME, 4), 0, False), (binlog_number(NAME, 4), 2 << 20, True),
     ]
     assert {row["committed_at"].isoformat() for row in rows} == {"2023-11-14T22:13:20.123456+00:00"}
     assert follower.transactions.token == f"{NAME}:{file.at}@1600000000 00000000-0000-0000-0000-000000000007:1"
@@ -64,7 +65,7 @@ def test_transaction_without_gtid_bounded_by_begin_commit() -> None:
     file = File(NAME).query("BEGIN").table(1, "shop", "t").rows(1).query("COMMIT").query("BEGIN")
     file.table(1, "shop", "t").rows(1)
     follower, rows = follow(file)
-    assert [(row["lsn"], row["last_in_txn"]) for row in rows] == [(lsn(NAME, 4), True)]
+    assert [(row["lsn"], row["last_in_txn"]) for row in rows] == [(binlog_number(NAME, 4), True)]
     assert token(follower) == f"{NAME}:{file.starts[4]}"
 
 
@@ -82,7 +83,7 @@ def test_offsets_unwrap_past_4_gib() -> None:
     rows = [row for row in follower.take(file.events).rows.to_pylist() if row["kind"] == "row"]
     second = file.starts[5]
     assert second > 1 << 32
-    assert [row["lsn"] for row in rows] == [lsn(NAME, 0xFFFF_FF20), lsn(NAME, second)]
+    assert [row["lsn"] for row in rows] == [binlog_number(NAME, 0xFFFF_FF20), binlog_number(NAME, second)]
     assert token(follower) == f"{NAME}:{file.at}"
 
 
@@ -94,7 +95,7 @@ def test_resume_past_4_gib_skips_from_file_start() -> None:
     file.events.insert(-1, event(29, b"", end=0xFFFF_FFF0))
     file.change()
     rows = [row for row in resumed.take(file.events).rows.to_pylist() if row["kind"] == "row"]
-    assert [row["lsn"] for row in rows] == [lsn(NAME, (1 << 32) + 1000)]
+    assert [row["lsn"] for row in rows] == [binlog_number(NAME, (1 << 32) + 1000)]
 
 
 XA_NAME = "X'71',X'',1"
@@ -108,20 +109,20 @@ def test_xa_rows_held_and_token_kept_before_prepare() -> None:
     file = xa(File(NAME)).add(38, xa_prepare(b"q")).change(number=2)
     follower = Follower(LogPosition(NAME, 4, 1_600_000_000))
     cut = follower.take(file.events)
-    assert [row["lsn"] for row in cut.rows.to_pylist()] == [lsn(NAME, file.starts[6])] * 2  # its schema, too
+    assert [row["lsn"] for row in cut.rows.to_pylist()] == [binlog_number(NAME, file.starts[6])] * 2  # its schema, too
     assert follower.pieces.oldest_prepared == f"{NAME}:4@1600000000"
-    assert cut.landed == Position(1, lsn(NAME, file.starts[6]), Position.MAX)
+    assert cut.landed == Position(1, binlog_number(NAME, file.starts[6]), Position.MAX)
     begun = file.at
     more = len(file.events)
     file.gtid(3).query(f"XA COMMIT {XA_NAME}")
     cut = follower.take(file.events[more:])
-    assert [(row["lsn"], row["last_in_txn"]) for row in cut.rows.to_pylist()] == [(lsn(NAME, begun), True)]
+    assert [(row["lsn"], row["last_in_txn"]) for row in cut.rows.to_pylist()] == [(binlog_number(NAME, begun), True)]
     assert cut.landed is None
     assert follower.pieces.oldest_prepared is None
 
-    again = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, file.starts[6]), Position.MAX))
+    again = Follower(LogPosition(NAME, 4), skip_to=Position(1, binlog_number(NAME, file.starts[6]), Position.MAX))
     cut = again.take(file.events)
-    assert [row["lsn"] for row in cut.rows.to_pylist() if row["kind"] == "row"] == [lsn(NAME, begun)]
+    assert [row["lsn"] for row in cut.rows.to_pylist() if row["kind"] == "row"] == [binlog_number(NAME, begun)]
 
 
 def test_xa_rows_above_memory_limit_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,7 @@ def test_transaction_cut_in_middle_resumes_behind_landed_rows() -> None:
     for _ in follower.transactions.feed(PacketEvents.of(file.events[:-6])):
         pass
     cut = follower.pieces.cut(inside=True)
-    assert cut.landed == Position(1, lsn(NAME, 4), (2 << 20) - 1)
+    assert cut.landed == Position(1, binlog_number(NAME, 4), (2 << 20) - 1)
     assert [row["kind"] for row in cut.rows.to_pylist()] == ["schema", "row", "row"]
     rest = Follower(LogPosition(NAME, 4), skip_to=cut.landed).take(file.events).rows.to_pylist()
     assert [(row["seq"], row["last_in_txn"]) for row in rest if row["kind"] == "row"] == [(2 << 20, True), (0, True)]
@@ -153,7 +154,7 @@ def test_transaction_cut_in_middle_resumes_behind_landed_rows() -> None:
 
 def test_partly_landed_transaction_missing_is_gap() -> None:
     file = File(NAME).change().change()
-    follower = Follower(LogPosition(NAME, 4), skip_to=Position(1, lsn(NAME, 5), 3))
+    follower = Follower(LogPosition(NAME, 4), skip_to=Position(1, binlog_number(NAME, 5), 3))
     with pytest.raises(PositionLost, match="a gap"):
         follower.take(file.events)
 
@@ -261,7 +262,8 @@ def test_file_without_checksums_read() -> None:
         at += len(bare[n])
         bare[n] = bare[n][:13] + struct.pack("<I", at) + bare[n][17:]
     rows = Follower(LogPosition(NAME, 4)).take([head, *bare]).rows.to_pylist()
-    assert [(row["lsn"], row["last_in_txn"]) for row in rows if row["kind"] == "row"] == [(lsn(NAME, 4), True)]
+    found = [(row["lsn"], row["last_in_txn"]) for row in rows if row["kind"] == "row"]
+    assert found == [(binlog_number(NAME, 4), True)]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dblake.ingest.source.postgres.lsn import lsn_number, lsn_text, widen
+from dblake.base.core.log_places import lsn_number
+from dblake.ingest.source.postgres.lsn import lsn_text, widen
 
 EPOCH = 1 << 32
 
