@@ -1,34 +1,29 @@
 """Measure subscriptions: the figures of the Databus paper (section 5), and one subscriber beside Debezium.
 
 The events are of 2.5 KB, as the paper's. Subscribers are processes that do nothing with an event but take it; the
-figures of a subscriber begin when its process has imported the library. Latency is from the commit at the source to
-the subscriber's loop, with capture and ``run --continuous`` as processes beside it.
+figures of a subscriber begin when its process has imported the library. Latency is ``benchmarks.latency``'s.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 from benchmarks import debezium, machine
-from benchmarks.capture_job import ENVIRONMENT, HOME, run_capture, start_capture
+from benchmarks.capture_job import ENVIRONMENT, HOME, run_capture
 from benchmarks.database import Bench
 from benchmarks.first_load import SERVER
 from benchmarks.process import run
-from dblake.base.core.processes import stop_process
 from dblake.base.lake.layout import Paths
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.serve.consume import Partition, open_subscription
@@ -38,9 +33,8 @@ _BODY_BYTES = 2496
 _EVENT_BYTES = 2500
 _VERSIONS = 4
 """A row is inserted once and updated three times."""
-_SUBSCRIBERS, _PARTITIONS, _RATES = (1, 5, 10), (1, 2, 4, 8), (100, 1000, 2000)
+_SUBSCRIBERS, _PARTITIONS = (1, 5, 10), (1, 2, 4, 8)
 _TICK_SECONDS = 0.05
-_START_SECONDS = 60.0
 _PEER_RATIO = 3.0
 _WRITE = f"""
 CREATE PROCEDURE public.write(first int, last int) LANGUAGE plpgsql AS $$
@@ -69,7 +63,6 @@ def main() -> None:
     """Print all figures; with ``--subscribe`` be a subscriber."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=40_000, help="events in the lake; default 40,000 (100 MB)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="seconds at each rate of updates")
     parser.add_argument("--subscribe", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.subscribe:
@@ -79,8 +72,8 @@ def main() -> None:
         print(f"{name}: {fact}")
     with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "server", settings=SERVER) as server:
         bench = Bench(server, Path(folder))
-        _create_tables(bench)
-        for name in ("lake", "debezium", "latency"):
+        create_tables(bench)
+        for name in ("lake", "debezium"):
             bench.create_slot(name)
         keys = options.events // _VERSIONS
         for _ in range(_VERSIONS):
@@ -92,11 +85,10 @@ def main() -> None:
         measure_partitions(lake)
         measure_bootstrap(lake)
         measure_beside_debezium(bench, lake, keys * _VERSIONS)
-        for rate in _RATES:
-            measure_latency(bench, rate, options.seconds)
 
 
-def _create_tables(bench: Bench) -> None:
+def create_tables(bench: Bench) -> None:
+    """Create the database with its tables and the procedure that writes."""
     bench.fill(1)
     for number in range(_TABLES):
         bench.execute(f"CREATE TABLE public.item_{number} (id int PRIMARY KEY, body text)")
@@ -167,36 +159,8 @@ def measure_beside_debezium(bench: Bench, lake: Path, events: int) -> None:
     print(f"ratio {ratio:.2f}, target ≥ {_PEER_RATIO:g}: {'met' if ratio >= _PEER_RATIO else 'missed'}")
 
 
-def measure_latency(bench: Bench, rate: int, seconds: float) -> None:
-    """Print the time from a commit to the subscriber, at so many updates a second (the paper's figure 15)."""
-    folder = bench.warehouse(f"latency_{rate}")
-    with bench.copied_slot("latency") as slot, ExitStack() as stack:
-        bench.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
-        settings = bench.configuration(folder, slot) + "capture: {profile: low_latency, new_tables: ignore}\n"
-        stack.callback(stop_process, start_capture(folder, settings), 60)
-        follow = [sys.executable, str(HOME / "jobs/run.py"), "--conf", str(folder / "bench.yaml"), "--continuous"]
-        stack.callback(stop_process, subprocess.Popen(follow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), 60)
-        lags, stop = list[float](), threading.Event()
-        reader = threading.Thread(target=_collect_lags, args=(Paths(str(folder), "bench"), lags, stop))
-        reader.start()
-        with _writing(bench, 20):
-            _wait_for(lags)
-        time.sleep(2)
-        warm = len(lags)
-        with _writing(bench, rate) as written:
-            time.sleep(seconds)
-        time.sleep(3)
-        stop.set()
-        reader.join()
-    ordered = sorted(lags[warm:])
-    print(
-        f"commit → subscriber at {rate:,} updates/s: {len(ordered):,} of {written[0]:,} delivered, "
-        f"p50 {median(ordered):.2f} s, p99 {ordered[len(ordered) * 99 // 100]:.2f} s", flush=True,
-    )
-
-
 @contextmanager
-def _writing(bench: Bench, rate: int) -> Iterator[list[int]]:
+def writing(bench: Bench, rate: int) -> Iterator[list[int]]:
     """Write so many transactions a second within the block; yield how many, as the only item of a list."""
     written, stop = [0], threading.Event()
 
@@ -218,22 +182,6 @@ def _writing(bench: Bench, rate: int) -> Iterator[list[int]]:
     finally:
         stop.set()
         writer.join()
-
-
-def _collect_lags(paths: Paths, lags: list[float], stop: threading.Event) -> None:
-    with open_subscription([paths], tables=["public.item_*"], start="1/0", stop=stop) as subscription:
-        lags.extend(
-            (datetime.now(UTC) - transaction.committed_at).total_seconds()
-            for transaction in subscription if transaction.committed_at and transaction.events
-        )
-
-
-def _wait_for(lags: Sequence[float]) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not lags:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"nothing was delivered within {_START_SECONDS} s")
-        time.sleep(0.1)
 
 
 def _deliver(subscribers: Sequence[dict[str, Any]]) -> list[Delivery]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,10 +37,20 @@ class DebeziumProgram:
 
     def run(self, settings: Mapping[str, str], *arguments: str) -> list[str]:
         """Run it with the engine's settings, as a properties file, and arguments; return the lines that it prints."""
+        return _run(self._prepare(settings, arguments))
+
+    def start(self, settings: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
+        """Start it as ``run`` does, with pipes."""
+        command = [find_java(), *self._prepare(settings, arguments)]
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+        )
+
+    def _prepare(self, settings: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
         properties = self._folder / "engine.properties"
         lines = (f"{key}={value}\n" for key, value in {**_SETTINGS, **settings}.items())
         properties.write_text("".join(lines), encoding="utf-8")
-        return _run([*self._command, str(properties), *arguments])
+        return [*self._command, str(properties), *arguments]
 
     @classmethod
     @contextmanager
