@@ -6,7 +6,8 @@ Place: behind events and state, before applications and ``outputs``. ``docs/cons
 from __future__ import annotations
 
 from dblake.serve.consume.api import open_group, open_subscription
-from dblake.serve.consume.callbacks import Consumer, Result, run_consumer
+from dblake.serve.consume.callbacks import run_consumer
+from dblake.serve.consume.consumer import Consumer, Result
 from dblake.serve.consume.group import GroupSubscription
 from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
 from dblake.serve.consume.partition import Partition

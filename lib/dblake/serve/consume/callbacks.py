@@ -8,72 +8,18 @@ attempts without progress is limited.
 from __future__ import annotations
 
 import logging
-from enum import Enum
 from itertools import groupby
 
 from dblake.base.core.errors import ConsumeError, DblakeError
-from dblake.base.core.position import Position
-from dblake.serve.consume.model import Control, Event, Transaction
+from dblake.serve.consume.consumer import Consumer, Result
+from dblake.serve.consume.model import Transaction
 from dblake.serve.consume.subscription import Subscription
+from dblake.serve.consume.timed_consumer import TimedConsumer
 
 _MAX_ATTEMPTS = 10
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 30.0
 
 logger = logging.getLogger(__name__)
-
-
-class Result(Enum):
-    """What a callback answers.
-
-    ``RETRY`` goes back to the last checkpoint. ``SKIP`` of ``on_event`` makes the event a dead letter; of another
-    callback it counts as ``SUCCESS``. ``STOP`` ends the run without a checkpoint for the transaction. Only ``STOP``
-    counts of ``on_rollback``, and nothing of ``on_error``: the run ends with the error.
-    """
-
-    SUCCESS = "success"
-    RETRY = "retry"
-    SKIP = "skip"
-    STOP = "stop"
-
-
-class Consumer:
-    """A consumer with nothing to do: override what is needed."""
-
-    def on_start_sequence(self, position: Position) -> Result:  # noqa: ARG002 - for subclasses
-        """Begin a transaction; ``position`` is its end."""
-        return Result.SUCCESS
-
-    def on_start_source(self, source: str, table: str) -> Result:  # noqa: ARG002 - for subclasses
-        """Begin consecutive events of one table."""
-        return Result.SUCCESS
-
-    def on_event(self, event: Event) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle one event of the transaction."""
-        return Result.SUCCESS
-
-    def on_end_source(self, source: str, table: str) -> Result:  # noqa: ARG002 - for subclasses
-        """End consecutive events of one table."""
-        return Result.SUCCESS
-
-    def on_end_sequence(self, position: Position) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle the end of a transaction."""
-        return Result.SUCCESS
-
-    def on_control(self, control: Control) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle a control entry of the stream."""
-        return Result.SUCCESS
-
-    def on_checkpoint(self, position: Position) -> Result:  # noqa: ARG002 - for subclasses
-        """Make everything up to ``position`` durable: a checkpoint is about to be saved."""
-        return Result.SUCCESS
-
-    def on_rollback(self) -> Result:
-        """Undo what came after the last checkpoint: it comes again."""
-        return Result.SUCCESS
-
-    def on_error(self, error: Exception) -> Result:  # noqa: ARG002 - for subclasses
-        """Handle the error that stops delivery."""
-        return Result.SUCCESS
 
 
 class _Retry(Exception):
@@ -86,13 +32,18 @@ class _Stop(Exception):
 
 def run_consumer(
     subscription: Subscription, consumer: Consumer, *, name: str = "consumer", checkpoint_every: int = 1,
-    max_attempts: int = _MAX_ATTEMPTS,
+    max_attempts: int = _MAX_ATTEMPTS, callback_seconds: float | None = None,
 ) -> None:
     """Call a consumer until the subscription ends or a callback returns STOP.
+
+    With ``callback_seconds`` a callback that takes longer counts as RETRY. It goes on in a thread of its own, beside
+    the next attempt.
 
     A checkpoint is saved after every so many transactions and at the end. ``name`` is the consumer's in the table of
     dead letters. Raises ConsumeError, or the callback's own exception, after ``max_attempts`` without progress.
     """
+    if callback_seconds is not None:
+        consumer = TimedConsumer(consumer, callback_seconds)
     _ConsumerRun(subscription, consumer, name, checkpoint_every, max_attempts).run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from dblake.base.core.errors import ConsumeError
 from dblake.base.core.position import Position
 from dblake.base.lake.query import query_rows
-from dblake.serve.consume.callbacks import Consumer, Result, run_consumer
+from dblake.serve.consume.callbacks import run_consumer
+from dblake.serve.consume.consumer import Consumer, Result
 from dblake.serve.consume.model import Control, Event
 from tests.support.consumers import Shop
 
@@ -159,3 +161,36 @@ def test_dead_letters_keep_no_values(shop: Shop) -> None:
     (letter, *_) = query_rows(shop.paths.dead_letters, "SELECT * FROM t")
     assert set(letter) == {"at", "output", "table", "incarnation", "lsn", "seq", "reason"}
     assert letter["reason"] == "the consumer skipped it"
+
+
+class Hanging(Consumer):
+    """Hangs in the first calls of ``on_event``, until it is released."""
+
+    def __init__(self, times: int) -> None:
+        self.events: list[Position] = []
+        self.released = threading.Event()
+        self._times = times
+
+    def on_event(self, event: Event) -> Result:
+        if self._times:
+            self._times -= 1
+            self.released.wait(60)
+        else:
+            self.events.append(event.position)
+        return Result.SUCCESS
+
+
+def test_callback_over_its_budget_comes_again(shop: Shop) -> None:
+    expected, hanging = Hanging(0), Hanging(1)
+    run_consumer(shop.subscribe(start="1/0"), expected)
+    run_consumer(shop.subscribe(start="1/0"), hanging, callback_seconds=2)
+    assert hanging.events == expected.events
+    hanging.released.set()
+
+
+def test_callback_that_hangs_is_an_error(shop: Shop) -> None:
+    hanging = Hanging(99)
+    with pytest.raises(ConsumeError, match=r"took longer than 0\.3 s"):
+        run_consumer(shop.subscribe(start="1/0"), hanging, callback_seconds=0.3, max_attempts=2)
+    assert hanging.events == []
+    hanging.released.set()
